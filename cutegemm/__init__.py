@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cutegemm.planning.kernel_plan import KernelPlan
     from cutegemm.problems import Operand, Problem, problem
     from cutegemm.running.arguments.pack import pack
+    from cutegemm.running.groups import Groups
     from cutegemm.spec import GemmSpec, Tile
     from cutegemm.tuning import tune
 
@@ -27,6 +28,7 @@ __all__ = [
     "Gemm",
     "GemmError",
     "GemmSpec",
+    "Groups",
     "KernelPlan",
     "Loaded",
     "Operand",
@@ -55,8 +57,8 @@ _MODULES = (
 _HOMES = {
     "dtypes": ("DType",), "gemm": ("Gemm", "Loaded", "build", "build_many", "load", "plan"),
     "ops": ("bmm", "dequantize", "grouped_mm", "linear", "matmul", "quantize"), "planning.kernel_plan": ("KernelPlan",),
-    "problems": ("Operand", "Problem", "problem"), "running.arguments.pack": ("pack",), "spec": ("GemmSpec", "Tile"),
-    "tuning": ("tune",),
+    "problems": ("Operand", "Problem", "problem"), "running.arguments.pack": ("pack",), "running.groups": ("Groups",),
+    "spec": ("GemmSpec", "Tile"), "tuning": ("tune",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

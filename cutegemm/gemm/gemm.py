@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -13,14 +14,23 @@ from cutegemm.errors import InputError, field_error, needing
 from cutegemm.gemm import eager
 from cutegemm.gemm.kernels import Kernels
 from cutegemm.problems import Problem, checked
-from cutegemm.running.arguments.blas import blas_names, blas_number, plain_call, refused
+from cutegemm.running.arguments.blas import (
+    PLAIN_WITH_C,
+    blas_call,
+    blas_names,
+    blas_number,
+    plain_call,
+    refused,
+)
 from cutegemm.running.arguments.call import NOWHERE, Memo, identity, recording, substance
 from cutegemm.running.arguments.named import Signature, Unprepared
-from cutegemm.spec import GemmSpec, checked_spec
+from cutegemm.spec import AUTO, GemmSpec, checked_spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cutegemm.running.grouped_mm import GroupedGemm
+    from cutegemm.running.groups import Groups
     from cutegemm.running.kind import Prepared
 
 Backend = Literal["gpu", "reference", "emulator"]
@@ -51,18 +61,19 @@ class Runs:
         beta: float | None = None,
         backend: Backend | None = None,
         workspace: Tensor | None = None,
+        groups: Groups | None = None,
     ) -> Tensor: ...
 
     @overload
     def run(
         self, a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: Any = 1.0, beta: Any = None,
-        backend: Backend | None = None, workspace: Any = None, **named: Any,
+        backend: Backend | None = None, workspace: Any = None, groups: Any = None, **named: Any,
     ) -> Any: ...  # fmt: skip
 
     @eager.ends_graph
     def run(
         self, a: Any, b: Any, c: Any = None, *, out: Any = None, alpha: Any = 1.0, beta: Any = None,
-        backend: Any = None, workspace: Any = None, **named: Any,
+        backend: Any = None, workspace: Any = None, groups: Any = None, **named: Any,
     ) -> Any:  # fmt: skip
         """D = alpha * a @ b + beta * c, or the spec's epilogue, on the current stream, without synchronising.
 
@@ -76,6 +87,10 @@ class Runs:
                 "emulator" (the compiled kernel, executed on the CPU; for small problems).
             workspace: a contiguous tensor of at least `workspace_bytes`, 16-byte aligned, on A's device; None
                 takes it from torch's allocator.
+            groups: `Groups`: as many products as there are groups, in one launch that takes no workspace. They are of
+                rows, a (M, K) by b (G, K, N); along K, a (M, K) by b (K, N), where D is (G, M, N); or with counts of
+                the first rows of each batch, a (G, C, K) by b (G, K, N). Rows of the epilogue may be (G, N), a row
+                for each group; columns and matrices have D's rows. All tensors are torch's.
             named: inputs of the spec's epilogue: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or
                 (L, M, N), scalars as numbers or 0-d fp32 tensors, integers as numbers.
 
@@ -93,6 +108,8 @@ class Runs:
             HardwareError: the tensors' device is not a Hopper GPU.
             CheckError: under CUTEGEMM_CHECK=1, a result is outside the bounds of its epilogue.
         """
+        if groups is not None:
+            return self._run_groups(groups, a, b, (c, alpha, beta), named, out, (backend, workspace))
         if self._fused is not None:
             return self._run_fused(self._fused, a, b, (c, alpha, beta), named, out, backend, workspace)
         # a type test is cheaper than the check of everything that may be a number
@@ -169,10 +186,7 @@ class Runs:
         workspace: Any,
     ) -> Any:
         """A run of the spec's epilogue; `blas` are c, alpha and beta, which it may read by these names."""
-        c, alpha, beta = blas
-        plain = c is None and beta is None and type(alpha) is float and alpha == 1.0
-        if signature.reads_alpha or not plain:
-            named |= blas_names(signature.graph, c, alpha, beta)
+        named = _read(signature, blas, named)
         if any(kinds := self.spec.zero_points):
             if (run := _foreign((a, b))) is not None:
                 return run(self.run, a, b, named, out, {"backend": backend, "workspace": workspace})
@@ -207,6 +221,17 @@ class Runs:
         """A call of a kind that is not among the recent ones."""
         raise NotImplementedError
 
+    def _run_groups(
+        self, groups: Any, a: Any, b: Any, blas: Any, named: dict[str, Any], out: Any, how: tuple[Any, Any]
+    ) -> Any:
+        """A run of groups; `blas` are c, alpha and beta, `how` are backend and workspace.
+
+        Raises:
+            InputError: an artefact has none.
+        """
+        rule = "an artefact holds GEMMs of fixed extents; build the spec, or use grouped_mm"
+        raise InputError(rule, field="groups")
+
 
 class Gemm(Runs, Kernels):
     """Kernels built under one `GemmSpec`, compiled on first need and kept.
@@ -228,6 +253,7 @@ class Gemm(Runs, Kernels):
     def _choose_again(self) -> None:
         super()._choose_again()
         self._kinds: Memo[Prepared] = Memo()
+        self._grouped: dict[bool, GroupedGemm] = {}
         self.shortcuts: Memo[Any] = Memo()
         self.attempts: Memo[int] = Memo()
 
@@ -239,6 +265,41 @@ class Gemm(Runs, Kernels):
 
         eager.leave(Runs.run)
         return path.first(self.spec, self._kinds, call, backend, workspace)
+
+    def _run_groups(
+        self, groups: Any, a: Any, b: Any, blas: Any, named: dict[str, Any], out: Any, how: tuple[Any, Any]
+    ) -> Any:
+        """A run of groups; `blas` are c, alpha and beta, `how` are backend and workspace."""
+        for field, kind in zip(("zero_point_a", "zero_point_b"), self.spec.zero_points):
+            if kind:
+                raise field_error(InputError, field, kind, "groups have no zero points", AUTO)
+        signature = self._fused
+        if signature is None:
+            signature, named = blas_call(blas, named)
+        else:
+            named = _read(signature, blas, named)
+        reads_c = signature is PLAIN_WITH_C
+        found = self._grouped.get(reads_c)
+        if found is None:
+            with needing():
+                # imports torch
+                from cutegemm.running.grouped_mm import GroupedGemm
+
+            eager.leave(Runs.run)
+            # the graph says which scales there are
+            bare = dataclasses.replace(self.spec, epilogue=AUTO, scale_a=AUTO, scale_b=AUTO)
+            found = GroupedGemm(bare, signature.graph)
+            self._grouped[reads_c] = found
+        return found.run(a, b, groups, named, out, *how)
+
+
+def _read(signature: Signature, blas: tuple[Any, Any, Any], named: dict[str, Any]) -> dict[str, Any]:
+    """What an epilogue reads by name, with c, alpha and beta where they are given or it reads them."""
+    c, alpha, beta = blas
+    plain = c is None and beta is None and type(alpha) is float and alpha == 1.0
+    return (
+        named if plain and not signature.reads_alpha else named | blas_names(signature.graph, c, alpha, beta)
+    )
 
 
 def recalled(gemm: Gemm, a: Any, b: Any, named: Mapping[str, Any], backend: Any) -> Prepared | None:

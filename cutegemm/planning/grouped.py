@@ -38,6 +38,7 @@ SPREAD = 2.0
 FINE = 512
 # rows of average groups from which on most tiles are whole, which TMA stores
 WHOLE = 256
+INDEXED_LOAD = "cp_async"  # of rows that indices name
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -57,10 +58,13 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         PlanError: no kernel of groups serves these operands under the spec.
     """
     indexed = ends.indices > 0
-    if indexed and spec.a_load != "cp_async":
-        rule = "threads copy rows that indices name"
-        raise field_error(PlanError, "a_load", spec.a_load, rule, "cp_async")
-    made, config = _alike(spec, _average(spec, problem, form), form, device, indexed)
+    asked = spec
+    if indexed:
+        if spec.a_load not in (AUTO, INDEXED_LOAD):
+            rule = "threads copy rows that indices name"
+            raise field_error(PlanError, "a_load", spec.a_load, rule, INDEXED_LOAD)
+        asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
+    made, config = _alike(asked, _average(spec, problem, form), form, device, indexed)
     step = made.multiply
     assert step is not None
     swapped = step.factors == ("b", "a")
@@ -241,4 +245,4 @@ def _config(made: KernelPlan, form: str, indexed: bool) -> KernelConfig:
     return KernelConfig.of(dataclasses.replace(found.draft, **changed))
 
 
-__all__ = ["FORMS", "Ends", "plan_groups"]
+__all__ = ["FORMS", "INDEXED_LOAD", "Ends", "plan_groups"]

@@ -2,7 +2,7 @@
 """From a call's arguments to launches: checks, results, backends. Most of it imports torch.
 
 `run`           a kind of call is validated and planned once and becomes a callable; `kind` describes it
-`grouped_mm`    the same for groups of GEMMs in one launch
+`grouped_mm`    the same for groups of GEMMs in one launch; `groups` has `Groups`, which tells where they lie
 `arguments`     names (`named`, `blas`), tensors of other libraries (`arrays`), layouts, types (`describe`), addresses
                 (`check`), the key of a kind (`call`), outputs (`results`), operands laid out in advance (`pack`)
 `backends`      a GPU (`launcher`, `shortcut`, `packed` arguments, `counters`, `properties`, `here`), the emulator

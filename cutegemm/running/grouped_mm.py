@@ -8,13 +8,11 @@ if there are any, the indices of the rows.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from cutegemm.arch.records import DEFAULT
-from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
@@ -26,40 +24,18 @@ from cutegemm.problems import Operand, operand_of
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import NOWHERE, Memo, Request, identity, substance
 from cutegemm.running.arguments.describe import Call, Layouts, check_tensor, describe
-from cutegemm.running.arguments.named import Order, Signature
+from cutegemm.running.arguments.named import Order, Signature, Unprepared
 from cutegemm.running.arguments.results import Shapes
 from cutegemm.running.backends.launcher import Launcher, device_of
 from cutegemm.running.backends.torch_backend import Described
+from cutegemm.running.groups import Grouping, Groups, agree, check_index
 from cutegemm.running.kind import Kind, Prepared
 from cutegemm.running.numerics.group_reference import GroupReference
-from cutegemm.running.run import backend_for, circumstances
+from cutegemm.running.run import backend_for, circumstances, resolved
 from cutegemm.spec import AUTO, GemmSpec
 
-INTEGERS = (torch.int32, torch.int64)
 # dimensions of an input that has a part for each group of rows, by its kind
 OWN = {"row": 2, "blocks_n": 3}
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """How a call passes its groups, and their layout.
-
-    Attributes:
-        form: "rows", "masked" or "depth" (`planning.grouped.FORMS`).
-        name: of the tensor: "offs", "cu_seqlens" or "counts".
-        tail: whether rows of no group are zeroed.
-        indexed: whether a tensor of indices names the rows of A that are multiplied.
-    """
-
-    form: str
-    name: str
-    tail: bool = True
-    indexed: bool = False
-
-    @property
-    def lead(self) -> int:
-        """Numbers that precede the ends."""
-        return 1 if self.name == "cu_seqlens" else 0
 
 
 class GroupedGemm:
@@ -81,47 +57,38 @@ class GroupedGemm:
         self,
         a: Any,
         b: Any,
-        ends: Any,
-        how: Grouping,
+        groups: Groups,
         named: dict[str, Any],
         out: Any = None,
         backend: str | None = None,
-        dtype: torch.dtype | None = None,
-        rows: Any = None,
+        workspace: Any = None,
     ) -> Any:
         """Prepare a call and run it."""
-        call = self.prepared(a, b, ends, how, named, out, backend, dtype, rows)
-        serve, given, addresses, numbers = call
-        return serve(given, addresses, numbers, None)
+        serve, given, addresses, numbers = self.prepared(a, b, groups, named, out, backend)
+        if groups.rows is not None:
+            check_index("rows", groups.rows, a.shape[0], a)
+        return serve(given, addresses, numbers, workspace)
 
     def prepared(
-        self,
-        a: Any,
-        b: Any,
-        ends: Any,
-        how: Grouping,
-        named: dict[str, Any],
-        out: Any,
-        backend: Any,
-        dtype: Any,
-        rows: Any = None,
+        self, a: Any, b: Any, groups: Groups, named: dict[str, Any], out: Any = None, backend: Any = None
     ) -> tuple[Prepared, tuple[Any, ...], tuple[int, ...], tuple[float, ...]]:
         """The prepared kind of a call, and its arguments: tensors, addresses and numbers.
 
         Args:
             a, b: (M, K) and (G, K, N); masked (G, C, K) and (G, K, N); along K (M, K) and (K, N).
-            ends: as `how` says.
+            groups: where they lie.
             named: what the epilogue reads; out: as for `Gemm.run`.
             backend: as for `Gemm.run`.
-            dtype: of a new D.
-            rows: (R,) indices of the rows of `a` that are multiplied, where `how` says so; D has R.
 
         Raises:
             InputError: a tensor breaks a rule; nothing has been written.
             PlanError: no kernel of groups serves the operands under the spec.
         """
+        if not isinstance(groups, Groups):
+            raise field_error(InputError, "groups", groups, "must be cutegemm.Groups")
+        how = groups.how(a, b)
         given, numbers, scalars = self.signature.bind(a, b, named, out)
-        given = (*given, ends) if rows is None else (*given, ends, rows)
+        given = (*given, groups.ends) if groups.rows is None else (*given, groups.ends, groups.rows)
         addresses: tuple[int, ...]
         key: Any
         try:
@@ -130,7 +97,7 @@ class GroupedGemm:
             addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
             key = (
                 *[None if t is None else identity(t) for t in given],
-                tuple([p & 15 for p in addresses]), scalars, how, backend, dtype,
+                tuple([p & 15 for p in addresses]), scalars, how, backend,
             )  # fmt: skip
             if 0 in addresses:
                 key += substance(given)
@@ -138,30 +105,34 @@ class GroupedGemm:
         except (AttributeError, RuntimeError, TypeError):
             key = prepared = None
             addresses = (0,) * len(given)
-        if prepared is None:
-            prepared = None if key is None else self._kinds.get(key)
-            if prepared is None:
-                order = ordered(self.signature.order(scalars), how)
-                try:
-                    prepared = self._prepare(order, given, how, backend, dtype)
-                except GemmError as error:
-                    context = circumstances(order, given)
-                    raise error.about(spec=self.spec, **context) from None
-                if key is not None:
-                    self._kinds.put(key, prepared)
-        return prepared, given, addresses, numbers
+        if prepared is not None:
+            return prepared, given, addresses, numbers
+        call = Unprepared(self.signature, given, addresses, numbers, key, scalars)
+        return self._first(resolved(call) or call, how, backend)
 
-    def _prepare(
-        self, order: Order, given: tuple[Any, ...], how: Grouping, backend: str | None, dtype: Any
-    ) -> Prepared:
+    def _first(
+        self, call: Unprepared, how: Grouping, backend: str | None
+    ) -> tuple[Prepared, tuple[Any, ...], tuple[int, ...], tuple[float, ...]]:
+        """As `prepared`, of a kind that is not among the recent ones."""
+        prepared = None if call.key is None else self._kinds.get(call.key)
+        if prepared is None:
+            order = ordered(self.signature.order(call.scalars), how)
+            try:
+                prepared = self._prepare(order, call.given, how, backend)
+            except GemmError as error:
+                raise error.about(spec=self.spec, **circumstances(order, call.given)) from None
+            if call.key is not None:
+                self._kinds.put(call.key, prepared)
+        return prepared, call.given, call.addresses, call.numbers
+
+    def _prepare(self, order: Order, given: tuple[Any, ...], how: Grouping, backend: str | None) -> Prepared:
         """Validate and plan a kind of call."""
         graph, spec = self.graph, self.spec
         named = order.named(given)
         request = order.request(named)
         ends = named[GROUP_ENDS]
         _check(request, ends, how, graph)
-        asked = spec.d_dtype if dtype is None else as_dtype(dtype)
-        call = _described(graph, request, how, asked, spec.d_major)
+        call = _described(graph, request, how, spec.d_dtype, spec.d_major)
         chosen, groups = backend_for(request, backend), call.problem.batch
         if chosen == "meta":
             return Described(_kind(graph, order, call, None, request))
@@ -177,29 +148,20 @@ class GroupedGemm:
 
         return Emulated(kind, whole=how.tail or how.form == "depth")
 
-    def plan(
-        self,
-        a: Any,
-        b: Any,
-        ends: Any,
-        how: Grouping,
-        named: dict[str, Any],
-        dtype: Any = None,
-        rows: Any = None,
-    ) -> KernelPlan:
+    def plan(self, a: Any, b: Any, groups: Groups, named: dict[str, Any]) -> KernelPlan:
         """The plan of a call with the arguments of `run`; for CPU tensors that of an H200.
 
         Raises:
             InputError, PlanError: as for `run`.
         """
         given, _, scalars = self.signature.bind(a, b, named, None)
+        how = groups.how(a, b)
         order = ordered(self.signature.order(scalars), how)
-        told = (ends,) if rows is None else (ends, rows)
+        told = (groups.ends,) if groups.rows is None else (groups.ends, groups.rows)
         request = order.request(order.named((*given, *told)))
-        _check(request, ends, how, self.graph)
-        asked = self.spec.d_dtype if dtype is None else as_dtype(dtype)
-        call = _described(self.graph, request, how, asked, self.spec.d_major)
-        return self._planned(call, how, ends, a.is_cuda, rows, a.shape[0])
+        _check(request, groups.ends, how, self.graph)
+        call = _described(self.graph, request, how, self.spec.d_dtype, self.spec.d_major)
+        return self._planned(call, how, groups.ends, a.is_cuda, groups.rows, a.shape[0])
 
     def _planned(
         self, call: Call, how: Grouping, ends: Any, gpu: bool, indices: Any = None, extent: int = 0
@@ -238,9 +200,8 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
     ranks = {"rows": (2, 3), "masked": (3, 3), "depth": (2, 2)}[how.form]
     for name, x, rank in zip("ab", (a, b), ranks, strict=True):
         check_tensor(name, x, (rank,), (x.dtype,) if isinstance(x, torch.Tensor) else ())
-    check_tensor(how.name, ends, (1,), INTEGERS)
     if how.form == "masked":
-        _agree(
+        agree(
             "b.shape",
             tuple(b.shape),
             b.shape[0] == a.shape[0],
@@ -251,29 +212,27 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
     _check_scales(graph, how)
     if how.form != "depth":
         groups = b.shape[0]
-        _agree(
+        agree(
             f"{how.name}.shape",
             tuple(ends.shape),
             ends.shape[0] == groups + how.lead,
             f"must be ({groups + how.lead},)",
         )
-        _agree(
+        agree(
             "b.shape",
             tuple(b.shape),
             b.shape[1] == a.shape[-1],
             f"must have {a.shape[-1]} rows (K) in each matrix",
         )
     elif how.lead:
-        _agree(f"{how.name}.shape", tuple(ends.shape), ends.shape[0] > 0, "must hold the first group's begin")
-    _agree(f"{how.name}.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
+        agree(f"{how.name}.shape", tuple(ends.shape), ends.shape[0] > 0, "must hold the first group's begin")
+    agree(f"{how.name}.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
     if how.indexed:
         rows = request.inputs[ROW_INDICES]
-        check_indices("rows", rows, a)
-        _agree("rows.stride()", rows.stride(), rows.is_contiguous(), "must be contiguous")
-        _agree(
-            "rows", tuple(rows.shape), how.form == "rows", "names rows of groups: a (M, K) and b (G, K, N)"
-        )
-    _agree(f"{how.name}.device", str(ends.device), ends.device == a.device, f"must be a's device, {a.device}")
+        agree("rows", tuple(rows.shape), how.form == "rows", "names rows of groups: a (M, K) and b (G, K, N)")
+        check_index("rows", rows, a.shape[0], a)
+        agree("rows.stride()", rows.stride(), rows.is_contiguous(), "must be contiguous")
+    agree(f"{how.name}.device", str(ends.device), ends.device == a.device, f"must be a's device, {a.device}")
 
 
 def _check_scales(graph: Graph, how: Grouping) -> None:
@@ -283,23 +242,6 @@ def _check_scales(graph: Graph, how: Grouping) -> None:
             raise field_error(InputError, x.name, kind, "groups along K begin inside blocks of K", ROW)
         if how.form == "rows" and x.axis == "m" and x.extent > 1:
             raise field_error(InputError, x.name, kind, "groups begin inside blocks of rows", BLOCKS[0])
-
-
-def check_indices(name: str, index: Any, like: Any) -> None:
-    """Refuse what is not a tensor of indices on a tensor's device.
-
-    Raises:
-        InputError: naming what it is instead.
-    """
-    check_tensor(name, index, (1,), INTEGERS)
-    _agree(
-        f"{name}.device", str(index.device), index.device == like.device, f"must be a's device, {like.device}"
-    )
-
-
-def _agree(field: str, value: object, holds: bool, rule: str) -> None:
-    if not holds:
-        raise field_error(InputError, field, value, rule)
 
 
 def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major: Any) -> Call:
@@ -320,7 +262,7 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
     else:
         for name in own:
             shape = tuple(inputs[name].shape)
-            _agree(f"{name}.shape", shape, shape[0] == groups, f"must have one for each of {groups} groups")
+            agree(f"{name}.shape", shape, shape[0] == groups, f"must have one for each of {groups} groups")
         one = b[0] if groups else b.new_empty(b.shape[1:])
         first = {name: x[0] if name in own and groups else x for name, x in inputs.items()}
         if not groups:
@@ -356,4 +298,4 @@ def _fake(x: Any) -> bool:
     return bool(x.is_meta) or type(x).__name__ == "FakeTensor"
 
 
-__all__ = ["GroupedGemm", "Grouping", "check_indices"]
+__all__ = ["GroupedGemm"]

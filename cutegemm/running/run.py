@@ -97,8 +97,6 @@ def prepare(
     Raises:
         InputError, PlanError, HardwareError, CompileError: see `Gemm.run`.
     """
-    if backend is not None and (not isinstance(backend, str) or backend not in BACKENDS):
-        raise field_error(InputError, "backend", backend, f"must be one of {', '.join(BACKENDS)}")
     request = order.request(order.named(given))
     call = described(spec, graph, request)
     chosen = backend_for(request, backend)
@@ -182,8 +180,10 @@ def backend_for(request: Request, named: str | None) -> str:
     """The backend of a call: "gpu", "reference", "emulator", or "meta" for tensors without memory.
 
     Raises:
-        InputError: the named backend does not support tensors of this device.
+        InputError: there is no such backend, or it does not support tensors of this device.
     """
+    if named is not None and (not isinstance(named, str) or named not in BACKENDS):
+        raise field_error(InputError, "backend", named, f"must be one of {', '.join(BACKENDS)}")
     if _has_no_memory(request):
         return "meta"
     device = request.a.device

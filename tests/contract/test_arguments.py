@@ -141,6 +141,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "beta": ("2", torch.ones(2), [1.0], 1j),
             "backend": ([], "cuda", 3, THING),
             "workspace": ("x", 3, A.to_sparse()),
+            "groups": ("x", 3, A),
             "unheard": (1.0, A),
         },
     ),

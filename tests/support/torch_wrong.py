@@ -51,6 +51,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "unheard": (1.0,),
         },
     ),
+    "Groups": (
+        cutegemm.Groups,
+        {"offs": torch.tensor([16])},
+        {"offs": (None, 3, "x", [16]), "rows": (3, "x", [0]), "tail": ("none", 3, None)},
+    ),
     "quantize": (
         cutegemm.quantize,
         {"x": A},

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -16,17 +15,17 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import address, constant, found_at
 from cutegemm.ops.groups.grouped_epilogue import recorded, rows_of
-from cutegemm.ops.groups.grouped_op import gemm_of, grouping
+from cutegemm.ops.groups.grouped_op import gemm_of
 from cutegemm.ops.groups.routing import gathered
 from cutegemm.ops.products import check_names, is_compiling, made
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.quantized.operands import NONE, Kinds
 from cutegemm.running.arguments.call import NOWHERE, Memo
 from cutegemm.running.arguments.results import Outputs
+from cutegemm.running.groups import Groups
 from cutegemm.running.kind import Prepared
 from cutegemm.spec import GemmSpec
 
-INDEXED_LOAD = "cp_async"  # how a kernel loads rows that indices name
 # programs of recent calls, by the identities of spec and epilogue, which they keep alive
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
 # what serves calls on GPUs that say nothing else, by `short_key`
@@ -53,19 +52,19 @@ class Asked(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call: its tensors, what the epilogue reads by name, its program, and how groups are told (`grouped_op`).
-
-    `rows` are indices of the rows of `a` that a kernel gathers, or None.
-    """
+    """A call: its tensors, its groups with rows that a kernel gathers, what the epilogue reads, and its program."""
 
     a: Tensor
     b: Tensor
-    ends: Tensor
-    rows: Tensor | None
+    groups: Groups
     out: Any
     inputs: dict[str, Any]
     asked: Asked
-    how: str
+
+    @property
+    def how(self) -> str:
+        """How groups are told (`grouped_op`)."""
+        return self.groups.how(self.a, self.b).text
 
 
 def run(call: Call, key: Any) -> Any:
@@ -74,7 +73,8 @@ def run(call: Call, key: Any) -> Any:
     Raises:
         GemmError: as of `grouped_mm`.
     """
-    a, b, ends, rows, out, inputs, asked, how = call
+    a, b, groups, out, inputs, asked = call
+    ends, rows = groups.ends, groups.rows
     tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
     taped = recording(a, b, *tensors)
     if taped and not asked.alone and out is None:
@@ -82,7 +82,7 @@ def run(call: Call, key: Any) -> Any:
         if read is not None:
             a = a if rows is None else gathered(a, rows)
             return recorded(
-                a, b, ends, how, asked.graph, asked.spec, asked.dtype, read, inputs, asked.backend
+                a, b, ends, call.how, asked.graph, asked.spec, asked.dtype, read, inputs, asked.backend
             )
     if is_compiling():
         return _compiled(call)
@@ -96,27 +96,19 @@ def run(call: Call, key: Any) -> Any:
     program = _program(asked, inputs)
     check_names(program, inputs)
     return _through_the_op(
-        a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, how
+        a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, call.how
     )
 
 
 def _direct(call: Call, key: Any) -> Any:
     """A call of which torch need not know."""
-    a, b, ends, rows, out, inputs, asked, how = call
-    told = grouping(how)
-    if rows is not None:
-        asked, told = asked._replace(spec=_indexed(asked.spec)), dataclasses.replace(told, indexed=True)
-    program = _program(asked, inputs)
-    prepared = gemm_of(program).prepared(a, b, ends, told, inputs, out, asked.backend, None, rows)
-    if key is not None and asked.backend is None:
+    program = _program(call.asked, call.inputs)
+    prepared = gemm_of(program).prepared(
+        call.a, call.b, call.groups, call.inputs, call.out, call.asked.backend
+    )
+    if key is not None and call.asked.backend is None:
         SHORTS.put(key, prepared[0])
     return prepared[0](*prepared[1:], None)
-
-
-@functools.lru_cache(maxsize=64)
-def _indexed(spec: GemmSpec | None) -> GemmSpec:
-    """The spec of a kernel that gathers rows itself: the same object for equal specs."""
-    return GemmSpec(a_load=INDEXED_LOAD) if spec is None else dataclasses.replace(spec, a_load=INDEXED_LOAD)
 
 
 def _through_the_op(
@@ -154,7 +146,7 @@ def _compiled(call: Call) -> Any:
         asked.kinds,
     )
     text, names, numbers, integers = found
-    return _through_the_op(call.a, call.b, call.ends, text, names, numbers, integers, given, call.how)
+    return _through_the_op(call.a, call.b, call.groups.ends, text, names, numbers, integers, given, call.how)
 
 
 @constant
@@ -225,4 +217,4 @@ def short_key(
     return key, (p, q, NOWHERE, r)
 
 
-__all__ = ["INDEXED_LOAD", "SHORTS", "Asked", "Call", "program_of", "run", "short_key"]
+__all__ = ["SHORTS", "Asked", "Call", "program_of", "run", "short_key"]

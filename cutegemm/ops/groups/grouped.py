@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -16,15 +15,16 @@ from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.entry_points import matmul, server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
-from cutegemm.ops.groups.forms import ends_of, form_of
-from cutegemm.ops.groups.group_call import INDEXED_LOAD, SHORTS, Asked, Call, program_of, run, short_key
+from cutegemm.ops.groups.group_call import SHORTS, Asked, Call, program_of, run, short_key
 from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
-from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of, grouping
-from cutegemm.ops.groups.routing import check_index, gathered, scattered
+from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of
+from cutegemm.ops.groups.routing import gathered, scattered
 from cutegemm.ops.products import BACKENDS, is_compiling
+from cutegemm.planning.grouped import INDEXED_LOAD
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.named import unread
+from cutegemm.running.groups import Groups, check_index, check_tail
 from cutegemm.spec import AUTO, GemmSpec
 
 WORD = 16  # bytes of a copy
@@ -126,34 +126,42 @@ def grouped_mm(
             key, addresses = short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
             if (known := SHORTS.recent.get(key)) is not None:
                 return known((a, b, None, ends), addresses, (alpha,), None)
-    name, ends = ends_of(offs, cu_seqlens, counts)
-    for field, x in (("a", a), ("b", b), (name, ends), ("c", c), ("bias", bias)):
-        if x is not None or field in ("a", "b"):
-            check_tensor(field, x)
+    given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
+    for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
+        check_tensor(field, x)
     if out_dtype is not None:
         as_dtype(out_dtype, "out_dtype")
-    form = form_of(a, b, name, tail)
     if spec is not None and not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
-    if form == "batches":
+    if a.dim() == b.dim() == 3 and offs is None and cu_seqlens is None and counts is None:
+        check_tail(tail)
         return _batched(a, b, c, alpha, beta, bias, out, epilogue, spec, fallback, inputs)
-    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
+    groups = Groups(offs=offs, cu_seqlens=cu_seqlens, counts=counts, rows=rows, tail=tail)
+    form, who = groups.how(a, b).form, server_of(a.device, fallback, "cutegemm.grouped_mm")
     backend = "reference" if who == "torch" else BACKENDS[who]
     if torch._C._is_any_autocast_enabled() and (dtype := autocast_type(a.device)) in HALF:
         a, b = autocast_to(dtype, a), autocast_to(dtype, b)
-    kinds, scales = group_scales(form, a, b, ends.shape[0] - (name == "cu_seqlens"), epilogue, spec, inputs)
-    graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
+    count = groups.ends.shape[0] - (cu_seqlens is not None)
+    kinds, scales = group_scales(form, a, b, count, epilogue, spec, inputs)
     if bias is not None:
         inputs["bias"] = bias
-    alone = graph is None
+    graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
+    program = Asked(_read(graph, inputs, c, alpha, beta), spec, out_dtype, kinds, backend, graph is None)
+    return run(Call(a, b, groups, out, inputs | scales, program), key)
+
+
+def _read(graph: Graph | None, inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Any:
+    """The epilogue, or the plain one of a call without; what it reads joins `inputs`.
+
+    Raises:
+        InputError: as of `_plain`.
+    """
     if graph is None:
-        graph = _plain(inputs, c, alpha, beta)
-    else:
-        inputs |= {field: x for field, x in (("c", c), ("beta", beta)) if x is not None}
-        if type(alpha) is not float or alpha != 1.0:
-            inputs["alpha"] = alpha
-    program = Asked(graph, spec, out_dtype, kinds, backend, alone)
-    return run(Call(a, b, ends, rows, out, inputs | scales, program, f"{form}:{name}:{tail}"), key)
+        return _plain(inputs, c, alpha, beta)
+    inputs |= {field: x for field, x in (("c", c), ("beta", beta)) if x is not None}
+    if type(alpha) is not float or alpha != 1.0:
+        inputs["alpha"] = alpha
+    return graph
 
 
 def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
@@ -241,12 +249,9 @@ def planned(
     Raises:
         GemmError: as of `grouped_mm`.
     """
-    name = "counts" if a.dim() == 3 else "offs"
-    how = dataclasses.replace(
-        grouping(f"{form_of(a, b, name, 'zero')}:{name}:zero"), indexed=rows is not None
-    )
-    program = program_of(PLAIN[False, False], spec)
-    return gemm_of(program).plan(a, b, offs, how, {"alpha": 1.0}, rows=rows)
+    masked = a.dim() == 3
+    groups = Groups(offs=None if masked else offs, counts=offs if masked else None, rows=rows)
+    return gemm_of(program_of(PLAIN[False, False], spec)).plan(a, b, groups, {"alpha": 1.0})
 
 
 def _batched(

@@ -24,7 +24,8 @@ from cutegemm.ops.entry_points import bmm
 from cutegemm.ops.program import Program, decode, kept
 from cutegemm.ops.register import NAMESPACE, library
 from cutegemm.problems import columns
-from cutegemm.running.grouped_mm import GroupedGemm, Grouping
+from cutegemm.running.grouped_mm import GroupedGemm
+from cutegemm.running.groups import TAILS, Grouping, Groups
 from cutegemm.running.numerics.group_reference import bounds
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 from cutegemm.spec import AUTO, GemmSpec
@@ -56,7 +57,7 @@ PLAIN = {(x, y): _plain(x, y) for x in (False, True) for y in (False, True)}
 def grouping(how: str) -> Grouping:
     """How groups are told, of its text."""
     form, name, tail = how.split(":")
-    return Grouping(form, name, tail == "zero")
+    return Grouping(form, name, tail == TAILS[0])
 
 
 def gemm_of(program: Program) -> GroupedGemm:
@@ -80,7 +81,9 @@ def serve(
 ) -> Any:
     """A call on real tensors: D, or an object with an attribute for each output."""
     named = dict(zip(program.inputs, inputs, strict=True)) | program.named(numbers, integers)
-    return gemm_of(program).run(a, b, ends, grouping(how), named, out, program.backend)
+    told = grouping(how)
+    groups = Groups(**{told.name: ends}, tail=TAILS[not told.tail])
+    return gemm_of(program).run(a, b, groups, named, out, program.backend)
 
 
 def _one(

@@ -6,7 +6,6 @@ An index outside the tensor reads zeros and writes nothing. Whatever is added up
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
-from cutegemm.running.grouped_mm import check_indices
+from cutegemm.running.groups import check_index, inside
+from cutegemm.running.numerics import group_reference
 
 
 def gathered(a: Tensor, rows: Any) -> Tensor:
@@ -24,10 +24,7 @@ def gathered(a: Tensor, rows: Any) -> Tensor:
         InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
     """
     check_index("rows", rows, a.shape[0], a)
-    index, inside = _inside(rows, a.shape[0])
-    if not a.shape[0]:
-        return a.new_zeros(rows.shape[0], a.shape[1])
-    return torch.where(inside[:, None], a[index], a.new_zeros(()))
+    return group_reference.gathered(a, rows)
 
 
 def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype) -> Tensor:
@@ -53,35 +50,12 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
         return y.to(dtype) if out is None else out.copy_(y)
     count = y.shape[0] if out is None else out.shape[0]
     check_index("scatter", scatter, count, y, y.shape[0])
-    index, inside = _inside(scatter, count)
+    index, good = inside(scatter, count)
     # what goes nowhere goes into a row behind the last, which is left out
-    target = torch.where(inside, index, count)
+    target = torch.where(good, index, count)
     sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
     sums = sums.index_put((target,), y.float(), accumulate=True)[:count]
     return sums.to(dtype) if out is None else out.copy_(sums)
 
 
-def check_index(name: str, index: Any, extent: int, like: Tensor, count: int | None = None) -> None:
-    """Refuse what is no tensor of indices, (`count`,), on a tensor's device.
-
-    Raises:
-        InputError: it is none; under CUTEGEMM_CHECK=1 also where one is outside [0, extent).
-    """
-    check_indices(name, index, like)
-    if count is not None and index.shape[0] != count:
-        raise field_error(
-            InputError, f"{name}.shape", tuple(index.shape), f"must be ({count},), an index for each row"
-        )
-    if os.environ.get("CUTEGEMM_CHECK") == "1":
-        _, inside = _inside(index, extent)
-        if not bool(inside.all()):
-            first = int((~inside).nonzero()[0])
-            raise field_error(InputError, f"{name}[{first}]", int(index[first]), f"must be in [0, {extent})")
-
-
-def _inside(index: Tensor, extent: int) -> tuple[Tensor, Tensor]:
-    """(indices that are inside, whether each was)."""
-    return index.clamp(0, max(extent - 1, 0)).long(), (index >= 0) & (index < extent)
-
-
-__all__ = ["check_index", "gathered", "scattered"]
+__all__ = ["gathered", "scattered"]

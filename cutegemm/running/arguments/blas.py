@@ -35,8 +35,23 @@ def blas_number(name: str, value: Any) -> float:
 def refused(named: Mapping[str, Any], beta: float | None) -> InputError:
     """The error of a run that passes what the plain epilogue does not read, or beta without c."""
     if named:
-        return unread(next(iter(named)), PLAIN_READS, ("out", "backend", "workspace"), PLAIN_RULE)
+        return unread(next(iter(named)), PLAIN_READS, ("out", "backend", "workspace", "groups"), PLAIN_RULE)
     return field_error(InputError, "beta", beta, "needs c", 0.0)
+
+
+def blas_call(blas: tuple[Any, Any, Any], named: Mapping[str, Any]) -> tuple[Signature, dict[str, Any]]:
+    """The plain epilogue of a call's c, alpha and beta, and what it reads by name; C is not read if beta is 0.
+
+    Raises:
+        InputError: there is something else to read, beta without c, or a number is none.
+    """
+    c, alpha, beta = blas
+    alpha, beta = blas_number("alpha", alpha), None if beta is None else blas_number("beta", beta)
+    if named or (c is None and beta):
+        raise refused(named, beta)
+    if c is None or beta == 0.0:
+        return PLAIN, {"alpha": alpha}
+    return PLAIN_WITH_C, {"alpha": alpha, "c": c, "beta": 1.0 if beta is None else beta}
 
 
 def plain_call(
@@ -65,6 +80,7 @@ __all__ = [
     "PLAIN_READS",
     "PLAIN_RULE",
     "PLAIN_WITH_C",
+    "blas_call",
     "blas_names",
     "blas_number",
     "plain_call",

@@ -152,7 +152,7 @@ class Signature:
 # stands for the value in a message about a name
 _DOTS = "..."
 # what a run is told beside its operands
-_OPTIONS = ("c", "alpha", "beta", "out", "backend", "workspace")
+_OPTIONS = ("c", "alpha", "beta", "out", "backend", "workspace", "groups")
 
 
 def unread(name: str, read: Sequence[str], options: Sequence[str], rule: str = "") -> InputError:

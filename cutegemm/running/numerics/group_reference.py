@@ -6,13 +6,15 @@ The ends are read on the host, so a call waits for the device; kernels do not.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
 import torch
 
-from cutegemm.launch_layout import GROUP_ENDS
+from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
 from cutegemm.running.arguments import check
+from cutegemm.running.groups import inside
 from cutegemm.running.kind import Kind
 from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.reference import TORCH_DTYPE
@@ -31,6 +33,14 @@ def bounds(ends: torch.Tensor, extent: int, lead: int = 0) -> torch.Tensor:
     if not lead:
         kept = torch.cat([kept.new_zeros(1), kept])
     return kept.cummax(0).values
+
+
+def gathered(a: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The rows of a matrix by index, (R, K); an index outside reads zeros."""
+    if not a.shape[0]:
+        return a.new_zeros(rows.shape[0], a.shape[1])
+    index, good = inside(rows, a.shape[0])
+    return torch.where(good[:, None], a[index], a.new_zeros(()))
 
 
 class GroupReference:
@@ -52,7 +62,9 @@ class GroupReference:
             if named[wanted.name] is None:
                 named[wanted.name] = kind.shapes.allocate(wanted)
             found[wanted.name] = named[wanted.name]
-        inputs = {name: x for name, x in request.inputs.items() if name != GROUP_ENDS}
+        inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
+        if ROW_INDICES in named:
+            request = dataclasses.replace(request, a=gathered(request.a, named[ROW_INDICES]))
         for group, a, b, place in self._groups(request, named[GROUP_ENDS]):
             own = {name: _of(self, name, x, group, place) for name, x in inputs.items()}
             results = reference.evaluate(kind.graph, a, b, own | values, torch.float32)
@@ -107,4 +119,4 @@ def _of(served: GroupReference, name: str, x: torch.Tensor, group: int, place: A
     return x[place[1]] if served.form == "masked" and not of_b else x
 
 
-__all__ = ["GroupReference", "bounds"]
+__all__ = ["GroupReference", "bounds", "gathered"]

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Groups`: where the groups of a run begin and end, told by tensors on the device; and checks of such tensors."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cutegemm.errors import InputError, field_error
+from cutegemm.running.arguments.describe import check_tensor
+
+INTEGERS = (torch.int32, torch.int64)
+TAILS = ("zero", "undefined")
+# tensors that tell the groups, one of which a call has
+TOLD = ("offs", "cu_seqlens", "counts")
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How a call passes its groups, and their layout.
+
+    Attributes:
+        form: "rows", "masked" or "depth" (`planning.grouped.FORMS`).
+        name: of the tensor: "offs", "cu_seqlens" or "counts".
+        tail: whether rows of no group are zeroed.
+        indexed: whether a tensor of indices names the rows of A that are multiplied.
+    """
+
+    form: str
+    name: str
+    tail: bool = True
+    indexed: bool = False
+
+    @property
+    def lead(self) -> int:
+        """Numbers that precede the ends."""
+        return 1 if self.name == "cu_seqlens" else 0
+
+    @property
+    def text(self) -> str:
+        """Form, name and tail as text, which an op takes."""
+        return f"{self.form}:{self.name}:{TAILS[not self.tail]}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Groups:
+    """Where the groups of a run lie. The host never reads these tensors, so a captured run may be replayed with others.
+
+    One of `offs`, `cu_seqlens` and `counts` is given: contiguous, int32 or int64, on A's device. Values outside the
+    axis, or before an earlier group's end, count as the nearest that may be.
+
+    Attributes:
+        offs: (G,): group g ends before offs[g], and begins where the one before it ends.
+        cu_seqlens: (G + 1,): the first group's begin, then the ends.
+        counts: (G,): of a (G, C, K) the first rows of each batch.
+        rows: (R,) indices of the rows of A that are multiplied, in groups; D has R rows. One outside reads zeros.
+        tail: what rows of D that are no group's become: "zero", or "undefined", which leaves them alone.
+
+    Raises:
+        InputError: none or several of the three are given, what is given is no tensor of
+            integers, or there is no such tail.
+
+    Example:
+        >>> groups = Groups(offs=torch.tensor([3, 3, 8]))
+        >>> groups.how(torch.empty(8, 16), torch.empty(3, 16, 24)).form
+        'rows'
+    """
+
+    offs: Any = None
+    cu_seqlens: Any = None
+    counts: Any = None
+    rows: Any = None
+    tail: str = "zero"
+
+    def __post_init__(self) -> None:
+        check_tail(self.tail)
+        given = [x for x in TOLD if getattr(self, x) is not None]
+        if not given:
+            rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,); masked batches counts, (G,)"
+            raise field_error(InputError, "offs", None, rule)
+        if len(given) > 1:
+            rule = f"must not be given beside {given[0]}: one of {', '.join(TOLD)} tells the groups"
+            raise field_error(InputError, given[1], getattr(self, given[1]), rule)
+        for x in (given[0], *(["rows"] if self.rows is not None else [])):
+            check_tensor(x, getattr(self, x), (1,), INTEGERS)
+
+    @property
+    def name(self) -> str:
+        """Which tensor tells the groups."""
+        return next(x for x in TOLD if getattr(self, x) is not None)
+
+    @property
+    def ends(self) -> Any:
+        """That tensor."""
+        return getattr(self, self.name)
+
+    def how(self, a: Any, b: Any) -> Grouping:
+        """The layout of the groups of these operands.
+
+        Raises:
+            InputError: groups have no such operands.
+        """
+        return Grouping(_form(a, b, self.name), self.name, self.tail == "zero", self.rows is not None)
+
+
+def check_tail(tail: Any) -> None:
+    """Refuse another tail than those of `Groups`.
+
+    Raises:
+        InputError: it is one.
+    """
+    if not isinstance(tail, str) or tail not in TAILS:
+        raise field_error(InputError, "tail", tail, f"must be one of {', '.join(TAILS)}", "zero")
+
+
+def _form(a: Any, b: Any, name: str) -> str:
+    """Which of `planning.grouped.FORMS` the operands of groups have."""
+    for field, x in (("a", a), ("b", b)):
+        if not isinstance(x, torch.Tensor):
+            raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=field)
+    dims = (a.dim(), b.dim())
+    if dims == (3, 3):
+        if name == "counts":
+            return "masked"
+        raise InputError("a batch of matrices for each group takes counts, (G,)", field=name)
+    if dims not in ((2, 3), (2, 2)):
+        rule = "a and b must be (M, K) and (G, K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
+        raise field_error(
+            InputError, "a.dim()" if a.dim() not in (2, 3) else "b.dim()", f"{dims[0]} and {dims[1]}", rule
+        )
+    if name == "counts":
+        rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,)"
+        raise field_error(InputError, name, None, rule)
+    return "rows" if b.dim() == 3 else "depth"
+
+
+def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: int | None = None) -> None:
+    """Refuse what is no contiguous tensor of indices on a tensor's device.
+
+    Args:
+        name: of the argument; index: what was given.
+        extent: indices are to be in [0, extent).
+        like: the tensor whose device it must be on.
+        count: of indices, where that is known.
+
+    Raises:
+        InputError: it is none; under CUTEGEMM_CHECK=1 also where one is outside, for which the host waits.
+    """
+    check_tensor(name, index, (1,), INTEGERS)
+    agree(
+        f"{name}.device", str(index.device), index.device == like.device, f"must be a's device, {like.device}"
+    )
+    shape = tuple(index.shape)
+    agree(
+        f"{name}.shape",
+        shape,
+        count is None or index.shape[0] == count,
+        f"must be ({count},), an index for each row",
+    )
+    if os.environ.get("CUTEGEMM_CHECK") == "1" and not index.is_meta:
+        _, good = inside(index, extent)
+        if not bool(good.all()):
+            first = int((~good).nonzero()[0])
+            raise field_error(InputError, f"{name}[{first}]", int(index[first]), f"must be in [0, {extent})")
+
+
+def inside(index: torch.Tensor, extent: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(indices kept inside [0, extent), whether each was there)."""
+    return index.clamp(0, max(extent - 1, 0)).long(), (index >= 0) & (index < extent)
+
+
+def agree(field: str, value: object, holds: bool, rule: str) -> None:
+    """Refuse a value that breaks a rule.
+
+    Raises:
+        InputError: `holds` is false.
+    """
+    if not holds:
+        raise field_error(InputError, field, value, rule)
+
+
+__all__ = ["INTEGERS", "TAILS", "Grouping", "Groups", "agree", "check_index", "check_tail", "inside"]
