@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling.compiler import compile_config
+from cutegemm.compiling.resources import sass
 from cutegemm.config.shared import SharedPlan
 from cutegemm.errors import GemmError
 from cutegemm.running.numerics.bounds import bound
@@ -209,6 +210,17 @@ def test_a_producer_of_scales_has_registers_for_them(fields, registers):
     config = plan(spec, problem(1024, 1024, 4096, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
     assert config.registers == registers
     assert compile_config(config).resources.frame_bytes == 0
+
+
+@pytest.mark.parametrize("kinds", [(ROWS, SQUARES), (ROWS, ROWS)], ids=str)
+def test_wgmmas_of_a_stage_follow_one_another(kinds):
+    """Threads wait once for each row of wgmmas that they scale, not after every wgmma (ptxas C7511)."""
+    spec = GemmSpec(
+        scale_a=kinds[0], scale_b=kinds[1], tile=Tile(256, 64, 128), consumers=2, swap=False, d_dtype="bf16"
+    )
+    config = plan(spec, problem(1024, 1024, 1024, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
+    code = sass(compile_config(config).cubin)
+    assert code.count("QGMMA") == 2 * 4 and code.count("WARPGROUP.DEPBAR") == 2
 
 
 def test_every_thread_that_loads_scales_arrives_on_a_stage():

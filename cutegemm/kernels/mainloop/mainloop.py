@@ -115,10 +115,9 @@ class Mainloop:
         role, work = asked
         acc.fill(0.0)
         if cutlass.const_expr(self.scales.config.partial_sets == 1):
-            part = self._partial(acc)
             for k in cutlass.range(work.k_tiles, unroll=1):
                 more = cutlass.Boolean(follows) & cutlass.Boolean(k == work.k_tiles - 1)
-                position = self._scaled_stage(acc, part, position, role, more)
+                position = self._scaled_stage(acc, position, role, more)
         else:
             position = self._scaled_by_turns(acc, position, asked, follows)
         return position
@@ -128,19 +127,13 @@ class Mainloop:
         return cute.make_rmem_tensor((acc.shape[0], 1, *acc.shape[2:]), self.partial)
 
     @cute.jit
-    def _scaled_stage(
-        self,
-        acc: cute.Tensor,
-        part: cute.Tensor,
-        position: Any,
-        role: cutlass.Constexpr,
-        follows: Any,
-    ) -> Any:
+    def _scaled_stage(self, acc: cute.Tensor, position: Any, role: cutlass.Constexpr, follows: Any) -> Any:
         """Multiply and scale one stage, wgmma after wgmma; meanwhile the tensor cores work for another warpgroup."""
         scales, (stage, phase) = self.scales, position
         self.pipeline.wait_full(stage, phase)
         for row in cutlass.range_constexpr(acc.shape[1]):
-            last = row == acc.shape[1] - 1
+            # where two rows have one set ptxas waits after each wgmma (C7511)
+            part, last = self._partial(acc), row == acc.shape[1] - 1
             self.order.take()
             self._issue(part, row, stage)
             self.order.hand_over()
