@@ -20,6 +20,9 @@ MOST_WORKERS = 8
 SLICES = 3
 SLICED = "CUTEGEMM_TEST_SLICES"  # tells workers that the whole suite runs
 
+# this process's number among the workers of a run of the whole suite
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) if SLICED in os.environ else None
+
 # MB by which a worker may grow before what its tests left behind goes back to the system
 GROWTH = 64
 
@@ -168,8 +171,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """Without torch, files that import it are skipped."""
+    """Without torch, files that import it are skipped. Every other worker begins with the last file.
+
+    What one worker has imported and compiled by then the other reads; in step, each would compile everything.
+    """
     report = yield
+    if WORKER and WORKER % 2 and isinstance(collector, pytest.Directory) and report.passed:
+        report.result.reverse()
     if not TORCH and report.failed and "No module named 'torch'" in str(report.longrepr):
         report.outcome, report.longrepr = "skipped", (str(collector.path), 0, "needs torch")
     return report
@@ -193,6 +201,9 @@ def _other_slices(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave other slices' rows out; skip GPU tests, with the reason, where there is no Hopper GPU."""
+    if WORKER is not None:
+        # one order for all workers, whatever theirs was
+        items.sort(key=lambda x: x.path.parts)
     if left := set(_other_slices(items)):
         config.hook.pytest_deselected(items=[x for x in items if x in left])
         items[:] = [x for x in items if x not in left]

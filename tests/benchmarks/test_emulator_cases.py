@@ -8,6 +8,7 @@ from benchmarks import emulator_cases
 from benchmarks.emulator_cases import ALPHA, BETA, CASES
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", ["01_naive", "simt_fp32", "multistage"])
 def test_steps_of_today_run(name):
     """A stage's and a spec's launches, as they are made now, compute alpha A B + beta C on the emulator."""

@@ -22,6 +22,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("model", "work"), CASES)
 def test_a_workload_runs_and_is_right_on_the_cpu(model, work):
     """torch and the converted model, joined and not: hidden states and gradients agree, times are rows, and kept."""

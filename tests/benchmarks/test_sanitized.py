@@ -50,6 +50,7 @@ def test_every_scaled_case_is_what_its_name_says():
             assert config.cluster_splits == (2 if kind == "cluster" else 1)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     "name", ["atomic", "launch_adders", "lines_few", "scaled_row", "scaled_block", "groups_indexed"]
 )

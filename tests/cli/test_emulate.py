@@ -65,6 +65,7 @@ def test_a_problem_is_emulated():
     assert {x["name"] for x in found["roles"]} == {"TMA", "other", "wgmma"}
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("dtype", given.DTYPES)
 def test_every_type_is_emulated(dtype):
     """Operands of each type that `--dtype` names give D within the rounding of its own type."""

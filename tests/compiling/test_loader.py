@@ -57,6 +57,7 @@ def expected_map(base, operand, unit_rows, extents, box):
     }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("majors", "d_major"), list(product(("kn", "kk", "mn", "mk"), "nm")))
 def test_tensor_maps_describe_the_operands(majors, d_major):
     """Base, type, extents, strides, box and swizzle of A, B and D are the problem's, whatever the majors."""
@@ -111,6 +112,7 @@ def test_multicast_boxes_are_slices():
     assert launch.cluster == (2, 1, 1) and launch.grid == (p.clusters * 2, 1, 1)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     "fields",
     [
@@ -184,6 +186,7 @@ def addresses(launch):
     }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("fields", [{}, {"schedule": "multistage"}, {"schedule": "simt"}], ids=str)
 def test_a_fused_run_launches_the_gemm_and_each_finish(fields):
     """One launch per finished reduction follows, none for a partial one; each reads what the GEMM leaves for it."""
@@ -206,6 +209,7 @@ def test_a_fused_run_launches_the_gemm_and_each_finish(fields):
         assert numbers(launch, "<i") == [step.parts, step.results]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("c_major", "pre_major"), [("n", "m"), ("m", "n")])
 def test_tensor_maps_of_inputs_and_outputs(c_major, pre_major):
     """Matrix inputs and every output have a map of their own, whose box is a piece of one warpgroup."""

@@ -88,6 +88,7 @@ WIDE = {
 }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", WIDE)
 def test_the_widest_tiles_do_not_spill(name):
     """208 accumulators a thread under plain epilogues; two outputs, sums and random numbers hold them to 192."""

@@ -43,6 +43,7 @@ OWN = {
 }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", OWN)
 def test_what_the_planner_chooses_does_not_spill(name):
     """Where the tile is the planner's no thread spills more than a few addresses."""
@@ -59,6 +60,7 @@ WIDE = {
 }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", WIDE)
 def test_a_wide_reduction_keeps_few_values(name):
     """What subtiles reduce is dead before the next one's values are computed: 88 to 256 B were spilled otherwise."""

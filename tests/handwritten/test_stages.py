@@ -15,6 +15,7 @@ KEYS = [stage.key for stage in STAGES]
 SPILLING = {"17_wgmma_shapes_n256"}
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("stage", STAGES, ids=KEYS)
 def test_idea_is_in_the_sass(stage):
     """The instruction that a stage exists to show is in the code that the compiler made."""

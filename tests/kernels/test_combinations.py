@@ -25,7 +25,7 @@ from tests.support.combinations import LONG_CASES, TRIPLES, light
 from tests.support.heads import seed
 from tests.support.profile import cases
 
-COUNT = cases(14, LONG_CASES + TRIPLES)
+COUNT = cases(10, LONG_CASES + TRIPLES)
 
 
 @functools.cache

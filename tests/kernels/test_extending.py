@@ -133,6 +133,7 @@ def run_extended(spec, shape, tensors, changed=None):
     return [x for report in run_steps(steps, buffers, options=Options(races=True)) for x in report.findings]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("store", ["staged", "direct"])
 @pytest.mark.parametrize("ends", [[70, 70, 71, 200], [0, 0, 150, 190], [-5, 90, 40, 300]])
 def test_a_scheduler_computes_a_gemm_for_each_group_of_rows(extended, ends, store):

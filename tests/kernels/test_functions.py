@@ -69,6 +69,7 @@ def test_gelu_is_that_of_torch(approximate, backend):
     assert (error.abs() <= 2.0**-10.6 * (0.5 * x).abs() + 2.0**-11 * x.clamp(min=0) + 2.0**-24)[inside].all()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     ("dtype", "schedule"),
     [*((x, "cooperative") for x in ("fp16", "bf16", "fp32", "fp8_e4m3", "fp8_e5m2")), ("fp8_e4m3", "simt")],

@@ -170,6 +170,7 @@ def log_sum_exps(acc, *, residual: epi.Matrix):
     return epi.Output(d=h, **of)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("schedule", ["cooperative", "simt"])
 def test_infinities_have_the_log_sum_exp_that_torch_gives(schedule, backend):
     """Rows and columns of -inf alone, an infinite element, and not a number beside them."""

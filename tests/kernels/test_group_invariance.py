@@ -50,12 +50,14 @@ def told():
     return cutegemm.matmul(drawn(OWN, K), weights()[1], spec=spec, fallback="emulator")
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("launch", LAUNCHES)
 def test_bits_do_not_depend_on_other_rows(launch, told):
     """The planner's choice for other numbers of rows is another kernel; the bits are a dense product's."""
     assert torch.equal(bits(launch, {}), told)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", SPECS)
 def test_bits_do_not_depend_on_the_kernel(name, told):
     """Tiles, schedules, loads and swapped operands add in the same order."""

@@ -214,9 +214,9 @@ def test_the_other_operand_is_multicast(load, kind, fields):
     side = "b_load" if fields.get("a_load") else "a_load"
     fields["cluster"] = fields["cluster"] if side == "a_load" else fields["cluster"][::-1]
     odd, even = (lambda x, seed: operand(x, kind, True, seed, 1 if kind is ODD else 2)), Layout().random
-    a, b = (270, 203), (203, 264)
+    # two clusters, of which one has a single tile, by two tiles
     if side == "a_load":
-        a, b = odd(a, 1), even(b, BF16, torch.Generator().manual_seed(2))
+        a, b = odd((270, 203), 1), even((203, 72), BF16, torch.Generator().manual_seed(2))
     else:
-        a, b = even((270, 208), BF16, torch.Generator().manual_seed(2)), odd((208, 263), 1)
+        a, b = even((70, 208), BF16, torch.Generator().manual_seed(2)), odd((208, 263), 1)
     check(GemmSpec(**{**fields, side: load}), a, b)

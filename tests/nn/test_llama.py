@@ -46,6 +46,7 @@ def learn(model):
     return loss.detach(), found
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     ("fused", "compiled"),
     [(False, False), (True, False), (True, True)],
@@ -70,6 +71,7 @@ def test_a_converted_llama_learns_as_the_original(fused, compiled, perceptron):
     again.load_state_dict(model.state_dict())
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_it_generates_the_same_tokens(compiled, perceptron):
     """Sixteen tokens, one by one after a prompt of four, with weights that are promised to be constant."""

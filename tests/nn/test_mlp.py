@@ -167,6 +167,7 @@ def test_constant_weights_are_refused_in_training():
         made.eval()(x)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", ["gelu", "swiglu"])
 def test_the_compiled_kernels_learn(name):
     """A training step in the emulator: six products, in one of which the gradients of both layers meet."""

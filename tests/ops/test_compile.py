@@ -42,6 +42,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_compiles_into_one_graph(name, dynamic):

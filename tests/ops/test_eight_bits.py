@@ -110,6 +110,7 @@ def test_the_kernel_gives_the_same():
     assert torch.allclose(d.float(), e.float(), rtol=0.02, atol=0.02)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_calls_compile_into_one_graph(dynamic):
     """fullgraph, with the operands' making: the bits of the eager call; other extents do not compile again."""

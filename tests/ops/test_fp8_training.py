@@ -105,6 +105,7 @@ def test_a_model_trains_as_in_bf16():
         assert ((smooth[0] - smooth[1]).abs() / wanted[0]).max() < 0.02
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("recipe", KINDS)
 def test_it_compiles_with_its_gradient(recipe):
     """fullgraph: the bits of the eager call, forward and backward."""

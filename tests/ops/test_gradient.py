@@ -356,6 +356,7 @@ def test_a_batch_of_gradients_of_some_outputs_of_several():
         found.sum().backward()
 
 
+@pytest.mark.sliced
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 @pytest.mark.parametrize("name", ["matmul", "gelu", "perceptron"])
 def test_compiled_autograd_takes_our_nodes(name):

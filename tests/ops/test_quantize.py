@@ -226,6 +226,7 @@ def test_a_run_takes_them(kinds, dtype):
     assert (d - x @ w.T).norm() <= 2 * 2.0**-bits * (x @ w.T).norm()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("kind", "dynamic"), [("tensor", False), (ROWS, False), (SQUARES, True)], ids=str)
 def test_it_compiles_into_one_graph(kind, dynamic):
     """fullgraph, bits of the eager call, with the twin; fake tensors have the same extents, types and strides."""

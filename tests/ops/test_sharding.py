@@ -76,6 +76,7 @@ def test_partial_sums_add_up_where_the_formula_is_linear(graph, linear):
     assert not homogeneous(epi.define(lambda acc: acc + 1.0))
 
 
+@pytest.mark.sliced
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 @pytest.mark.parametrize("backend", ["gloo", pytest.param("nccl", marks=pytest.mark.gpu)])
 def test_sharded_layers_in_two_processes(backend, tmp_path):

@@ -79,6 +79,7 @@ def emulated(name):
     return run.reports[plan.steps.index(plan.multiply)]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_resources_are_the_compiled_kernel_s(name):
     """Registers, spills and shared memory are read from the cubin; the plan's total is what the host code asks for."""

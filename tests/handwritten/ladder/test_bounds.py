@@ -61,6 +61,7 @@ def test_every_stage_has_counters_and_tensor_cores_bound_the_fast_ones():
         assert bounds.bound(key, "bf16", (4096, 4096, 4096), None) == "tensor cores"
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("number", [6, 12])
 def test_the_committed_counters_are_those_of_the_sources(number):
     """The smaller of the two depths, emulated again, moves the committed bytes; instructions are the compiler's."""

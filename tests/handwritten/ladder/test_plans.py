@@ -27,6 +27,7 @@ def parameter_bytes(ptx, kernel):
     return sizes
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("stage", STAGES, ids=[stage.key for stage in STAGES])
 def test_arguments_match_the_signature(stage):
     """Every launch passes as many arguments, of the same sizes, as the compiled kernel declares."""

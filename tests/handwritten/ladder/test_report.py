@@ -49,6 +49,7 @@ def test_speed_up_is_over_the_fastest_of_the_variants() -> None:
     }
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("width", [70, 80, 100, 120, 200])
 def test_no_cell_is_cut_or_wrapped(width: int, measured: bool) -> None:
