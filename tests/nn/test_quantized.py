@@ -133,6 +133,9 @@ def test_a_converted_model_compiles_and_traces():
     compiled = torch.compile(mine, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         assert torch.equal(compiled(x), mine(x))
+    x.requires_grad_()
+    grads = [torch.autograd.grad(of(x).sum(), x)[0] for of in (compiled, mine)]
+    assert torch.equal(*grads)
     assert [n.target for n in torch.fx.symbolic_trace(mine).graph.nodes if n.op == "call_module"] == [
         "0",
         "1",

@@ -15,7 +15,7 @@ from cutegemm.ops.entry_points import linear, matmul, server_of
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling
 from cutegemm.ops.quantized.operands import KINDS
-from cutegemm.ops.quantized.quantize import Quantized, dequantize, quantized
+from cutegemm.ops.quantized.quantize import Quantized, dequantized, quantized
 from cutegemm.ops.quantized.training import gemm
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
@@ -58,7 +58,7 @@ def frozen_linear(
         GemmError: as of `linear`.
     """
     if storage.activations is None:
-        wide = dequantize(*weight, storage.kind, x.dtype)
+        wide = dequantized(*weight, storage.kind, x.dtype)
         given = None if bias is None else bias.to(x.dtype)
         found: Tensor = linear(x, wide, given, fallback=fallback)
         return found
@@ -106,7 +106,7 @@ class _Frozen(torch.autograd.Function):
         values, scale = ctx.saved_tensors
         dx = db = None
         if ctx.needs_input_grad[0]:
-            dx = matmul(above, dequantize(values, scale, storage.kind, above.dtype), fallback=fallback)
+            dx = matmul(above, dequantized(values, scale, storage.kind, above.dtype), fallback=fallback)
         if ctx.needs_input_grad[3]:
             db = above.sum(0, dtype=torch.float32).to(ctx.bias)
         return dx, None, None, db, None, None

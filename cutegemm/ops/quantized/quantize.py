@@ -135,13 +135,18 @@ def dequantize(values: Tensor, scale: Any, kind: Kind = ROW, dtype: Any = torch.
     wanted = dtype if type(dtype) is torch.dtype and dtype in OPERANDS else TORCH_DTYPE[as_dtype(dtype)]
     if wanted not in OPERANDS:
         raise field_error(SpecError, "dtype", dtype, "must be float16, bfloat16 or float32", torch.float32)
-    given = checked_scale(scale, kind, values)
+    return dequantized(values, checked_scale(scale, kind, values), kind, wanted)
+
+
+def dequantized(values: Tensor, scale: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
+    """`dequantize` of checked arguments; blocks of K may be padded."""
     if values.numel() == 0:
-        return values.new_empty(values.shape, dtype=wanted)
+        return values.new_empty(values.shape, dtype=dtype)
     rows, columns = _group(values, kind)
     m, k = values.shape[-2:]
+    scale = scale if isinstance(kind, str) else scale[..., : _shape(values, kind)[-1]]
     x = _grouped(_padded(values.float(), rows, columns), rows, columns)
-    return (x * _broadcast(powers(given).float(), kind)).flatten(-4, -3).flatten(-2)[..., :m, :k].to(wanted)
+    return (x * _broadcast(powers(scale).float(), kind)).flatten(-4, -3).flatten(-2)[..., :m, :k].to(dtype)
 
 
 def checked_scale(scale: Any, kind: Kind, x: Tensor) -> Tensor:
@@ -302,6 +307,7 @@ __all__ = [
     "Quantized",
     "checked_scale",
     "dequantize",
+    "dequantized",
     "quantize",
     "quantized",
     "twins",
