@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.config import Config, FinishConfig, GemmConfig, KernelConfig, RelayoutConfig
+from cutegemm.config import Config, FinishConfig, GemmConfig, KernelConfig, QuantizeConfig, RelayoutConfig
 from cutegemm.epilogue.call_order import tensors
 
 # where parts of K meet: their fp32 tiles, and how many of a tile's have been written
@@ -135,6 +135,8 @@ def layout_of(config: Config) -> LaunchLayout:
     """What the driver of a config takes."""
     if isinstance(config, RelayoutConfig):
         return _relayout(len(config.units))
+    if isinstance(config, QuantizeConfig):
+        return _quantize()
     return _finish() if isinstance(config, FinishConfig) else _gemm(config)
 
 
@@ -202,6 +204,17 @@ def _finish() -> LaunchLayout:
         addresses=[Field(x, INT64, None) for x in ("partials", "results")],
         # partial results per result, and results
         extent=[Field(x, INT32, 1) for x in ("parts", "results")],
+    )
+
+
+def _quantize() -> LaunchLayout:
+    return _layout(
+        addresses=[Field(x, INT64, None) for x in ("source", "values", "scale")],
+        shape=[Field("rows", INT32, 1), Field("columns", INT32, EXTENT), Field("batch", INT32, 1)],
+        # elements from row to row and from batch to batch
+        strides=[
+            Field(f"{x}.{step}", INT64, 2 * EXTENT) for x in ("source", "values") for step in ("row", "batch")
+        ],
     )
 
 

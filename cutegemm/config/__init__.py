@@ -17,14 +17,14 @@ from cutegemm.config.draft import (
     WORK_SLOTS,
     KernelDraft,
 )
-from cutegemm.config.helpers import FinishConfig, RelayoutConfig
+from cutegemm.config.helpers import FinishConfig, QuantizeConfig, RelayoutConfig
 from cutegemm.config.kernel_config import KernelConfig
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.simt import SimtConfig, SimtTile
 from cutegemm.families import FAMILIES, load
 
 GemmConfig = KernelConfig | SimtConfig
-Config = GemmConfig | RelayoutConfig | FinishConfig
+Config = GemmConfig | RelayoutConfig | FinishConfig | QuantizeConfig
 
 
 def config_from_data(data: dict[str, Any]) -> Config:
@@ -49,6 +49,7 @@ __all__ = [
     "MatrixConfig",
     "OperandConfig",
     "OutputConfig",
+    "QuantizeConfig",
     "RelayoutConfig",
     "SimtConfig",
     "SimtTile",

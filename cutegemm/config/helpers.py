@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configs of the kernels that run before and after a GEMM; one that breaks an invariant cannot be made."""
+"""The configs of the kernels that run before and after a GEMM; one that breaks an invariant cannot be made.
+
+`QuantizeConfig` is that of the kernel which makes operands of 8 bits.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,12 @@ from cutegemm.epilogue.graph import REDUCTIONS
 
 Refused = tuple[str, object, str, object]
 UNITS = ("col", "row", "none")
+CHUNK = 8  # elements that a thread reads at a time
+TILE = 128  # elements of a block of scales along an axis
+KINDS = ("1x128", "128x128", "row", "amax", "given")
+# type -> the largest magnitude that a scale maps to; -128 would have no opposite
+LARGEST = {DType.FP8_E4M3: 448.0, DType.FP8_E5M2: 57344.0, DType.INT8: 127.0}
+MOST_CHUNKS = 8  # of a thread's registers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +73,44 @@ class FinishConfig:
         return cls(**data)
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuantizeConfig:
+    """The quantisation of a matrix.
+
+    Attributes:
+        source, dtype: of its elements and of the values.
+        kind: what has a scale, "1x128", "128x128" or "row"; "amax" stores maxima of rows alone, and "given" reads one
+            scale.
+        threads, chunks: of a CTA, and chunks of elements that each of them holds; a CTA that has a row holds all of it.
+        exponents: whether scales of blocks are powers of two, stored as their exponents.
+    """
+
+    source: DType
+    dtype: DType
+    kind: str
+    threads: int = 256
+    chunks: int = MOST_CHUNKS
+    exponents: bool = False
+    family: str = "quantize"
+
+    def __post_init__(self) -> None:
+        check_all(_QUANTIZE, self)
+
+    @property
+    def largest(self) -> float:
+        """The magnitude that a scale maps the largest element to."""
+        return LARGEST[self.dtype]
+
+    def to_data(self) -> dict[str, Any]:
+        """A JSON-serialisable form; `config_from_data` reads it back."""
+        return dataclasses.asdict(self) | {"source": self.source.value, "dtype": self.dtype.value}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> QuantizeConfig:
+        """Rebuild a config from its `to_data`."""
+        return cls(**data | {"source": as_dtype(data["source"]), "dtype": as_dtype(data["dtype"])})
+
+
 def _splits(x: RelayoutConfig) -> bool:
     return x.run in (4, 8, 16, 32, 64) and x.dtype is DType.FP32 and set(x.units) == {"none"}
 
@@ -87,6 +134,35 @@ def _across_refused(x: FinishConfig) -> Refused:
     return "across", x.across, "must be True or False", True
 
 
+def _tiled(x: QuantizeConfig) -> bool:
+    """A tile of 128 x 128 is what its threads hold."""
+    return x.kind in ("row", "amax") or x.threads * x.chunks * CHUNK == TILE * TILE
+
+
+_WIDE = (DType.FP16, DType.BF16, DType.FP32)
+_QUANTIZE = (
+    Rule(
+        lambda x: x.source in _WIDE, lambda x: ("source", x.source, "must be fp16, bf16 or fp32", DType.BF16)
+    ),
+    Rule(lambda x: x.dtype in LARGEST, lambda x: ("dtype", x.dtype, "must be fp8 or int8", DType.FP8_E4M3)),
+    Rule(lambda x: x.kind in KINDS, lambda x: ("kind", x.kind, f"must be one of {', '.join(KINDS)}", "row")),
+    Rule(
+        lambda x: x.threads in (128, 256, 512, 1024),
+        lambda x: ("threads", x.threads, "must be 128, 256, 512 or 1024", 256),
+    ),
+    Rule(
+        lambda x: 1 <= x.chunks <= MOST_CHUNKS,
+        lambda x: ("chunks", x.chunks, f"must be from 1 to {MOST_CHUNKS}, which registers hold", MOST_CHUNKS),
+    ),
+    Rule(
+        _tiled,
+        lambda x: ("chunks", x.chunks, f"{x.threads} threads hold {TILE} x {TILE} elements", MOST_CHUNKS),
+    ),
+    Rule(
+        lambda x: not x.exponents or x.kind in ("1x128", "128x128"),
+        lambda x: ("exponents", x.exponents, "scales of blocks alone are powers of two", False),
+    ),
+)
 _RELAYOUT = (
     Rule(lambda x: len(x.units) > 0 and all(unit in UNITS for unit in x.units), _units_refused),
     Rule(lambda x: x.run == 0 or _splits(x), _run_refused),

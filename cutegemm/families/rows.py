@@ -91,6 +91,14 @@ FINISH = Family(
     abilities={"finish": Abilities()},
 )
 
+# Makes an operand of 8 bits and its scales.
+QUANTIZE = Family(
+    name="quantize",
+    config="cutegemm.config:QuantizeConfig",
+    driver="cutegemm.kernels.quantize_groups:QuantizeGroups",
+    abilities={"quantize": Abilities()},
+)
+
 # Adds up parts of K that the launch before left in workspace, and applies the epilogue.
 ADD_PARTIALS = Family(
     name="add_partials",
@@ -108,5 +116,5 @@ ADD_PARTIALS = Family(
 )
 
 FAMILIES: dict[str, Family] = {
-    x.name: x for x in (WARP_SPECIALIZED, MULTISTAGE, SIMT, RELAYOUT, FINISH, ADD_PARTIALS)
+    x.name: x for x in (WARP_SPECIALIZED, MULTISTAGE, SIMT, RELAYOUT, FINISH, QUANTIZE, ADD_PARTIALS)
 }

@@ -5,6 +5,7 @@ Drivers, one for each kernel family; a driver shows set-up, the roles of warpgro
     `warp_specialized`, `multistage`      GEMMs on the tensor cores
     `cuda_cores.simt_gemm`                exact fp32 GEMMs on the CUDA cores
     `relayout_copy`                       copies of operands that TMA cannot address
+    `quantize_groups`                     operands of 8 bits and their scales
     `split_k.add_partials`                adds up the partial sums of split-K
     `split_k.finish_reductions`           finishes the epilogue's reductions
 

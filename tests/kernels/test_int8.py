@@ -4,27 +4,12 @@
 import pytest
 import torch
 
-from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
+from cutegemm import Gemm, GemmSpec, Tile, plan, problem
 from cutegemm.errors import PlanError
 from cutegemm.running.numerics.bounds import bound
+from tests.support.integers import INT8, UINT8, drawn, emulated
 
 pytestmark = pytest.mark.sliced
-
-INT8, UINT8 = torch.int8, torch.uint8
-
-
-def drawn(rows, cols, dtype, seed):
-    """Uniformly drawn integers of a type."""
-    kept = torch.iinfo(dtype)
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randint(kept.min, kept.max + 1, (rows, cols), generator=draw, dtype=dtype)
-
-
-def emulated(spec, a, b, **named):
-    """D on the emulator, free of races."""
-    run = emulator.run(Gemm(spec), a, b, options=emulator.Options(races=True, progress=False), **named)
-    assert not run.findings
-    return run.d
 
 
 @pytest.mark.parametrize(

@@ -6,29 +6,9 @@ import torch
 
 from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
-from tests.kernels.test_int8 import INT8, UINT8, drawn, emulated
+from tests.support.integers import INT8, UINT8, asked, drawn, emulated, exact, points
 
 pytestmark = pytest.mark.sliced
-
-
-def points(kinds, m, n):
-    """Zero points of A and B by name."""
-    values = {
-        "zero_point_a": {"tensor": 113, "row": drawn(1, m, UINT8, 3)[0]},
-        "zero_point_b": {"tensor": torch.tensor(-7, dtype=torch.int8), "row": drawn(1, n, INT8, 4)[0]},
-    }
-    return {name: of[kind] for (name, of), kind in zip(values.items(), kinds) if kind != "auto"}
-
-
-def exact(a, b, given):
-    """(A - za)(B - zb) in 64 bits."""
-    za, zb = (torch.as_tensor(given.get(x, 0)).long() for x in ("zero_point_a", "zero_point_b"))
-    return (a.long() - (za[..., None] if za.dim() else za)) @ (b.long() - zb)
-
-
-def asked(kinds, **fields):
-    """A spec with zero points of these kinds."""
-    return GemmSpec(zero_point_a=kinds[0], zero_point_b=kinds[1], **fields)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import cutegemm
 from cutegemm import Gemm, GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.errors import GemmError
-from tests.kernels.test_zero_points import INT8, UINT8, asked, drawn, exact, points
+from tests.support.integers import INT8, UINT8, asked, drawn, exact, points
 
 WIDE = GemmSpec(d_dtype="fp32")
 

@@ -12,13 +12,13 @@ from cutegemm import checks
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.scales import K_BLOCK, KINDS, ROW, TENSOR, BlockScale, Kind, checked
 from cutegemm.errors import InputError, SpecError, field_error
+from cutegemm.ops.quantized import kernel
 from cutegemm.running.arguments.describe import OPERANDS, SCALES, check_tensor
 from cutegemm.running.numerics.reference import EXPONENTS, TORCH_DTYPE, powers
 
 # type -> the largest magnitude that a scale maps to; -128 would have no opposite
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
 EIGHT_BITS = tuple(x for kind, x in TORCH_DTYPE.items() if kind.bits == 8)
-SMALLEST = torch.finfo(torch.float32).tiny  # of scales: reciprocals of smaller ones overflow
 ROW_ALIGN = 16  # bytes at whose multiples TMA reads rows
 _compiling = torch.compiler.is_compiling
 
@@ -74,8 +74,9 @@ def quantize(
     - Elements that are not finite become NaN in fp8, and the others of their group are quantised as if they were zero.
       int8 has no NaN: the element becomes 0 and the scale of its group NaN.
 
-    Under torch.compile Inductor fuses the operations; on a GPU its division may differ in the last bit. In eager mode
-    each operation reads and writes memory.
+    On a Hopper GPU in eager mode one kernel reads x once, a second time if all elements share a scale; rows that are
+    not aligned, or not contiguous along K, are copied first. Elsewhere torch's operations compute it. Under
+    torch.compile Inductor fuses these; its division may differ in the last bit.
 
     Args:
         x: (M, K) or (L, M, K), fp16, bf16 or fp32; any strides. K is the axis of the GEMM's sums. A weight of
@@ -203,6 +204,8 @@ def quantized(
         ones = torch.ones(_shape(x, kind), device=x.device)
         ones = _powers_of_two(ones)[0] if exponents else ones
         return Quantized(x.new_empty(x.shape, dtype=dtype), ones if scale is None else scale)
+    if not _compiling() and kernel.fits(x, kind, scale is not None):
+        return Quantized(*kernel.quantized_by(kernel.on_gpu, x, kind, dtype, scale, exponents))
     whole = dtype == torch.int8
     groups = _grouped(_padded(x, rows, columns), rows, columns)
     finite = groups.isfinite()
@@ -234,7 +237,7 @@ def _scale(magnitudes: Tensor, kind: Kind, largest: float) -> Tensor:
     elif kind[1] == 1:
         # as kernels read them, and torch's
         amax = amax.mT.contiguous().mT
-    return torch.where(amax == 0, 1.0, (amax / largest).clamp(min=SMALLEST))
+    return kernel.scales_of(amax, largest)
 
 
 def _powers_of_two(scale: Tensor) -> tuple[Tensor, Tensor]:

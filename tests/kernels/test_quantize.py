@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of `quantize` gives the bits of torch's operations, whatever the layout and the elements."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from cutegemm.config import QuantizeConfig
+from cutegemm.dtypes import DType
+from cutegemm.errors import PlanError
+from cutegemm.ops.quantized import kernel
+from cutegemm.ops.quantized.quantize import quantized
+
+pytestmark = pytest.mark.sliced
+
+ROWS, SQUARES = ("block", 1, 128), ("block", 128, 128)
+E4M3, E5M2, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+def drawn(shape, dtype):
+    """Elements of many magnitudes; among them rows of zeros and of subnormals, infinities, NaN and negative zeros."""
+    draw = torch.Generator().manual_seed(sum(shape))
+    x = torch.randn(shape, generator=draw) * torch.exp(4 * torch.randn((*shape[:-1], 1), generator=draw))
+    x = x.to(dtype)
+    x[..., 0, :], x[..., 1, 1], x[..., 2, 0] = 0, -0.0, 1e-40 if dtype == FP32 else 1e-7
+    if shape[-2] > 5:
+        x[..., 3, 7], x[..., 4, 0], x[..., 5, :] = math.inf, math.nan, 1e-40
+    return x
+
+
+def bits(x):
+    """What two tensors of one type must share: NaN of fp32 is any NaN."""
+    x = x.contiguous()
+    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x.nan_to_num(-1.0).view(torch.int32)
+
+
+def same(one, other):
+    """Values and scales, and how the latter lie."""
+    steps = [[step for step, n in zip(x[1].stride(), x[1].shape) if n > 1] for x in (one, other)]
+    return steps[0] == steps[1] and all(
+        torch.equal(bits(x), bits(y)) for x, y in zip(one, other, strict=True)
+    )
+
+
+CASES = [
+    ((130, 272), ROWS, E4M3, BF16, {}),
+    ((130, 272), ROWS, E4M3, FP32, {"exponents": True}),
+    ((130, 272), SQUARES, E5M2, FP16, {}),
+    ((130, 272), SQUARES, INT8, BF16, {"exponents": True}),
+    ((2, 70, 136), ROWS, INT8, FP16, {}),
+    ((2, 70, 1400), "row", E4M3, BF16, {}),
+    ((7, 272), "row", INT8, FP32, {}),
+    ((7, 272), "row", E5M2, BF16, {}),
+    ((70, 136), "tensor", E4M3, BF16, {}),
+    ((2, 70, 136), "tensor", INT8, FP32, {}),
+    ((70, 136), "tensor", E4M3, BF16, {"scale": 0.5}),
+    ((70, 136), "tensor", E5M2, FP32, {"scale": 1e-30}),
+    ((70, 136), "tensor", INT8, BF16, {"scale": -0.25}),
+]
+
+
+@pytest.mark.parametrize(("shape", "kind", "dtype", "source", "given"), CASES)
+def test_bits_are_those_of_torch(shape, kind, dtype, source, given):
+    """Every kind of scales, type and rank, and special values in each."""
+    x = drawn(shape, source)
+    scale = None if "scale" not in given else torch.tensor(given["scale"])
+    how = kind, dtype, scale, given.get("exponents", False)
+    assert same(kernel.quantized_by(kernel.on_emulator, x, *how), quantized(x, *how))
+
+
+def test_other_layouts_are_copied():
+    """Columns, unaligned rows and bases, and K that is no multiple of eight."""
+    x = drawn((70, 275), BF16)
+    for view in (x, x[:, 1:273], x[:, :200].T, x[::2, :264]):
+        assert same(
+            kernel.quantized_by(kernel.on_emulator, view, ROWS, E4M3, None, False),
+            quantized(view, ROWS, E4M3),
+        )
+
+
+def test_one_step_of_newton_rounds_quotients_of_16_bits():
+    """The product with the inverse, corrected once: all mantissas of bf16, drawn ones of scales."""
+    draw = np.random.default_rng(0)
+    scale = draw.integers(1 << 23, 1 << 24, (20_000, 1)).astype(np.float32)
+    x = np.arange(128, 256, dtype=np.float32)[None] * np.float32(2.0**16)
+    inverse = np.float32(1) / scale
+    first = x * inverse
+    # products and remainders of 24 bits are exact in fp64
+    rest = (first.astype(np.float64) * scale - x).astype(np.float32)
+    found = (first - rest.astype(np.float64) * inverse).astype(np.float32)
+    assert (found == x / scale).all() and (first != x / scale).any()
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"source": DType.INT8}, "source"),
+        ({"dtype": DType.BF16}, "dtype"),
+        ({"kind": "column"}, "kind"),
+        ({"threads": 96}, "threads"),
+        ({"kind": "row", "chunks": 9}, "chunks"),
+        ({"chunks": 4}, "chunks"),
+        ({"kind": "row", "exponents": True}, "exponents"),
+    ],
+)
+def test_a_config_that_no_kernel_has_is_refused(fields, field):
+    """Types, kinds, and a tile that the threads do not hold."""
+    with pytest.raises(PlanError) as e:
+        QuantizeConfig(**{"source": DType.BF16, "dtype": DType.FP8_E4M3, "kind": "1x128"} | fields)
+    assert e.value.field == field
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("shape", "kind", "dtype", "source", "given"), CASES)
+def test_bits_on_a_gpu(shape, kind, dtype, source, given):
+    """A GPU's are the CPU's."""
+    x = drawn(shape, source)
+    scale = None if "scale" not in given else torch.tensor(given["scale"])
+    how = kind, dtype, scale, given.get("exponents", False)
+    found = quantized(x.cuda(), kind, dtype, None if scale is None else scale.cuda(), how[-1])
+    assert same(tuple(y.cpu() for y in found), quantized(x, *how))
