@@ -83,6 +83,8 @@ class QuantizeConfig:
             scale.
         threads, chunks: of a CTA, and chunks of elements that each of them holds; a CTA that has a row holds all of it.
         exponents: whether scales of blocks are powers of two, stored as their exponents.
+        turned: whether the transpose is what is quantised: "amax" then stores maxima of 128 elements of its rows, and
+            "row" reads scales.
     """
 
     source: DType
@@ -91,6 +93,7 @@ class QuantizeConfig:
     threads: int = 256
     chunks: int = MOST_CHUNKS
     exponents: bool = False
+    turned: bool = False
     family: str = "quantize"
 
     def __post_init__(self) -> None:
@@ -135,8 +138,13 @@ def _across_refused(x: FinishConfig) -> Refused:
 
 
 def _tiled(x: QuantizeConfig) -> bool:
-    """A tile of 128 x 128 is what its threads hold."""
-    return x.kind in ("row", "amax") or x.threads * x.chunks * CHUNK == TILE * TILE
+    """A tile of 128 x 128 is what its threads hold, and eight rows each where it is transposed."""
+    rows = x.kind in ("row", "amax")
+    return (
+        x.chunks == CHUNK and x.threads * CHUNK * CHUNK == TILE * TILE
+        if x.turned
+        else rows or x.threads * x.chunks * CHUNK == TILE * TILE
+    )
 
 
 _WIDE = (DType.FP16, DType.BF16, DType.FP32)

@@ -7,6 +7,8 @@ A CTA has 128 x 128 elements, sixteen threads for a row, or a whole row; each th
     "row"      the same, of a CTA that has a row
     "amax"     as "row", but the maximum is all that is stored
     "given"    a scale is read, for all elements
+The transpose in 8 bits (`QuantizeConfig.turned`) has scales of columns: of 128 of a tile's, whose maxima meet in shared
+memory, and which pass through it on their way out; of whole ones, from "amax" of tiles, which "row" reads as scales.
 What is computed, also of zeros, infinities and NaN, is what `ops.quantized.quantize` says, bit by bit.
 """
 
@@ -27,8 +29,9 @@ from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
 
 ACROSS = TILE // CHUNK  # threads of a row of a tile
+WARPS = 8  # of a CTA that transposes a tile
 SMALLEST = 2.0**-126  # of scales
-# scales from which on `_quotients` computes with their reciprocals: products of last places are normal numbers
+# scales from which on `_values` computes with their reciprocals: products of last places are normal numbers
 LEAST, MOST = 2.0**-80, 2.0**80
 
 
@@ -37,7 +40,7 @@ class QuantizeGroups:
 
     def __init__(self, config: QuantizeConfig) -> None:
         self.config = config
-        self.rows = config.kind in ("row", "amax")  # a CTA has a row
+        self.rows = config.kind in ("row", "amax") and not config.turned  # a CTA has a row
         self.source, self.numeric = NUMERIC[config.source], NUMERIC[config.dtype]
         self.steps = config.chunks
 
@@ -62,11 +65,18 @@ class QuantizeGroups:
         steps = launch.named(config, "strides", strides)
         thread, _, _ = cute.arch.thread_idx()
         x, y, batch = cute.arch.block_idx()
-        sM = cutlass.memory.SmemAllocator().allocate_tensor(
-            cutlass.Float32, cute.make_layout(config.threads // hw.WARP), 16
-        )  # (WARPS)
+        smem = cutlass.memory.SmemAllocator()
+        sM = smem.allocate_tensor(cutlass.Float32, cute.make_layout(config.threads // hw.WARP), 16)  # (WARPS)
         if cutlass.const_expr(self.rows):
             row, column, down, along = x, thread * CHUNK, 0, config.threads * CHUNK
+        elif cutlass.const_expr(config.turned):
+            # eight neighbouring rows, so that a thread stores eight neighbours of the transpose
+            row, column, down, along = (
+                y * TILE + thread // ACROSS * CHUNK,
+                x * TILE + thread % ACROSS * CHUNK,
+                1,
+                0,
+            )
         else:
             row, column = y * TILE + thread // ACROSS, x * TILE + thread % ACROSS * CHUNK
             down, along = config.threads // ACROSS, 0
@@ -78,7 +88,113 @@ class QuantizeGroups:
             if row + down * i < extents["rows"] and column + along * i < extents["columns"]:
                 place = first + steps["source.row"] * (down * i) + (column + along * i)
                 cute.autovec_copy(self._chunk(self.source, places["source"], place), rX[None, i])
-        self._scales(rX, at, sM, places, extents, steps, batch)
+        if cutlass.const_expr(config.turned):
+            # pairs of maxima and scales of columns (COLUMN, WARPS or 2); the transpose, whose groups of eight rows lie
+            # eight bytes further apart than a row has, so that sixteen lanes that write them use all banks
+            sC = smem.allocate_tensor(cutlass.Float32, cute.make_layout((TILE, WARPS)), 16)
+            turned = cute.make_layout(
+                ((CHUNK, ACROSS), (CHUNK, ACROSS)), stride=((TILE, CHUNK * TILE + CHUNK), (1, CHUNK))
+            )
+            sT = smem.allocate_tensor(cutlass.Uint8, turned, 16)  # ((CHUNK, ACROSS), (CHUNK, ACROSS))
+            self._turned(rX, (sM, sC, sT), places, extents, steps, (x, y, batch))
+        else:
+            self._scales(rX, at, sM, places, extents, steps, batch)
+
+    @cute.jit
+    def _turned(
+        self,
+        rX: cute.Tensor,
+        shared: cutlass.Constexpr,
+        places: cutlass.Constexpr,
+        extents: cutlass.Constexpr,
+        steps: cutlass.Constexpr,
+        tile: Any,
+    ):
+        """Quantise the transpose of a tile: a thread's chunks are eight rows of eight columns."""
+        sM, sC, sT = shared
+        x, y, batch = tile
+        rows, columns = extents["rows"], extents["columns"]
+        thread, _, _ = cute.arch.thread_idx()
+        group, part = thread % ACROSS, thread // ACROSS
+        kind = self.config.kind
+        rS = cute.make_rmem_tensor((CHUNK, 2), cutlass.Float32)  # scale and inverse of each column
+        if cutlass.const_expr(kind in ("1x128", "amax")):
+            above = (rows + (TILE - 1)) // TILE
+            for c in cutlass.range_constexpr(CHUNK):
+                most = self._most(rX, tuple((c, i) for i in range(self.steps)))
+                most = maximum(most, cute.arch.shuffle_sync_bfly(most, ACROSS))
+                if thread % hw.WARP < ACROSS:
+                    sC[group * CHUNK + c, thread // hw.WARP] = most
+            cute.arch.sync_threads()
+            scale, inverse = cutlass.Float32(0.0), cutlass.Float32(0.0)
+            if thread < TILE:
+                most = sC[thread, 0]
+                for warp in cutlass.range_constexpr(1, WARPS):
+                    most = maximum(most, sC[thread, warp])
+                scale, exponent = self._scale(most)
+                inverse = 1.0 / scale
+                if x * TILE + thread < columns:
+                    place = cutlass.Int64(batch * above + y) * columns + (x * TILE + thread)
+                    found = most if cutlass.const_expr(kind == "amax") else scale
+                    self._put(found, exponent, places["scale"], place)
+            if cutlass.const_expr(kind == "1x128"):
+                cute.arch.sync_threads()  # every maximum has been read
+                if thread < TILE:
+                    sC[thread, 0], sC[thread, 1] = scale, inverse
+                cute.arch.sync_threads()
+                for c in cutlass.range_constexpr(CHUNK):
+                    for which in cutlass.range_constexpr(2):
+                        rS[c, which] = sC[group * CHUNK + c, which]
+        elif cutlass.const_expr(kind == "row"):
+            for c in cutlass.range_constexpr(CHUNK):
+                column = cutlass.min(x * TILE + group * CHUNK + c, columns - 1)
+                scale = self._one(cutlass.Float32, places["scale"], cutlass.Int64(batch) * columns + column)[
+                    0
+                ]
+                rS[c, 0], rS[c, 1] = scale, 1.0 / scale
+        else:
+            if cutlass.const_expr(kind == "given"):
+                scale = self._one(cutlass.Float32, places["scale"], cutlass.Int64(0))[0]
+            else:
+                every = tuple((c, i) for c in range(CHUNK) for i in range(self.steps))
+                scale, exponent = self._scale(self._whole(self._most(rX, every), sM))
+                along, above = (columns + (TILE - 1)) // TILE, (rows + (TILE - 1)) // TILE
+                if thread == 0:
+                    self._put(scale, exponent, places["scale"], cutlass.Int64(batch * along + x) * above + y)
+            for c in cutlass.range_constexpr(CHUNK):
+                rS[c, 0], rS[c, 1] = scale, 1.0 / scale
+        if cutlass.const_expr(kind != "amax"):
+            for c in cutlass.range_constexpr(CHUNK):
+                pairs = tuple((c, i) for i in range(self.steps))
+                rV = cute.recast_tensor(self._values(rX, pairs, (rS[c, 0], rS[c, 1])), cutlass.Uint8)
+                cute.autovec_copy(rV, sT[(c, group), (None, part)])
+            cute.arch.sync_threads()  # the transpose is written
+            for i in cutlass.range_constexpr(self.steps):
+                line, chunk = (thread + i * self.config.threads) // ACROSS, thread % ACROSS
+                row, column = y * TILE + chunk * CHUNK, x * TILE + line
+                if row < rows and column < columns:
+                    rV = cute.make_rmem_tensor(CHUNK, cutlass.Uint8)
+                    cute.autovec_copy(sT[(line % CHUNK, line // CHUNK), (None, chunk)], rV)
+                    place = (
+                        cutlass.Int64(batch) * steps["values.batch"]
+                        + cutlass.Int64(column) * steps["values.row"]
+                    )
+                    cute.autovec_copy(rV, self._chunk(cutlass.Uint8, places["values"], place + row))
+
+    def _whole(self, most: Any, sM: cute.Tensor) -> Any:
+        """The largest magnitude of all threads of the CTA."""
+        thread, _, _ = cute.arch.thread_idx()
+        return self._together(self._across(most, hw.WARP), sM, thread)
+
+    @cute.jit
+    def _together(self, most: Any, sM: cute.Tensor, thread: Any):
+        """The largest of all warps' numbers."""
+        if thread % hw.WARP == 0:
+            sM[thread // hw.WARP] = most
+        cute.arch.sync_threads()
+        for warp in cutlass.range_constexpr(self.config.threads // hw.WARP):
+            most = maximum(most, sM[warp])
+        return most
 
     @cute.jit
     def _scales(
@@ -105,7 +221,7 @@ class QuantizeGroups:
         elif cutlass.const_expr(kind == "1x128"):
             # each lane finds the scale of one of its chunks' rows, and all lanes of the row ask it
             lane, count = thread % ACROSS, self.steps
-            mosts = [self._across(self._most(rX, (i,)), ACROSS) for i in range(count)]
+            mosts = [self._across(self._most(rX, chunk_of(i)), ACROSS) for i in range(count)]
             most = mosts[0]
             for i in cutlass.range_constexpr(1, count):
                 most = cutlass.Float32(where(lane % count == i, mosts[i], most))
@@ -119,12 +235,7 @@ class QuantizeGroups:
                 pair = (cute.arch.shuffle_sync(scale, first + i), cute.arch.shuffle_sync(inverse, first + i))
                 self._store(rX, i, pair, at, places, extents, steps, batch)
         else:
-            most = self._across(self._most(rX, tuple(range(self.steps))), hw.WARP)
-            if thread % hw.WARP == 0:
-                sM[thread // hw.WARP] = most
-            cute.arch.sync_threads()
-            for warp in cutlass.range_constexpr(config.threads // hw.WARP):
-                most = maximum(most, sM[warp])
+            most = self._whole(self._most(rX, sum(map(chunk_of, range(self.steps)), ())), sM)
             scale, exponent = self._scale(most)
             place = cutlass.Int64(batch) * rows + row
             if cutlass.const_expr(kind == "128x128"):
@@ -160,23 +271,21 @@ class QuantizeGroups:
             self._one(cutlass.Float32, address, place)[0] = scale
 
     @cute.jit
-    def _most(self, rX: cute.Tensor, steps: cutlass.Constexpr):
-        """The largest magnitude of a thread's chunks. An element that is not finite makes that of integers NaN; of fp8
-        it does not count.
+    def _most(self, rX: cute.Tensor, elements: cutlass.Constexpr):
+        """The largest magnitude of a thread's elements. One that is not finite makes that of integers NaN; of fp8 it
+        does not count.
         """
         infinity = float("inf")
         found = cutlass.Float32(0.0)
-        for i in steps:
-            for x in cutlass.range_constexpr(CHUNK):
-                found = maximum(found, magnitude(rX[x, i]))
+        for element in elements:
+            found = maximum(found, magnitude(rX[element]))
         if cutlass.const_expr(self.config.dtype.whole):
             found = cutlass.Float32(where(found < infinity, found, cutlass.Float32(float("nan"))))
         elif found == infinity or found != found:
             found = cutlass.Float32(0.0)
-            for i in steps:
-                for x in cutlass.range_constexpr(CHUNK):
-                    size = magnitude(rX[x, i])
-                    found = maximum(found, where(size < infinity, size, cutlass.Float32(0.0)))
+            for element in elements:
+                size = magnitude(rX[element])
+                found = maximum(found, where(size < infinity, size, cutlass.Float32(0.0)))
         return found
 
     def _across(self, most: Any, lanes: int) -> Any:
@@ -215,30 +324,7 @@ class QuantizeGroups:
     ) -> None:
         """Quantise a chunk and store it."""
         row, column, down, along = at
-        rQ = cute.make_rmem_tensor(CHUNK, cutlass.Float32)
-        divisor, inverse = scale
-        # what is not finite is NaN, or the integer 0; of a remainder too, unless a given scale makes quotients infinite
-        beyond = cutlass.Float32(0.0 if self.config.dtype.whole else float("nan"))
-        given = self.config.kind == "given"
-        if divisor >= LEAST and divisor <= MOST:
-            rounds = 2 if cutlass.const_expr(self.config.source.bits == 32) else 1
-            for x in cutlass.range_constexpr(CHUNK):
-                element = rX[x, i].to(cutlass.Float32)
-                rQ[x] = quotient(element, divisor, inverse, rounds)
-                if cutlass.const_expr(given):
-                    first = element * inverse
-                    rQ[x] = where(cute.math.absf(first) < 2.0**20, rQ[x], first)
-                    rQ[x] = where(magnitude(rX[x, i]) < float("inf"), rQ[x], beyond)
-        else:
-            for x in cutlass.range_constexpr(CHUNK):
-                rQ[x] = rX[x, i].to(cutlass.Float32) / divisor
-                rQ[x] = where(magnitude(rX[x, i]) < float("inf"), rQ[x], beyond)
-        rV = cute.make_rmem_tensor(CHUNK, self.numeric)
-        if cutlass.const_expr(self.config.dtype.whole):
-            for x in cutlass.range_constexpr(CHUNK):
-                rV[x] = convert(rQ[x], self.config.dtype)
-        else:
-            rV.store(rQ.load().to(self.numeric))
+        rV = self._values(rX, chunk_of(i), scale)
         if row + down * i < extents["rows"] and column + along * i < extents["columns"]:
             place = (
                 cutlass.Int64(batch) * steps["values.batch"]
@@ -246,6 +332,39 @@ class QuantizeGroups:
                 + (column + along * i)
             )
             cute.autovec_copy(rV, self._chunk(self.numeric, places["values"], place))
+
+    @cute.jit
+    def _values(self, rX: cute.Tensor, elements: cutlass.Constexpr, scale: Any):
+        """CHUNK of a thread's elements in 8 bits, by a scale and its inverse."""
+        rQ = cute.make_rmem_tensor(CHUNK, cutlass.Float32)
+        divisor, inverse = scale
+        # what is not finite is NaN, or the integer 0; of a remainder too, unless a given scale makes quotients infinite
+        beyond = cutlass.Float32(0.0 if self.config.dtype.whole else float("nan"))
+        if divisor >= LEAST and divisor <= MOST:
+            rounds = 2 if cutlass.const_expr(self.config.source.bits == 32) else 1
+            for x in cutlass.range_constexpr(CHUNK):
+                element = rX[elements[x]].to(cutlass.Float32)
+                rQ[x] = quotient(element, divisor, inverse, rounds)
+                if cutlass.const_expr(self.config.kind == "given"):
+                    first = element * inverse
+                    rQ[x] = where(cute.math.absf(first) < 2.0**20, rQ[x], first)
+                    rQ[x] = where(cute.math.absf(element) < float("inf"), rQ[x], beyond)
+        else:
+            for x in cutlass.range_constexpr(CHUNK):
+                rQ[x] = rX[elements[x]].to(cutlass.Float32) / divisor
+                rQ[x] = where(magnitude(rX[elements[x]]) < float("inf"), rQ[x], beyond)
+        rV = cute.make_rmem_tensor(CHUNK, self.numeric)
+        if cutlass.const_expr(self.config.dtype.whole):
+            for x in cutlass.range_constexpr(CHUNK):
+                rV[x] = convert(rQ[x], self.config.dtype)
+        else:
+            rV.store(rQ.load().to(self.numeric))
+        return rV
+
+
+def chunk_of(step: int) -> tuple[tuple[int, int], ...]:
+    """The elements of one of a thread's chunks."""
+    return tuple((x, step) for x in range(CHUNK))
 
 
 def maximum(x: Any, y: Any) -> Any:

@@ -11,7 +11,7 @@ from cutegemm.config import QuantizeConfig
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError
 from cutegemm.ops.quantized import kernel
-from cutegemm.ops.quantized.quantize import quantized
+from cutegemm.ops.quantized.quantize import quantized, twins
 
 pytestmark = pytest.mark.sliced
 
@@ -71,10 +71,32 @@ def test_bits_are_those_of_torch(shape, kind, dtype, source, given):
     assert same(kernel.quantized_by(kernel.on_emulator, x, *how), quantized(x, *how))
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "source", "given"),
+    [
+        (ROWS, E4M3, BF16, {}),
+        (ROWS, INT8, FP32, {"exponents": True}),
+        (SQUARES, E5M2, BF16, {"exponents": True}),
+        (SQUARES, INT8, FP16, {}),
+        ("row", E4M3, BF16, {}),
+        ("row", INT8, FP32, {}),
+        ("tensor", E5M2, BF16, {}),
+        ("tensor", E4M3, FP16, {"scale": 0.5}),
+    ],
+)
+@pytest.mark.parametrize("shape", [(270, 136), (2, 70, 144)], ids=str)
+def test_a_transpose_is_read_as_it_lies(shape, kind, dtype, source, given):
+    """Rows of a matrix that is contiguous along M: the same bits, of groups whose ends are no multiples of tiles."""
+    x = drawn(shape, source).mT
+    scale = None if "scale" not in given else torch.tensor(given["scale"])
+    how = kind, dtype, scale, given.get("exponents", False)
+    assert same(kernel.quantized_by(kernel.on_emulator, x, *how), quantized(x, *how))
+
+
 def test_other_layouts_are_copied():
-    """Columns, unaligned rows and bases, and K that is no multiple of eight."""
+    """Unaligned rows and bases along either axis, strided columns, and K that is no multiple of eight."""
     x = drawn((70, 275), BF16)
-    for view in (x, x[:, 1:273], x[:, :200].T, x[::2, :264]):
+    for view in (x, x[:, 1:273], x[:, :203].T, x[::2, :264], x[:, ::2]):
         assert same(
             kernel.quantized_by(kernel.on_emulator, view, ROWS, E4M3, None, False),
             quantized(view, ROWS, E4M3),
@@ -120,5 +142,8 @@ def test_bits_on_a_gpu(shape, kind, dtype, source, given):
     x = drawn(shape, source)
     scale = None if "scale" not in given else torch.tensor(given["scale"])
     how = kind, dtype, scale, given.get("exponents", False)
-    found = quantized(x.cuda(), kind, dtype, None if scale is None else scale.cuda(), how[-1])
+    moved = None if scale is None else scale.cuda()
+    found = quantized(x.cuda(), kind, dtype, moved, how[-1])
     assert same(tuple(y.cpu() for y in found), quantized(x, *how))
+    for one, other in zip(twins(x.cuda(), kind, dtype, moved, how[-1]), twins(x, *how), strict=True):
+        assert same(tuple(y.cpu() for y in one), other)

@@ -23,7 +23,7 @@ from cutegemm.running.numerics.reference import EXPONENTS
 ALIGN = 16  # bytes of a load
 THREADS = (128, 256, 512, 1024)
 MOST_GRID = 65_535  # CTAs along a grid's second and third axis
-_NAMES = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128", ROW: "row"}
+_NAMES: dict[Kind, str] = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128"}
 # (config, arguments by group and name, tensors by name)
 Launch = Callable[[Config, dict[str, dict[str, int]], dict[str, Tensor]], None]
 
@@ -42,13 +42,11 @@ def fits(x: Tensor, kind: Kind, given: bool) -> bool:
     return held and batches <= MOST_GRID and -(-m // TILE) <= MOST_GRID
 
 
-def readable(x: Tensor) -> Tensor:
-    """x, or a copy whose rows threads read 16 bytes at a time, with zeros behind their ends."""
+def readable(x: Tensor) -> bool:
+    """Whether threads can read a matrix's rows 16 bytes at a time."""
     steps = (x.stride(i) * x.element_size() for i in range(x.dim() - 1) if x.shape[i] > 1)
     aligned = x.data_ptr() % ALIGN == 0 and x.stride(-1) == 1 and x.shape[-1] % CHUNK == 0
-    if aligned and all(step % ALIGN == 0 for step in steps) and not x.is_neg():
-        return x
-    return torch.nn.functional.pad(x, (0, -x.shape[-1] % CHUNK)).contiguous()
+    return aligned and all(step % ALIGN == 0 for step in steps) and not x.is_neg()
 
 
 def quantized_by(
@@ -62,40 +60,50 @@ def quantized_by(
         scale: of all elements, 0-d; None computes scales.
     """
     *lead, m, k = x.shape
-    x = readable(x)
-    shape = {"rows": m, "columns": x.shape[-1], "batch": lead[0] if lead else 1}
-    pitch = k + -k % ALIGN
-    wide = x.new_empty((*lead, m, pitch), dtype=torch.uint8)
-    strides = {
-        "source.row": x.stride(-2),
-        "source.batch": x.stride(0) if lead else 0,
-        "values.row": pitch,
-        "values.batch": m * pitch,
+    turned = not readable(x) and readable(x.mT)
+    # else a copy, with zeros behind its rows
+    read = x.mT if turned else x if readable(x) else torch.nn.functional.pad(x, (0, -k % CHUNK)).contiguous()
+    pitch, batch = k + -k % ALIGN, lead[0] if lead else 1
+    values = x.new_empty((*lead, m, pitch), dtype=torch.uint8)
+    groups = {
+        "shape": {"rows": read.shape[-2], "columns": read.shape[-1], "batch": batch},
+        "strides": {
+            "source.row": read.stride(-2),
+            "source.batch": read.stride(0) if lead else 0,
+            "values.row": pitch,
+            "values.batch": m * pitch,
+        },
     }
-    values = wide.view(dtype)[..., :k]
 
     def run(name: str, found: Tensor) -> None:
-        config = _config(x.dtype, dtype, name, k, exponents)
-        launch(config, {"shape": shape, "strides": strides}, {"source": x, "values": wide, "scale": found})
+        config = _config(x.dtype, dtype, name, 0 if turned else k, exponents)
+        launch(config, groups, {"source": read, "values": values, "scale": found})
 
-    if kind == TENSOR:
-        if scale is None:
-            most = x.new_empty((*lead, m), dtype=torch.float32)
-            run("amax", most)
-            scale = scales_of(most.amax(), _config(x.dtype, dtype, "amax", k, False).largest)
-        run("given", scale)
-        return values, scale
-    if kind == ROW:
-        scale = x.new_empty((*lead, m), dtype=torch.float32)
+    def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return x.new_empty((*lead, *shape), dtype=dtype)
+
+    blocks = -(-k // TILE)
+    largest = _config(x.dtype, dtype, "given", 0, False).largest
+    if kind in (TENSOR, ROW) and scale is None and (turned or kind == TENSOR):
+        most = new(blocks, m) if turned else new(m)
+        run("amax", most)
+        scale = scales_of(most.amax() if kind == TENSOR else most.amax(-2), largest)
+        run("given" if kind == TENSOR else "row", scale)
+    elif kind == TENSOR:
+        run("given", scale)  # type: ignore[arg-type]
+    elif kind == ROW:
+        run("row", scale := new(m))
     else:
         held = torch.uint8 if exponents else torch.float32
-        above, along = -(-m // kind[1]), -(-k // TILE)  # type: ignore[operator]
-        # a block of rows has unit stride along M
-        across = kind[1] == 1
-        scale = x.new_empty((*lead, along, above) if across else (*lead, above, along), dtype=held)
-        scale = scale.mT if across else scale
-    run(_NAMES[kind], scale)
-    return values, scale.view(EXPONENTS) if exponents else scale
+        # scales of 1 x 128 have unit stride along M
+        squares = kind[1] != 1
+        run(
+            _NAMES[kind],
+            found := new(-(-m // TILE), blocks, dtype=held) if squares else new(blocks, m, dtype=held),
+        )
+        scale = found if squares else found.mT
+        scale = scale.view(EXPONENTS) if exponents else scale
+    return values.view(dtype)[..., :k], scale  # type: ignore[return-value]
 
 
 def scales_of(amax: Tensor, largest: float) -> Tensor:
@@ -135,13 +143,16 @@ def _packed(config: Config, groups: dict[str, Any], tensors: dict[str, Tensor]) 
 
 @lru_cache(1024)
 def _config(source: torch.dtype, dtype: torch.dtype, kind: str, k: int, exponents: bool) -> QuantizeConfig:
-    """The kernel of a call. A CTA that has a row of K elements has no more threads than hold it."""
-    types: Any = {"source": as_dtype(source), "dtype": as_dtype(dtype)}
-    if kind not in ("row", "amax"):
-        return QuantizeConfig(**types, kind=kind, exponents=exponents)
+    """The kernel of a call: of rows of `k` elements, or of columns of the matrix that is read, where `k` is 0.
+
+    A CTA that has a row has no more threads than hold it.
+    """
+    how: Any = {"source": as_dtype(source), "dtype": as_dtype(dtype), "kind": kind, "turned": not k}
+    if not k or kind not in ("row", "amax"):
+        return QuantizeConfig(**how, exponents=exponents)
     chunks = -(-k // CHUNK)
     threads = next(x for x in THREADS if chunks <= x * MOST_CHUNKS)
-    return QuantizeConfig(**types, kind=kind, threads=threads, chunks=-(-chunks // threads))
+    return QuantizeConfig(**how, threads=threads, chunks=-(-chunks // threads))
 
 
 __all__ = ["fits", "on_emulator", "on_gpu", "quantized_by", "readable", "scales_of"]

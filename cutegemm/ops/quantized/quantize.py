@@ -188,11 +188,14 @@ def twins(
 ) -> tuple[Quantized, Quantized]:
     """x and x.mT in 8 bits, of checked arguments."""
     found = quantized(x, kind, dtype, scale, exponents)
-    if kind == TENSOR:
-        return found, Quantized(_rows_aligned(found.values.mT), found.scale)
-    if kind == KINDS[-1]:
-        return found, Quantized(_rows_aligned(found.values.mT), found.scale.mT)
-    return found, quantized(x.mT, kind, dtype, None, exponents)
+    if kind not in (TENSOR, KINDS[-1]):
+        return found, quantized(x.mT, kind, dtype, None, exponents)
+    shared = found.scale if kind == TENSOR else found.scale.mT
+    if not _compiling() and x.numel() and kernel.fits(x.mT, kind, scale is not None):
+        # rounding again moves less than copying bytes does
+        again = quantized(x.mT, kind, dtype, found.scale if kind == TENSOR else None, exponents)
+        return found, Quantized(again.values, shared)
+    return found, Quantized(_rows_aligned(found.values.mT), shared)
 
 
 def quantized(
