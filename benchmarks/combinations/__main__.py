@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run all pairs of values of a spec's and a problem's fields, and random ones, on a GPU or on the emulator.
 
+With `--groups` those of launches that compute groups, which are a set of fields of their own.
+
     python -m benchmarks.combinations --out benchmarks/results/checks/combinations.json --commit "$(git rev-parse HEAD)"
     python -m benchmarks.combinations --no-array --random 2000 --random-seed 7
     python -m benchmarks.combinations --backend emulator --workers 12 --seconds 500 --lines lines.jsonl --out OUT.json
     python -m benchmarks.combinations --backend emulator --workers 1 --lines lines.jsonl --share 0/4
+    python -m benchmarks.combinations --groups --backend emulator --workers 12 --lines groups.jsonl --out OUT.json
     python -m benchmarks.combinations --case '{"schedule": "pingpong", "c": "as_a"}' --backend emulator
 
 The cases follow from the seeds alone. Workers compile and run many cases each; one that hangs is killed with its group,
@@ -24,12 +27,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.combinations import farm
-from benchmarks.combinations.cover import Array, drawn
+from benchmarks.combinations import farm, group_factors, group_runs
+from benchmarks.combinations.cover import Array, drawn, legal, needs
 from benchmarks.combinations.factors import FACTORS, declared, shortened
 from benchmarks.combinations.runs import Wrong, emulated, on_gpu
 from benchmarks.combinations.shrink import shrunk
@@ -39,19 +43,52 @@ SEED, RANDOM_SEED = 1, 20_261_122
 OK = "ok"
 
 
-def run_entry(entry: farm.Entry, told: Callable[[str], None], backend: str, arena: Any) -> farm.Entry:
+@dataclass(frozen=True)
+class Set:
+    """A set of fields: their values, what a case of them needs, weighs and is, and how it runs."""
+
+    factors: Mapping[str, tuple[Any, ...]]
+    needs: Any
+    legal: Callable[[Any], bool]
+    shortened: Callable[[Any], dict[str, Any]]
+    weight: Callable[[Any], int]
+    emulated: Callable[[Any], None]
+    on_gpu: Callable[..., None]
+
+    def array(self, seed: int) -> Array:
+        """A covering array of them."""
+        return Array(seed, self.legal, self.factors, self.needs)
+
+
+def _weight(case: Any) -> int:
+    problem = declared(case).problem
+    return problem.m * problem.n * (problem.k + 64) * problem.batch
+
+
+SETS = {
+    False: Set(FACTORS, needs, legal, shortened, _weight, emulated, on_gpu),
+    True: Set(
+        group_factors.FACTORS, group_factors.needs, group_runs.legal, group_factors.shortened, group_runs.weight,
+        group_runs.emulated, group_runs.on_gpu,
+    ),
+}  # fmt: skip
+
+
+def run_entry(
+    entry: farm.Entry, told: Callable[[str], None], backend: str, arena: Any, of: Set = SETS[False]
+) -> farm.Entry:
     """A case's line of results: its outcome, and what is wrong."""
     case = entry["case"] if "case" in entry else drawn(*entry["drawn"])
-    found, began = {"case": shortened(case)}, time.monotonic()
+    found, began = {"case": of.shortened(case)}, time.monotonic()
     # from now on the operating system notes this case's most memory (man 5 proc), where it can
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     try:
         if backend == "gpu":
-            on_gpu(case, arena, told)
+            of.on_gpu(case, arena, told)
         else:
             told("emulating")
-            emulated(case)
+            of.emulated(case)
     except Wrong as error:
         return found | {"outcome": "wrong", "why": str(error)}
     except CompileError as error:
@@ -73,7 +110,7 @@ def _peak_mb() -> int:
     return int(found[1]) >> 10 if found else 0
 
 
-def worker(folder: Path, backend: str) -> None:
+def worker(folder: Path, backend: str, of: Set) -> None:
     """Run a share of the cases (`farm.work`)."""
     arena = None
     if backend == "gpu":
@@ -83,7 +120,7 @@ def worker(folder: Path, backend: str) -> None:
 
         torch.zeros(1, device="cuda")
         arena = Arena("cuda")
-    farm.work(folder, lambda entry, told: run_entry(entry, told, backend, arena))
+    farm.work(folder, lambda entry, told: run_entry(entry, told, backend, arena, of))
 
 
 def summary(lines: Sequence[farm.Entry], wanted: int) -> dict[str, Any]:
@@ -105,6 +142,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--backend", choices=("gpu", "emulator"), default="gpu")
+    add("--groups", action="store_true", help="the fields of launches that compute groups")
     add("--seed", type=int, default=SEED, help=f"of the array; default {SEED}")
     add("--no-array", action="store_true", help="leave the array out")
     add("--array", type=Path, help="file of the array: read, or made and written where there is none")
@@ -123,15 +161,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def single(case: dict[str, Any], backend: str, shrink: bool) -> int:
+def single(case: dict[str, Any], backend: str, shrink: bool, of: Set) -> int:
     """Run one case, and shrink it where it fails."""
     from benchmarks.combinations.memory import Arena
 
     arena = Arena("cuda") if backend == "gpu" else None
-    run = lambda x: run_entry({"case": x}, lambda stage: None, backend, arena)
+    run = lambda x: run_entry({"case": x}, lambda stage: None, backend, arena, of)
     line = run(case)
     if line["outcome"] != OK and shrink:
-        line = run(shrunk(case, lambda x: run(x)["outcome"] == line["outcome"]))
+        fails = lambda x: run(x)["outcome"] == line["outcome"]
+        line = run(shrunk(case, fails, accepts=of.legal, short=of.shortened))
     print(json.dumps(line["case"]))
     print(f"{line['outcome']} {line.get('why', '')}")
     return int(line["outcome"] != OK)
@@ -146,17 +185,17 @@ def made(array: Array, args: argparse.Namespace) -> list[dict[str, Any]]:
     for _ in array.make(args.first):
         pass
     if args.array is not None:
-        held = {"cases": [shortened(x) for x in array.cases], "impossible": array.impossible}
+        short = SETS[args.groups].shortened
+        held = {"cases": [short(x) for x in array.cases], "impossible": array.impossible}
         args.array.write_text(json.dumps(held))
     return array.cases
 
 
-def weight(entry: farm.Entry) -> int:
+def weight(entry: farm.Entry, of: Set) -> int:
     """About how much arithmetic a case is; random ones are drawn by their workers, and come last."""
     if "case" not in entry:
         return 1 << 60
-    problem = declared(entry["case"]).problem
-    return problem.m * problem.n * (problem.k + 64) * problem.batch
+    return of.weight(entry["case"])
 
 
 def known(path: Path | None, entries: Sequence[farm.Entry]) -> list[farm.Entry]:
@@ -192,7 +231,7 @@ def report(
     count = lambda kind: sum(str(x["id"]).startswith(kind) for x in entries)
     if not args.no_array:
         found["array"] = {
-            "seed": args.seed, "fields": len(FACTORS), "values": sum(len(x) for x in FACTORS.values()),
+            "seed": args.seed, "fields": len(array.factors), "values": sum(map(len, array.factors.values())),
             "pairs": array.pairs, "covered": array.covered, "not_legal": len(array.impossible),
             **summary(of("array"), count("array")),
         }  # fmt: skip
@@ -207,14 +246,15 @@ def main(arguments: list[str]) -> int:
     """Run the command; 1 where something failed."""
     args = parse(arguments)
     if args.worker is not None:
-        worker(args.worker, args.backend)
+        worker(args.worker, args.backend, SETS[args.groups])
         return 0
     if args.case is not None:
-        return single(args.case, args.backend, args.shrink)
-    array = Array(args.seed)
+        return single(args.case, args.backend, args.shrink, SETS[args.groups])
+    of = SETS[args.groups]
+    array = of.array(args.seed)
     entries: list[farm.Entry] = []
     if not args.no_array:
-        entries += [{"id": f"array {i}", "case": shortened(x)} for i, x in enumerate(made(array, args))]
+        entries += [{"id": f"array {i}", "case": of.shortened(x)} for i, x in enumerate(made(array, args))]
         print(
             f"{len(entries)} cases hold {array.covered} of {array.pairs} pairs; "
             f"no legal spec has {len(array.impossible)}",
@@ -223,7 +263,7 @@ def main(arguments: list[str]) -> int:
     entries += [{"id": f"random {i}", "drawn": [args.random_seed, i]} for i in range(args.random)]
 
     share, shares = (int(x) for x in args.share.split("/"))
-    entries = sorted(entries, key=weight)[share::shares]
+    entries = sorted(entries, key=lambda x: weight(x, of))[share::shares]
     before = known(args.lines, entries)
     done = {x["id"] for x in before}
     if args.backend == "emulator":
@@ -238,7 +278,10 @@ def main(arguments: list[str]) -> int:
         replace(args.out, json.dumps(report(args, array, entries, lines), indent=1) + "\n")
 
     with tempfile.TemporaryDirectory() as folder:
-        command = (sys.executable, "-m", "benchmarks.combinations", "--backend", args.backend, "--worker")
+        command = (
+            sys.executable, "-m", "benchmarks.combinations", *["--groups"] * args.groups, "--backend", args.backend,
+            "--worker",
+        )  # fmt: skip
         left = [x for x in entries if x["id"] not in done]
         new = farm.farm(left, args.workers, Path(folder), command=command, seconds=args.seconds, told=told)
     told(new)

@@ -9,7 +9,7 @@ no attempt makes legal is listed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,7 @@ CHOICES = 3
 # attempts at a legal case with a pair: while cases are made, and before the pair is listed as one that no case has
 ATTEMPTS, HARD_ATTEMPTS = 30, 400
 Pair = tuple[str, Value, str, Value]
+Needs = Callable[[str, Value], Mapping[str, tuple[Value, ...]]]
 
 _WITH_SCALARS = tuple(k for k, g in GRAPHS.items() if g is not None and "scalar" in g.numbers.values())
 _WITH_TENSORS = tuple(k for k, g in GRAPHS.items() if g is not None and g.tensors)
@@ -68,6 +69,8 @@ class Array:
     Args:
         seed: of every choice.
         accepts: whether a case is legal.
+        factors: the fields and their values.
+        needs: what a value needs of other fields.
 
     Attributes:
         cases: so far.
@@ -77,16 +80,19 @@ class Array:
 
     seed: int
     accepts: Callable[[Case], bool] = legal
+    factors: Mapping[str, tuple[Value, ...]] = field(default_factory=lambda: FACTORS)
+    needs: Needs = needs
     cases: list[dict[str, Value]] = field(default_factory=list)
     impossible: list[Pair] = field(default_factory=list)
     asked: int = 0
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
-        ids = [(name, value) for name in NAMES for value in FACTORS[name]]
+        self._names = tuple(self.factors)
+        ids = [(name, value) for name in self._names for value in self.factors[name]]
         self._values = ids
         self._id = {x: i for i, x in enumerate(ids)}
-        fields = np.array([NAMES.index(name) for name, _ in ids])
+        fields = np.array([self._names.index(name) for name, _ in ids])
         # whether a pair is still to be covered
         self._todo = fields[:, None] != fields[None, :]
         self.pairs = int(self._todo.sum()) // 2
@@ -114,7 +120,7 @@ class Array:
     def triples(self, most: int) -> Iterator[dict[str, Value]]:
         """Cases that each hold a drawn triple of values, as far as the triple is legal."""
         while most:
-            fixed = {name: self._rng.choice(FACTORS[name]) for name in self._rng.sample(NAMES, 3)}
+            fixed = {name: self._rng.choice(self.factors[name]) for name in self._rng.sample(self._names, 3)}
             start = self._start(fixed, ATTEMPTS, hard=False)
             if start is not None:
                 most -= 1
@@ -132,7 +138,7 @@ class Array:
 
     def count(self, case: Case) -> None:
         """Take the pairs of a case as covered; where K is 0 only those with that."""
-        ids = [self._id[name, case.get(name, FACTORS[name][0])] for name in NAMES]
+        ids = [self._id[name, case.get(name, self.factors[name][0])] for name in self._names]
         if case.get("depth") == "zero":
             zero = self._id["depth", "zero"]
             for todo in (self._todo, self._aside):
@@ -169,7 +175,9 @@ class Array:
 
     def _start(self, fixed: Case, attempts: int, hard: bool) -> dict[str, Value] | None:
         """The fields that make some values legal, or None."""
-        relatives = [c for c in self.cases if any(c.get(n, FACTORS[n][0]) == v for n, v in fixed.items())]
+        relatives = [
+            c for c in self.cases if any(c.get(n, self.factors[n][0]) == v for n, v in fixed.items())
+        ]
         for attempt in range(attempts):
             case = dict(fixed)
             if hard and relatives and attempt % 2:
@@ -180,9 +188,9 @@ class Array:
             if not self._complete(case, fixed):
                 continue
             if attempt and (not hard or not attempt % 2):
-                for name in self._rng.sample(NAMES, self._rng.randrange(1, 5)):
+                for name in self._rng.sample(self._names, self._rng.randrange(1, 5)):
                     if name not in case:
-                        case[name] = self._rng.choice(FACTORS[name])
+                        case[name] = self._rng.choice(self.factors[name])
                 self._complete(case, fixed)
             if case.get("depth") == "zero" and "depth" not in fixed:
                 # it would not cover the pair
@@ -195,8 +203,8 @@ class Array:
         """Give other fields what the values of a case need; False where what is fixed forbids it."""
         for _ in range(3):
             for name, value in list(case.items()):
-                for other, serve in needs(name, value).items():
-                    if case.get(other, FACTORS[other][0]) in serve:
+                for other, serve in self.needs(name, value).items():
+                    if case.get(other, self.factors[other][0]) in serve:
                         continue
                     if other in fixed:
                         return False
@@ -206,13 +214,13 @@ class Array:
     def _grown(self, start: dict[str, Value]) -> dict[str, Value]:
         """A legal case with more fields, each the value that covers most."""
         case = dict(start)
-        order = [name for name in NAMES if name not in case]
+        order = [name for name in self._names if name not in case]
         self._rng.shuffle(order)
         for name in order:
             if name in case:
                 continue
             for value in self._best(case, name)[:CHOICES]:
-                if value == FACTORS[name][0]:
+                if value == self.factors[name][0]:
                     break
                 tried = {**case, name: value}
                 if self._complete(tried, case) and self._legal(tried):
@@ -220,13 +228,13 @@ class Array:
                     break
             else:
                 continue
-            case.setdefault(name, FACTORS[name][0])
+            case.setdefault(name, self.factors[name][0])
         return case
 
     def _best(self, case: Case, name: str) -> list[Value]:
         """A field's values, the one first that covers most pairs with what a case has."""
         have = [self._id[x, v] for x, v in case.items()]
-        drawn = self._rng.sample(FACTORS[name], len(FACTORS[name]))
+        drawn = self._rng.sample(self.factors[name], len(self.factors[name]))
         # a case without a sum shows little else
         drawn = [v for v in drawn if (name, v) != ("depth", "zero")]
         return sorted(drawn, key=lambda v: -int(self._todo[self._id[name, v], have].sum()))

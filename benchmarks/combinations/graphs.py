@@ -21,6 +21,13 @@ def column_sums(acc, *, residual: Matrix):
     return Output(d=h, sums=Sum(h, axis=0))
 
 
+@epi.define
+def stores(acc, *, bias: Row):
+    """Stores of two types and both majors, and no sum."""
+    h = acc + bias
+    return Output(d=h, pre=Store(acc, "fp32", "m"))
+
+
 # name -> graph; None is the plain epilogue, with C where there is one
 GRAPHS: dict[str, Graph | None] = {
     "plain": None,

@@ -13,7 +13,12 @@ RUNS = 60
 
 
 def shrunk(
-    case: Case, fails: Callable[[Case], bool], *, accepts: Callable[[Case], bool] = legal, most: int = RUNS
+    case: Case,
+    fails: Callable[[Case], bool],
+    *,
+    accepts: Callable[[Case], bool] = legal,
+    most: int = RUNS,
+    short: Callable[[Case], dict[str, Value]] = shortened,
 ) -> dict[str, Value]:
     """A case of fewer fields that fails too: no field of it can be left out, as far as the runs allow.
 
@@ -22,8 +27,9 @@ def shrunk(
         fails: whether a legal case does.
         accepts: whether a case is legal.
         most: runs, at most.
+        short: leaves out fields that have their first value.
     """
-    best, runs = shortened(case), 0
+    best, runs = short(case), 0
     # halves of the fields first, then quarters, down to single ones
     size = max(1, len(best) // 2)
     while True:

@@ -26,7 +26,7 @@ from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import plan
 from cutegemm.planning.steps import Ends
 from cutegemm.problems import Operand, Problem
-from cutegemm.spec import AUTO, GemmSpec
+from cutegemm.spec import AUTO, GemmSpec, Tile
 
 # launches that are kept: the same arguments give the same one
 REMEMBERED = 1024
@@ -39,6 +39,8 @@ FINE = 512
 # rows of average groups from which on most tiles are whole, which TMA stores
 WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
+# stages of an average group along K up to which they are half as deep
+FEW_STAGES = 4
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -189,11 +191,37 @@ def _alike(
     for loads, schedule in itertools.product(_loads(spec), schedules):
         asked = dataclasses.replace(spec, **given, **loads, schedule=schedule)
         try:
-            return _narrowed(asked, problem, form, device, indexed)
+            found = _narrowed(asked, problem, form, device, indexed)
         except PlanError as error:
             first = first or error
+            continue
+        if form != "depth" or spec.tile != AUTO:
+            return found
+        return _shallow(asked, problem, found, device)
     assert first is not None
     raise first
+
+
+def _shallow(
+    spec: GemmSpec, problem: Problem, found: tuple[KernelPlan, KernelConfig], device: Device
+) -> tuple[KernelPlan, KernelConfig]:
+    """A plan of groups along K with stages half as deep, where groups have few of them and rows of K lie apart.
+
+    What a group's last stage holds behind its end is loaded for nothing: half a stage a group on average. Loads share
+    L2's and the SM's bandwidth with the stores of D, which bound groups of few stages. An operand that is contiguous
+    along K keeps its rows of 128 bytes, and threads load as deep stages as before.
+    """
+    _, config = found
+    tile = config.tile
+    if any(x.k_major or x.load != "tma" for x in config.operands) or problem.k > FEW_STAGES * tile[2]:
+        return found
+    asked = dataclasses.replace(
+        spec, tile=Tile(*tile[:2], tile[2] // 2), schedule=config.schedule, cluster=config.cluster
+    )
+    try:
+        return _narrowed(asked, problem, "depth", device, False)
+    except PlanError:
+        return found
 
 
 def _narrowed(

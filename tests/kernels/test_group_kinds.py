@@ -136,6 +136,24 @@ def test_groups_along_k_begin_anywhere(name):
     check_depth(spec, *DEPTH[name](100), [50, -7, 23, 1000, 3])
 
 
+def test_few_rows_along_k_take_stages_half_as_deep():
+    """What lies behind a group's end is loaded for nothing; rows that are contiguous along K keep 128 bytes."""
+
+    def depth(a, b, groups):
+        return planned(a, b, torch.zeros(groups).int()).config.tile[2]
+
+    a, b = drawn(2048, 256), drawn(2048, 512)
+    assert [depth(a.T, b, x) for x in (128, 8, 4)] == [32, 32, 64]
+    assert depth(drawn(256, 2048), drawn(512, 2048).T, 16) == 64
+
+
+@pytest.mark.parametrize("schedule", ["pingpong", "cooperative"])
+def test_stages_half_as_deep_end_with_their_groups(schedule):
+    """Groups that end in a stage's first half, in its second, and with it."""
+    spec = GemmSpec(tile=Tile(64, 64, 32), sms=3, cluster=(1, 1), schedule=schedule)
+    check_depth(spec, drawn(200, 72).T, drawn(200, 136), [7, 7, 64, 93, 96, 190])
+
+
 EMPTY = {
     "cooperative": {"tile": Tile(128, 64, 64), "consumers": 2, "cluster": (1, 1), "epilogue_stages": 2},
     "pairs": {"tile": Tile(64, 64, 64), "cluster": (2, 1), "sms": 4},

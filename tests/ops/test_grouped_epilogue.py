@@ -147,3 +147,18 @@ def test_what_cannot_be():
         cutegemm.grouped_mm(a, b, ends, epilogue="gelu", fallback="reference")
     with pytest.raises(InputError, match="reductions"):
         cutegemm.grouped_mm(a, b, ends, epilogue=epi.row_max(), fallback="reference")
+
+
+@pytest.mark.parametrize("form", ["rows", "masked"])
+def test_what_dropout_drops_depends_on_the_place_in_d(form):
+    """Groups of one matrix drop what the product of all rows does, whatever their ends."""
+    a, b = torch.ones(40, 16).to(BF16), torch.ones(16, 24).to(BF16)
+    dropout = epi.dropout_residual(0.5)
+    named = {"bias": torch.zeros(24), "residual": torch.zeros(40, 24), "seed": 7, "offset": 3}
+    told = {"offs": torch.tensor([13, 40])}
+    if form == "masked":
+        a, told = a.view(2, 20, 16), {"counts": torch.tensor([20, 20])}
+        named["residual"] = named["residual"].view(2, 20, 24)
+    call = {"epilogue": dropout, "fallback": "reference", **named}
+    found = cutegemm.grouped_mm(a, b.expand(2, -1, -1), **told, **call)
+    assert torch.equal(found, cutegemm.matmul(a, b, **call)) and 0.4 < (found == 0).float().mean() < 0.6

@@ -98,11 +98,13 @@ def bound(
     approximate: bool = True,
     promote: int | None = None,
     arithmetic: str = EXACT,
+    origin: tuple[int, int] = (0, 0),
 ) -> dict[str, Bound]:
     """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished).
 
     `approximate` is whether tanh, sigmoid and erf may come from tanh.approx, rather than from exp; `promote` as
-    `KernelConfig.promote`, None for what operands of these types have by default; `arithmetic` as its field.
+    `KernelConfig.promote`, None for what operands of these types have by default; `arithmetic` as its field; `origin`
+    as of `reference.evaluate`.
     """
     how = _instruction(a, b, arithmetic)
     if how is not None:
@@ -128,7 +130,7 @@ def bound(
         return _settle(value, (value - value.float().double()).abs().nan_to_num(0.0), [], [])
 
     def random(seed: Bounded, offset: Bounded) -> Bounded:
-        value = reference.uniform(seed.value, offset.value, shape, a.device, graph.swapped)
+        value = reference.uniform(seed.value, offset.value, shape, a.device, graph.swapped, origin)
         return Bounded(value, torch.zeros_like(value))
 
     operations: dict[str, Operation] = {

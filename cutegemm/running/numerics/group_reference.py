@@ -67,7 +67,9 @@ class GroupReference:
             request = dataclasses.replace(request, a=gathered(request.a, named[ROW_INDICES]))
         for group, a, b, place in self._groups(request, named[GROUP_ENDS]):
             own = {name: _of(self, name, x, group, place) for name, x in inputs.items()}
-            results = reference.evaluate(kind.graph, a, b, own | values, torch.float32)
+            begin = place[-1].start if isinstance(place[-1], slice) else 0
+            origin = (0 if self.form == "rows" else group, begin)
+            results = reference.evaluate(kind.graph, a, b, own | values, torch.float32, origin)
             for wanted in kind.shapes.wanted:
                 target = found[wanted.name][place]
                 target.copy_(

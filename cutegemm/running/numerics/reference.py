@@ -62,7 +62,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(
-    graph: Graph, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any], dtype: torch.dtype
+    graph: Graph,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Mapping[str, Any],
+    dtype: torch.dtype,
+    origin: tuple[int, int] = (0, 0),
 ) -> dict[str, torch.Tensor]:
     """Every output by name, in `dtype`, unrounded: the graph over a @ b, all of it computed in `dtype`.
 
@@ -74,6 +79,7 @@ def evaluate(
         inputs: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or (L, M, N), any dtype, with
             D's N; scalars and integers as Python numbers or 0-d tensors.
         dtype: torch.float32 or torch.float64.
+        origin: of a part of D, its batch and its first row: what is random depends on an element's place in D.
 
     Returns:
         Stored outputs (M, N) or (L, M, N); reductions over axis 0 (N,), over 1 (M,), over all (), each with
@@ -92,7 +98,7 @@ def evaluate(
         return broadcastable(node.op, torch.as_tensor(inputs[str(node.value)], device=device).to(dtype))
 
     def random(seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-        return uniform(seed, offset, shape, device, graph.swapped).to(dtype)
+        return uniform(seed, offset, shape, device, graph.swapped, origin).to(dtype)
 
     values = graph.evaluate(leaf, {**OPERATIONS, "random": random})
     return {x.name: _result(x, values[x.node].expand(shape)) for x in graph.outputs}
@@ -163,17 +169,24 @@ def combine(kind: str, partials: torch.Tensor, dim: int | tuple[int, ...]) -> to
 
 
 def uniform(
-    seed: torch.Tensor, offset: torch.Tensor, shape: tuple[int, ...], device: Any, swapped: bool = False
+    seed: torch.Tensor,
+    offset: torch.Tensor,
+    shape: tuple[int, ...],
+    device: Any,
+    swapped: bool = False,
+    origin: tuple[int, int] = (0, 0),
 ) -> torch.Tensor:
-    """The "random" operation for a whole (M, N) or (L, M, N) matrix, fp64 in [0, 1).
+    """The "random" operation for an (M, N) or (L, M, N) matrix, fp64 in [0, 1): its elements are numbered as in D.
 
-    Of a swapped graph the matrix is D's transpose, and an element has the number of its place in D.
+    Of a swapped graph the matrix is D's transpose. `origin` is the batch and the row of D where the matrix begins.
     """
     if swapped:
-        return uniform(seed, offset, (*shape[:-2], shape[-1], shape[-2]), device).mT
+        return uniform(seed, offset, (*shape[:-2], shape[-1], shape[-2]), device, origin=origin).mT
     place = torch.meshgrid(*(torch.arange(n, device=device) for n in shape), indexing="ij")
-    batch = place[0] if len(shape) == 3 else torch.zeros_like(place[0])
-    word = philox((place[-1], place[-2], batch, offset & _WORD), (seed & _WORD, torch.zeros_like(seed)))[0]
+    batch = (place[0] if len(shape) == 3 else torch.zeros_like(place[0])) + origin[0]
+    word = philox(
+        (place[-1], place[-2] + origin[1], batch, offset & _WORD), (seed & _WORD, torch.zeros_like(seed))
+    )[0]
     return (word >> 8).to(torch.float64) * 2.0**-24
 
 

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fields that are combined where a launch computes groups, and what a case of them declares (`factors`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.combinations.factors import AUTO, Meaningless, lying
+from benchmarks.combinations.graphs import GRAPHS, stores
+from cutegemm import GemmSpec, Operand, Tile
+from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue import Graph
+from cutegemm.epilogue.graph import linear_combination
+from cutegemm.epilogue.scales import K_BLOCK
+
+Value = str | int | bool
+Case = Mapping[str, Value]
+
+# name -> graph; what groups have no form of is left out
+EPILOGUES: dict[str, Graph | None] = {
+    **{
+        name: GRAPHS[name]
+        for name in (
+            "plain",
+            "row_vector",
+            "both_vectors",
+            "matrix",
+            "gated_halves",
+            "gated_interleaved",
+            "random",
+        )
+    },
+    "stores": stores,
+}
+# fields of the spec whose words stand for themselves
+PLAIN: dict[str, tuple[Value, ...]] = {
+    "stages": (AUTO, 1, 2, 4),
+    "schedule": (AUTO, "cooperative", "pingpong", "multistage"),
+    "consumers": (AUTO, 1, 2, 3),
+    "a_load": (AUTO, "tma", "gather", "shift", "cp_async"),
+    "b_load": (AUTO, "tma", "gather", "shift", "cp_async"),
+    "store": (AUTO, "tma", "staged", "direct"),
+    "epilogue_stages": (AUTO, 1, 2, 4),
+    "sms": (4, 1, 2),
+    "swap": (AUTO, True, False),
+}
+# of the spec, read as `factors.READ`
+READ: dict[str, tuple[Value, ...]] = {
+    "tile": (AUTO, "64x64x64", "128x64x64", "192x64x64", "64x128x64", "16x64x64", "256x64x64", "64x64x128",
+             "128x64x128", "192x88x128", "64x256x64"),
+    "cluster": (AUTO, "1x1", "2x1", "1x2", "2x2"),
+    "raster": (AUTO, "m1", "n3"),
+}  # fmt: skip
+LIES = ("aligned", "by_8", "by_4", "odd")
+PROBLEM: dict[str, tuple[Value, ...]] = {
+    "kind": ("rows", "depth", "masked"),
+    "told": ("offs", "cu_seqlens"),
+    "index": ("int32", "int64"),
+    "sizes": ("uneven", "one_row", "skewed", "empty", "hostile", "tail", "many", "whole"),
+    "tail": ("zero", "undefined"),
+    # the type of the indices of rows
+    "gather": ("none", "int32", "int64"),
+    "dtype": ("bf16", "fp16", "tf32", "fp8_e4m3", "fp8_e5m2"),
+    "scales": ("none", "tensor", "row", "block"),
+    # whether rows and columns that the epilogue reads, and B's scales, are of each group
+    "own": (False, True),
+    "d_dtype": ("as_a", "fp32"),
+    "a_major": ("k", "m"),
+    "b_major": ("k", "n"),
+    "d_major": ("n", "m"),
+    "a_lies": LIES,
+    "b_lies": LIES,
+    "out": ("new", "given", "odd", "in_place"),
+    "c": ("none", "as_a", "fp32"),
+    "epilogue": tuple(EPILOGUES),
+    "columns": ("ragged", "tile", "waves"),
+    "length": ("few", "one_stage", "odd"),
+}
+FACTORS: dict[str, tuple[Value, ...]] = {**PLAIN, **READ, **PROBLEM}
+NOMINAL = (64, 64, 64)
+# rows of A that indices name some of
+TOKENS = 37
+EIGHTS = ("fp8_e4m3", "fp8_e5m2")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a case asks for.
+
+    Attributes:
+        case: what is not a field's first value.
+        spec: without an epilogue; graph: the epilogue, also the plain one.
+        ends: what the tensor of `told` holds.
+        extent: of the groups' axis; of masked groups each batch's.
+        tensors: how a, b, the epilogue's inputs and the outputs lie; one without a batch has a single one.
+        outputs: names of those that are written.
+    """
+
+    case: dict[str, Value]
+    spec: GemmSpec
+    graph: Graph
+    ends: tuple[int, ...]
+    extent: int
+    tensors: dict[str, Operand]
+    outputs: tuple[str, ...]
+
+
+def value_of(case: Case, name: str) -> Any:
+    """A field's value in a case."""
+    return case.get(name, FACTORS[name][0])
+
+
+def shortened(case: Case) -> dict[str, Value]:
+    """A case without the fields that have their first value, in the fields' order."""
+    return {name: case[name] for name in FACTORS if name in case and case[name] != FACTORS[name][0]}
+
+
+def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
+    """What a value needs of other fields, as far as the case's own rules say: the values that serve, by field."""
+    found: dict[tuple[str, Value], dict[str, tuple[Value, ...]]] = {
+        ("told", "cu_seqlens"): {"kind": ("rows", "depth")},
+        ("out", "in_place"): {"c": ("as_a", "fp32"), "epilogue": ("plain",), "scales": ("none",)},
+        ("tail", "undefined"): {"kind": ("rows", "masked"), "out": ("given", "odd")},
+        ("scales", "block"): {"kind": ("rows", "masked"), "dtype": ("fp8_e4m3",)},
+    }
+    if name == "gather" and value != "none":
+        return {"kind": ("rows",), "a_load": (AUTO, "cp_async")}
+    if name == "c" and value != "none":
+        return {"epilogue": ("plain",), "scales": ("none",)}
+    if name == "scales" and value in ("tensor", "row"):
+        return {"dtype": EIGHTS}
+    if name == "dtype" and value in EIGHTS:
+        return {"a_major": ("k",), "b_major": ("k",)}
+    return found.get((name, value), {})
+
+
+def declared(case: Case) -> Declared:
+    """What a case asks for.
+
+    Raises:
+        Meaningless: its values contradict one another.
+        GemmError: the spec excludes it, or an operand cannot lie so.
+    """
+    get = lambda name: value_of(case, name)
+    _check(get)
+    kind, graph = get("kind"), EPILOGUES[get("epilogue")]
+    tile = NOMINAL if get("tile") == AUTO else tuple(int(x) for x in str(get("tile")).split("x"))
+    ends, extent = _ends(get, tile[2] if kind == "depth" else 64)
+    groups = len(ends) - (get("told") == "cu_seqlens")
+    columns = {"tile": tile[1], "ragged": max(1, tile[1] - 5), "waves": tile[1] + tile[1] // 2 + 2}[
+        get("columns")
+    ]
+    length = {"one_stage": tile[2], "few": 3 * tile[2] + 8, "odd": 2 * tile[2] + 5}[get("length")]
+    m = (
+        {"tile": tile[0], "ragged": tile[0] - 3, "waves": tile[0] + 18}[get("columns")]
+        if kind == "depth"
+        else extent
+    )
+    k = extent if kind == "depth" else length
+    dtype = DType.FP32 if get("dtype") == "tf32" else as_dtype(get("dtype"))
+    default = DType.BF16 if get("dtype") in EIGHTS else dtype
+    d_dtype = default if get("d_dtype") == "as_a" else as_dtype(get("d_dtype"))
+    spec = GemmSpec(**_fields(get, graph), **({} if get("out") != "new" else {"d_dtype": d_dtype}))
+    # the graph says which scales there are
+    found = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(get("c") != "none")
+    bare = dataclasses.replace(spec, epilogue=AUTO, scale_a=AUTO, scale_b=AUTO)
+    batch = groups if kind != "rows" else 1
+    width = 2 * columns if found.gated else columns
+    a_rows = TOKENS if get("gather") != "none" else m
+    tensors = {
+        "a": lying(
+            dtype, (a_rows, k), get("a_major") == "k", get("a_lies"), groups if kind == "masked" else 1
+        ),
+        "b": lying(dtype, (k, width), get("b_major") == "n", get("b_lies"), 1 if kind == "depth" else groups),
+    }
+    row_major, own = get("d_major") == "n", groups if get("own") else 1
+    for name, what in found.tensors.items():
+        held = DType.FP32 if name.startswith("scale_") or (name == "c" and get("c") == "fp32") else default
+        of_a = groups if kind == "masked" or (kind == "depth" and get("own")) else 1
+        shape, many = {
+            "matrix": ((m, columns), batch),
+            "row": ((1, columns), own),
+            "col": ((m, 1), of_a),
+            "blocks_m": ((m, -(-k // K_BLOCK)), groups if kind == "masked" else 1),
+            "blocks_n": ((-(-width // K_BLOCK), -(-k // K_BLOCK)), groups if kind == "masked" else own),
+        }[what]
+        tensors[name] = lying(held, shape, what != "matrix" or row_major, "aligned", many)
+    how = "odd" if get("out") == "odd" else "aligned"
+    for x in found.stores:
+        name, major = x.name, row_major if x.name == "d" else x.major != "m"
+        asked = as_dtype(x.dtype) if x.dtype else d_dtype if name == "d" else default
+        tensors[name] = lying(asked, (m, columns), major, how if name == "d" else "aligned", batch)
+    if get("out") == "in_place" and tensors["c"].dtype != d_dtype:
+        raise Meaningless("D lies in C where both have one type")
+    outputs = tuple(x.name for x in found.stores)
+    return Declared(shortened(case), bare, found, ends, extent, tensors, outputs)
+
+
+def _ends(get: Any, unit: int) -> tuple[tuple[int, ...], int]:
+    """(what the tensor of the groups holds, the extent of their axis)."""
+    sizes, far = get("sizes"), 2**40 if get("index") == "int64" else 2**30
+    extent = {
+        "one_row": 6,
+        "empty": 5,
+        "many": 60,
+        "whole": 2 * unit,
+        "hostile": unit + 30,
+        "tail": unit + 20,
+    }.get(sizes, 2 * unit + 9)
+    if get("kind") == "masked":
+        found = {
+            "uneven": [1, extent, 0, extent // 2], "one_row": [1, 1, 1], "skewed": [0, extent, 0], "empty": [0, 0],
+            "hostile": [-5, far, 3, -far], "tail": [extent - 3, 2], "many": [x % 7 for x in range(12)],
+            "whole": [extent, extent],
+        }[sizes]  # fmt: skip
+        return tuple(found), extent
+    found = {
+        "uneven": [1, unit + unit // 2 + 3, unit + unit // 2 + 3, extent],
+        "one_row": [1, 2, 3, 4, 5, 6],
+        "skewed": [0, 0, extent, extent],
+        "empty": [0, 0, 0],
+        "hostile": [unit, -7, 20, far, -far],
+        "tail": [10, unit],
+        "many": [*range(0, 40), 30, *range(40, 58, 2)],
+        "whole": [unit, 2 * unit],
+    }[sizes]
+    begin = {"tail": 3, "hostile": -far, "many": 1, "whole": 0}.get(sizes, 0)
+    return ((begin, *found) if get("told") == "cu_seqlens" else tuple(found)), extent
+
+
+def _check(get: Any) -> None:
+    """What the case's own fields exclude.
+
+    Raises:
+        Meaningless: naming them.
+    """
+    kind, eight = get("kind"), get("dtype") in EIGHTS
+    if kind == "masked" and get("told") != "offs":
+        raise Meaningless("batches have counts")
+    if kind != "rows" and get("gather") != "none":
+        raise Meaningless("indices name rows of groups")
+    if get("tail") == "undefined" and (kind == "depth" or get("out") not in ("given", "odd")):
+        raise Meaningless("what stays as it was is seen in an output that is given")
+    if get("c") != "none" and (get("epilogue") != "plain" or get("scales") != "none"):
+        raise Meaningless("C is an input of the plain epilogue")
+    if get("out") == "in_place" and get("c") == "none":
+        raise Meaningless("D lies in C where there is one")
+    if get("scales") != "none" and not eight:
+        raise Meaningless("operands of 8 bits have scales")
+    if get("own"):
+        graph = EPILOGUES[get("epilogue")]
+        kinds = () if graph is None else tuple(graph.tensors.values())
+        scaled = get("scales") in ("row", "block")
+        if "row" not in kinds and not scaled:
+            raise Meaningless("there is no row that a group could have of its own")
+
+
+def _fields(get: Any, graph: Graph | None) -> dict[str, Any]:
+    """The spec's fields."""
+    fields: dict[str, Any] = {name: get(name) for name in PLAIN if get(name) != AUTO}
+    if get("tile") != AUTO:
+        fields["tile"] = Tile(*(int(x) for x in str(get("tile")).split("x")))
+    if get("cluster") != AUTO:
+        fields["cluster"] = tuple(int(x) for x in str(get("cluster")).split("x"))
+    if get("raster") != AUTO:
+        fields["raster"] = (str(get("raster"))[0], int(str(get("raster"))[1:]))
+    if get("dtype") == "tf32":
+        fields["math"] = "tf32"
+    if graph is not None:
+        fields["epilogue"] = graph
+    scales = {
+        "none": (AUTO, AUTO), "tensor": ("tensor", "tensor"), "row": ("row", "row"),
+        "block": (("block", 1, K_BLOCK), ("block", K_BLOCK, K_BLOCK)),
+    }[get("scales")]  # fmt: skip
+    return fields | dict(zip(("scale_a", "scale_b"), scales, strict=True))
+
+
+__all__ = ["FACTORS", "TOKENS", "Declared", "declared", "needs", "shortened", "value_of"]
