@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 MOST_WORKERS = 8
 
 # Of the rows of tests marked "sliced" a run of the whole suite takes one in so many, by HEAD's hash.
-SLICES = 3
+SLICES = 4
 SLICED = "CUTEGEMM_TEST_SLICES"  # tells workers that the whole suite runs
 
 # this process's number among the workers of a run of the whole suite

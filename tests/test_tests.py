@@ -24,9 +24,14 @@ TREES = {"": "cutegemm", "benchmarks": "benchmarks", "handwritten": "handwritten
 
 
 @functools.cache
-def nodes(path: Path) -> list[ast.AST]:
-    """What a module consists of."""
-    return list(ast.walk(ast.parse(path.read_text())))
+def facts(path: Path) -> tuple[set[str], list[int]]:
+    """What a module takes from the tests, and the lines of its tests that have no docstring."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {f"{node.module}." for node in nodes if isinstance(node, ast.ImportFrom)}
+    tests = [x for x in nodes if isinstance(x, ast.FunctionDef) and x.name.startswith("test_")]
+    ours = {name for name in names if name.split(".")[0] == "tests"}
+    return ours, [x.lineno for x in tests if not ast.get_docstring(x)]
 
 
 def named(path: Path) -> str:
@@ -37,10 +42,7 @@ def named(path: Path) -> str:
 @pytest.mark.parametrize("path", MODULES, ids=named)
 def test_only_helpers_are_imported(path):
     """What a module takes from the tests, it takes from `tests.support`."""
-    found = [x for x in nodes(path) if isinstance(x, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
-    names |= {f"{node.module}." for node in found if isinstance(node, ast.ImportFrom)}
-    ours = {name for name in names if name.split(".")[0] == "tests"}
+    ours, _ = facts(path)
     assert all(name.startswith("tests.support") for name in ours), ours
 
 
@@ -58,9 +60,7 @@ def test_folders_mirror_the_package():
 @pytest.mark.parametrize("path", TESTS, ids=named)
 def test_every_test_says_its_claim(path):
     """A test has a docstring."""
-    for node in nodes(path):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            assert ast.get_docstring(node), f"{path.name}:{node.lineno}"
+    assert not facts(path)[1], f"{path.name}:{facts(path)[1]}"
 
 
 def test_a_worker_starts_no_workers(tmp_path):

@@ -28,6 +28,7 @@ def tuned(folder, bench, again=False):
     return found, Database(folder / "t.sqlite"), said.getvalue()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("bench", ["Hanging", "Dying"])
 def test_a_candidate_that_hangs_or_dies_costs_itself(bench, tmp_path):
     """It is recorded as one that broke off; the next child tries the others, and the best of them is kept."""
