@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.combinations.factors import AUTO, EXTENTS, FACTORS, FREE, Case, Meaningless, Value, declared
+from benchmarks.combinations.factors import (
+    AUTO,
+    EIGHTS,
+    EXTENTS,
+    FACTORS,
+    FREE,
+    Case,
+    Meaningless,
+    Value,
+    declared,
+)
 from benchmarks.combinations.graphs import GRAPHS
 from cutegemm import plan
 from cutegemm.errors import GemmError
@@ -44,6 +54,8 @@ def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
         ("out", "in_place"): {"c": ("as_a",), "epilogue": ("plain",)},
         ("math", "tf32"): {"dtype": ("fp32",)},
         ("math", "tf32x3"): {"dtype": ("fp32",)},
+        **{("scales", x): {"dtype": EIGHTS, "c": ("none",)} for x in ("tensor", "row")},
+        **{("scales", x): {"dtype": ("fp8_e4m3",), "c": ("none",)} for x in ("block", "blocks")},
     }
     if name == "inputs" and value != "as_a":
         return {"epilogue": _WITH_TENSORS}

@@ -15,6 +15,7 @@ from benchmarks.combinations.graphs import GRAPHS
 from cutegemm import GemmSpec, Operand, Problem, Tile
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import GemmError
 from cutegemm.problems import round_up
 
@@ -59,7 +60,8 @@ EXTENTS: dict[str, tuple[Value, ...]] = {
 LIES = ("aligned", "by_8", "by_4", "by_2", "odd", "stride_0", "strided")
 # what is not the spec's
 PROBLEM: dict[str, tuple[Value, ...]] = {
-    "dtype": ("bf16", "fp16", "fp32"),
+    "dtype": ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8"),
+    "scales": ("none", "tensor", "row", "block", "blocks"),
     "d_dtype": ("as_a", "fp32", "fp16", "bf16"),
     # whether the spec says the types and majors that the problem has
     "stated": (False, True),
@@ -85,6 +87,15 @@ FREE = ("m", "n", "k")
 NOMINAL = (64, 64, 64)
 # an extent of a tile from which on one tile and a ragged one are enough
 LARGE = 128
+EIGHTS = ("fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8")
+# kinds of the scales of A and of B
+SCALES: dict[str, tuple[Any, Any]] = {
+    "none": (AUTO, AUTO),
+    "tensor": ("tensor", "tensor"),
+    "row": ("row", "row"),
+    "block": (("block", 1, K_BLOCK), ("block", K_BLOCK, K_BLOCK)),
+    "blocks": (("block", 1, K_BLOCK), ("block", 1, K_BLOCK)),
+}
 
 
 class Meaningless(Exception):
@@ -97,7 +108,7 @@ class Declared:
 
     Attributes:
         case: what is not a field's first value.
-        graph: the epilogue; None is the plain one.
+        graph: the epilogue, with the operands' scales; None is the plain one.
         fields: of the spec.
         problem: how everything lies.
     """
@@ -136,17 +147,21 @@ def declared(case: Case) -> Declared:
         GemmError: an operand cannot lie so.
     """
     get = lambda name: value_of(case, name)
-    graph = GRAPHS[get("epilogue")]
+    own = GRAPHS[get("epilogue")]
+    graph = _scaled(get, own)
     _check(get, graph)
     m, n, k = _extents(case, get)
     width = 2 * n if graph is not None and graph.gated else n
-    dtype = as_dtype(get("dtype"))
-    d_dtype = dtype if get("d_dtype") == "as_a" else as_dtype(get("d_dtype"))
+    types, dtype = _types(get("dtype"))
+    whole = types[0].whole and graph is None
+    d_dtype = as_dtype(get("d_dtype")) if get("d_dtype") != "as_a" else DType.INT32 if whole else dtype
     batch = 1 if get("batch") == "one" else 2
     row_major = get("d_major") == "n"
-    a = lying(dtype, (m, k), get("a_major") == "k", get("a_lies"), 1 if get("batch") == "a_shared" else batch)
+    a = lying(
+        types[0], (m, k), get("a_major") == "k", get("a_lies"), 1 if get("batch") == "a_shared" else batch
+    )
     b = lying(
-        dtype, (k, width), get("b_major") == "n", get("b_lies"), 1 if get("batch") == "b_shared" else batch
+        types[1], (k, width), get("b_major") == "n", get("b_lies"), 1 if get("batch") == "b_shared" else batch
     )
     how = {"new": "aligned", "given": "aligned", "in_place": "aligned"}.get(get("out"), get("out"))
     scalars: tuple[str, ...] = ()
@@ -163,7 +178,9 @@ def declared(case: Case) -> Declared:
         if get("numbers") == "device":
             scalars = tuple(name for name, kind in graph.numbers.items() if kind == "scalar")
         inputs = {
-            name: _input(get, kind, dtype, (m, n), batch if kind == "matrix" else 1)
+            name: _scale(graph, name, (m, width, k))
+            if name.startswith("scale_")
+            else _input(get, kind, dtype, (m, n), batch if kind == "matrix" else 1)
             for name, kind in graph.tensors.items()
         }
         outputs = {
@@ -180,7 +197,40 @@ def declared(case: Case) -> Declared:
         m=m, n=width, k=k, batch=batch, a=a, b=b, inputs=tuple(inputs.items()), outputs=tuple(outputs.items()),
         device_scalars=scalars,
     )  # fmt: skip
-    return Declared(shortened(case), graph, _fields(get, graph, problem), problem)
+    return Declared(shortened(case), graph, _fields(get, own, problem), problem)
+
+
+def _types(word: str) -> tuple[tuple[DType, DType], DType]:
+    """The types of A and B, and that of everything else whose type is A's; bf16 beside operands of 8 bits."""
+    if word == "fp8_mixed":
+        return (DType.FP8_E4M3, DType.FP8_E5M2), DType.BF16
+    dtype = as_dtype(word)
+    return (dtype, dtype), DType.BF16 if word in EIGHTS else dtype
+
+
+def _scaled(get: Any, graph: Graph | None) -> Graph | None:
+    """An epilogue with the scales of the case."""
+    if get("scales") == "none":
+        return graph
+    if get("dtype") not in EIGHTS:
+        raise Meaningless("operands of 8 bits have scales")
+    a, b = SCALES[get("scales")]
+    try:
+        spec = GemmSpec(scale_a=a, scale_b=b, epilogue=AUTO if graph is None else graph)
+    except GemmError as error:
+        raise Meaningless("the epilogue takes no such scales") from error
+    assert isinstance(spec.epilogue, Graph)
+    return spec.epilogue
+
+
+def _scale(graph: Graph, name: str, extents: tuple[int, int, int]) -> Operand:
+    """The scales of an operand's rows, columns or blocks, in fp32; of B's blocks as of B, (blocks of K, of N)."""
+    m, n, k = extents
+    shapes = {"row": (1, n), "col": (m, 1)}
+    shapes |= {x.kind: x.shape(m, n, k) for x in graph.scales if x.name == name}
+    kind = graph.tensors[name]
+    rows, cols = shapes[kind][::-1] if kind == "blocks_n" else shapes[kind]
+    return lying(DType.FP32, (rows, cols), kind in ("row", "blocks_m"), "aligned", 1)
 
 
 def lying(dtype: DType, extents: tuple[int, int], row_major: bool, how: str, batch: int) -> Operand:
@@ -317,9 +367,12 @@ def _fields(get: Any, graph: Graph | None, problem: Problem) -> dict[str, Any]:
             fields[name] = () if word == "none" else tuple(word.split("+"))
     if graph is not None:
         fields["epilogue"] = graph
+    if get("scales") != "none":
+        fields |= dict(zip(("scale_a", "scale_b"), SCALES[get("scales")], strict=True))
     outputs, inputs = dict(problem.outputs), dict(problem.inputs)
     if get("stated"):
-        fields |= {"a_dtype": problem.a.dtype, "b_dtype": problem.b.dtype, "acc_dtype": "fp32"}
+        fields |= {"a_dtype": problem.a.dtype, "b_dtype": problem.b.dtype}
+        fields |= {} if problem.a.dtype.whole else {"acc_dtype": "fp32"}
         fields |= {"a_major": get("a_major"), "b_major": get("b_major")}
         if "c" in inputs:
             fields |= {"c_dtype": inputs["c"].dtype, "c_major": get("d_major")}

@@ -15,6 +15,7 @@ POISON = 0xFF
 # bytes of an allocation on a GPU: torch's allocator has those of at least 10 MiB to themselves, in steps of 2 MiB
 SLOT = 32 << 20
 # bytes before a tensor that are watched
+WHOLE = 40.0  # standard deviation of drawn integers
 MARGIN = 4096
 
 
@@ -91,9 +92,12 @@ class Arena:
 
 
 def fill(view: torch.Tensor, generator: torch.Generator, scale: float = 1.0) -> None:
-    """Normally distributed elements; what lies at one address has one value."""
+    """Normally distributed elements, of integers around 0 or the middle; what lies at one address has one value."""
     for axis, stride in enumerate(view.stride()):
         if stride == 0 and view.shape[axis] > 1:
             view = view.narrow(axis, 0, 1)
     drawn = torch.randn(view.shape, generator=generator, device=view.device, dtype=torch.float32)
+    if not view.dtype.is_floating_point:
+        limits = torch.iinfo(view.dtype)
+        drawn = (drawn * WHOLE + limits.max // 2 * (limits.min == 0)).clamp(limits.min, limits.max)
     view.copy_((drawn * scale).to(view.dtype))

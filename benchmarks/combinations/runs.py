@@ -59,8 +59,10 @@ class Call:
         if name in problem.device_scalars:
             return view.view(())
         kind = self.graph.tensors.get(name, "matrix")
-        if kind != "matrix":
+        if kind in ("row", "col"):
             view = view.squeeze(-2 if kind == "row" else -1)
+        if kind == "blocks_n":
+            view = view.mT
         return view if view.shape[0] > 1 else view[0]
 
     def given(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -89,6 +91,8 @@ def prepared(case: Case, arena: Arena) -> Call:
     for name, operand in {"a": problem.a, "b": problem.b, **dict(problem.inputs)}.items():
         placed[name] = arena.place(operand)
         fill(placed[name].view, draw)
+        if name.startswith("scale_"):
+            placed[name].view.abs_().add_(0.5)
     for name, operand in problem.outputs:
         placed[name] = placed["c"] if in_place and name == "d" else arena.place(operand)
     for name in problem.device_scalars:

@@ -4,6 +4,7 @@
 import pytest
 import torch
 
+from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.running.numerics.bounds import bound
 
@@ -30,3 +31,20 @@ def test_a_function_has_little_room(name):
     function = getattr(torch, name)
     assert limits.complaint(function(a)) is None
     assert (limits.wrong(1.01 * function(a)) | (function(a).abs() < 0.01)).all()
+
+
+def test_scaled_sums_of_blocks_of_integers_have_room_for_their_roundings():
+    """Each block's sum is rounded where it is multiplied by two scales and where it is added; no more than that."""
+    draw = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(0, 256, x, generator=draw).to(torch.uint8) for x in ((64, 512), (512, 48)))
+    scale_a, scale_b = (torch.rand(x, 4, generator=draw) + 0.5 for x in (64, 48))
+    kind = ("block", 1, 128)
+    graph = GemmSpec(scale_a=kind, scale_b=kind).epilogue
+    found = torch.zeros(64, 48)
+    for block in range(4):
+        of = slice(128 * block, 128 * block + 128)
+        total = (a[:, of].double() @ b[of].double()).float()
+        found += total * scale_a[:, block, None] * scale_b[:, block]
+    told = bound(graph, a, b, {"scale_a": scale_a, "scale_b": scale_b}, {"d": torch.float32})["d"]
+    assert told.complaint(found) is None
+    assert told.complaint(found * (1 + 1e-6)) is not None

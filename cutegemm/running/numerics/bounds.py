@@ -18,6 +18,7 @@ import torch
 from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.running.numerics import reference
 
 INFINITY = float("inf")
@@ -112,7 +113,7 @@ def bound(
     accumulators = reference.products(graph, a, b, inputs, torch.float64)
     sizes = {x.name: reference.powers(inputs[x.name]).abs() for x in graph.scales}
     magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), sizes, torch.float64)
-    relative = _accumulated(a.shape[-1], how, promote)
+    relative = _accumulated(a.shape[-1], how, promote, bool(graph.scales))
     shape = next(iter(accumulators.values())).shape
 
     def leaf(node: Node) -> Bounded:
@@ -159,15 +160,16 @@ def _instruction(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> Instructi
     return instruction(as_dtype(a.dtype), as_dtype(b.dtype), arithmetic)
 
 
-def _accumulated(k: int, how: Instruction | None, promote: int | None) -> float:
+def _accumulated(k: int, how: Instruction | None, promote: int | None, scaled: bool) -> float:
     """How far accumulators may be from the exact sums of `k` products, relative to the sum of magnitudes.
 
-    An instruction that keeps few bits truncates what it adds, until its sums are promoted to fp32.
+    An instruction that keeps few bits truncates what it adds, until its sums are promoted to fp32. `scaled` is whether
+    sums over blocks of K are multiplied by scales.
     """
     added = 0.0
     if how is not None and how.accumulator.whole:
-        # exact, then one rounding to fp32
-        return U
+        # exact, then one rounding to fp32; a block's sum is multiplied by two scales and added
+        return U * (3 + math.ceil(k / K_BLOCK)) if scaled else U
     if how is not None:
         steps = min(k, (how.promote if promote is None else promote) or k) / how.k * len(how.products)
         # of sums so long that single products lie below the bits that are kept, each loses half a unit on average
