@@ -68,6 +68,18 @@ def test_lines_of_any_length():
         check((5, n, 16), "bf16", lines(True, 0, n % 4 // 2), 64)
 
 
+def test_rows_whose_elements_lie_apart():
+    """Of an output without unit stride threads store every element, of subtiles wider than a warp, too."""
+    m, n = 67, 67
+    memory = torch.full((m, n, 2), 7.0).bfloat16()
+    a, b = whole(m, 40), whole(40, n)
+    spec = GemmSpec(store="staged", tile=Tile(64, 64, 32), swap=False, sms=2)
+    run = emulator.run(build(spec), a, b, out=memory[..., 0], options=RACES)
+    assert not run.findings
+    assert torch.equal(memory[..., 0], (a.float() @ b.float()).bfloat16())
+    assert torch.all(memory[..., 1] == 7.0)
+
+
 @pytest.mark.parametrize("columns", [8, 24])
 def test_warps_of_two_columns_store_no_others(columns):
     """A sector's elements are eight lanes' in fp32, so that lanes for four columns meet a warp's two."""

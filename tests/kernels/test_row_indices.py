@@ -55,6 +55,16 @@ def test_rows_are_gathered_as_they_are_loaded(name, dtype, ends, monkeypatch):
     torch.testing.assert_close(d, wanted, rtol=1e-2, atol=1e-2)
 
 
+def test_stages_whose_rows_a_warp_does_not_fill():
+    """In a tile of 48 elements of K each of a thread's chunks has a place in the swizzle of its own."""
+    a, b, told, rows = drawn(TOKENS, 70), drawn(2, 70, 72), torch.tensor([90, 200]), indices()
+    d = torch.empty(ROWS, 72).bfloat16()
+    fields = {**SMALL, "tile": Tile(64, 64, 48)}
+    assert not emulator.run(Gathered(fields=fields), a, b, told, rows, d, options=RACES).findings
+    wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference")
+    torch.testing.assert_close(d, wanted, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize(("offset", "pitch"), [(0, 98), (4, 100)], ids=["4 bytes", "8 bytes"])
 def test_rows_begin_at_any_word(offset, pitch):
     """Copies are as wide as the rows' addresses allow; K is no multiple of the tile's."""
