@@ -49,6 +49,8 @@ OLDER = {
     "NVIDIA H100 80GB HBM3": ["deep_k_h100.json", "large_h100.json", "tuned_h100.json"],
 }
 OLDER_WEIGHT = 0.6
+# few problems have scales of rows in both operands
+OWN_WEIGHT = 3.0
 # the family whose weights are constant, so that launches overlap: ratios of its times count alone
 CHAIN = "chain"
 # share over the best at which a config counts a third; weight of every other one; error beyond which it counts linearly
@@ -92,6 +94,7 @@ class Measured:
         weight: of the problem.
         chosen: microseconds of what the planner of the sweep's day chose.
         held_back: whether nothing is fitted to it.
+        own: whether rows of A and of B have scales of their own, not those of A alone.
     """
 
     family: str
@@ -102,6 +105,7 @@ class Measured:
     weight: float = 1.0
     chosen: float | None = None
     held_back: bool = False
+    own: bool = False
 
 
 def fresh(path: Path) -> list[Measured]:
@@ -137,7 +141,9 @@ def fresh(path: Path) -> list[Measured]:
                 us.append(took)
         held, settled = x.get("held_back", False), x["suite"] != CHAIN
         if len(us) > 1:
-            found.append(Measured(x["suite"], of, configs, us, settled, chosen=chosen, held_back=held))
+            own = x.get("own", False)
+            weight = OWN_WEIGHT if own else 1.0
+            found.append(Measured(x["suite"], of, configs, us, settled, weight, chosen, held, own))
     return found
 
 
@@ -215,8 +221,9 @@ def _counted(x: Measured, device: Device) -> Counts:
         if places:
             seen = transposed_problem(x.problem) if swapped else x.problem
             scaled = seen.a.dtype.bytes == 1
-            # of the rows of D, each has its own
-            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=scaled and swapped / 4)
+            # a thread reads those of columns, which are A's rows if swapped
+            read = scaled and (swapped or x.own) / 4
+            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=read)
             made.append(counts(of, device, rows([x.configs[i][1] for i in places])))
             order += places
     back = np.argsort(order)

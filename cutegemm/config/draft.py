@@ -192,9 +192,19 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def scale_values(self) -> Number:
-        """Registers that a thread's scales of a stage take."""
-        read = sum(self.scales_read(x) for x in self.epilogue.scales)
-        return most(SCALES_READ, read) if self.epilogue.scales else 0
+        """Registers that a thread's scales of a stage take.
+
+        Where rows and columns have their own, their products are ready when the WGMMAs end: one for each partial sum.
+        """
+        scales = self.epilogue.scales
+        read = most(SCALES_READ, sum(self.scales_read(x) for x in scales)) if scales else 0
+        crossed = len(scales) == 2 and all(x.extent == 1 for x in scales)
+        return most(read, self.tile_values // self.wgmma_rows) if crossed else read
+
+    @property
+    def column_scales(self) -> bool:
+        """Whether every column of a tile has a scale of its own, of which a thread reads many."""
+        return any(x.axis == "n" and x.extent == 1 for x in self.epilogue.scales)
 
     def scales_read(self, scale: BlockScale) -> Number:
         """Scales of an operand for a thread's accumulators of one wgmma: two rows, two of every eight columns."""
@@ -211,18 +221,6 @@ class KernelDraft(EpilogueConfig):
         if scale.axis == "m":
             return self.tile[0] // (1 if scale.extent == 1 else self.limits.mma_m)
         return self.tile[1] // self.scale_step(scale)
-
-    @property
-    def scales_staged(self) -> Number:
-        """Scales of a stage: of both operands."""
-        return sum(self.scales_of(x) for x in self.epilogue.scales)
-
-    @property
-    def scale_loaders(self) -> int:
-        """Threads that load scales: those of the producer, whose first warp is alone if no operand is gathered."""
-        if not self.epilogue.scales or not self.multiplies:
-            return 0
-        return self.limits.warpgroup if self.gathers else self.limits.warp
 
     @property
     def sums(self) -> DType:

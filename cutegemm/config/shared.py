@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cutegemm.config import smem_budget
+from cutegemm.config import scale_places, smem_budget
 from cutegemm.config.draft import WORK_SLOTS, KernelDraft
 from cutegemm.config.smem_budget import BARRIER_BYTES, Region
 from cutegemm.config.stage import WARPS
@@ -99,9 +99,10 @@ def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
     readers = x.cluster[0] + x.cluster[1] - 1
     warps = x.limits.warpgroup // x.limits.warp
     if x.producers:
-        scaled = [f"{x.scale_loaders} producer threads with scales"] * (x.scale_loaders > 0)
+        loaders = scale_places.loaders(x)
+        scaled = [f"{loaders} producer threads with scales"] * (loaders > 0)
         who = " and ".join([ELECTED] * x.copies + ["every producer thread"] * x.gathers + scaled)
-        arrivals = x.copies + x.limits.warpgroup * x.gathers + x.scale_loaders
+        arrivals = x.copies + x.limits.warpgroup * x.gathers + loaders
         yield Barrier("full", stages, who, arrivals, "consumers", place)
         who = f"consumer warps of {readers} CTA(s)"
         yield Barrier("empty", stages, who, readers * x.team * warps, "producer", place, stages)
@@ -118,11 +119,13 @@ def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
 def staggers(x: KernelDraft) -> bool:
     """Whether warpgroups issue the WGMMAs of a stage in turn, so that one promotes while another multiplies.
 
-    Three that share every tile would else wait for the tensor cores together, and leave them idle together. Where
-    groups end along K they all meet inside a stage (`mainloop.ragged_tail`), which one whose turn it is not cannot.
+    Three that share every tile would else wait for the tensor cores together, and leave them idle together. So would
+    two whose threads read and multiply much before they issue: a scale for each column. Where groups end along K they
+    all meet inside a stage (`mainloop.ragged_tail`), which one whose turn it is not cannot.
     """
     promotes = bool(x.promote or x.epilogue.scales)
-    return promotes and x.multiplies and bool(x.producers) and x.team == 3 and x.grouped != "k"
+    shares = x.team == 3 or (x.team == 2 and x.column_scales and x.partial_sets == 1)
+    return promotes and x.multiplies and bool(x.producers) and bool(shares) and x.grouped != "k"
 
 
 def _consumers(x: KernelDraft) -> Iterator[Barrier]:
@@ -133,7 +136,8 @@ def _consumers(x: KernelDraft) -> Iterator[Barrier]:
         yield Barrier("turn", x.consumers, who, 2 * warpgroup, "one of them", first=FIRST_NAMED + x.consumers)
     if staggers(x):
         who = "a warpgroup and the one before it"
-        yield Barrier("issue", x.consumers, who, 2 * warpgroup, "the former", first=FIRST_NAMED + x.consumers)
+        first = FIRST_NAMED + 2 * x.consumers + 1
+        yield Barrier("issue", x.consumers, who, 2 * warpgroup, "the former", first=first)
     if any(y.box_rows for y in x.operands) or x.grouped == "k":
         who = "every consumer thread"
         yield Barrier("rest", 1, who, threads, "the same", first=FIRST_NAMED + 2 * x.consumers)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cutegemm.config import scale_places
 from cutegemm.config.draft import ROW_ALIGN, WORK_SLOTS, KernelDraft
 from cutegemm.config.numbers import Number, most, round_up, where
 from cutegemm.config.parts import OutputConfig
@@ -54,7 +55,7 @@ def stage_contents(config: KernelDraft) -> list[Held]:
         found.append(Held(role, item.bytes, config.limits.smem_align))
         found += [Held(f"{role} {name}", size, align) for name, size, align in item.beside]
     if found and config.epilogue.scales:
-        found.append(Held("scales", FP32_BYTES * config.scales_staged, ROW_ALIGN))
+        found.append(Held("scales", FP32_BYTES * scale_places.staged(config), ROW_ALIGN))
     return found
 
 

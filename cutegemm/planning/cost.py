@@ -169,8 +169,8 @@ class Counts(NamedTuple):
             reads in workspace.
         left: bytes of sums that a launch reduces; launched: whether there is such a launch; full: whether it finds no
             free SM.
-        loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait; scaled: whether
-            a stage's products are scaled; read: scales that a thread reads for its columns.
+        loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait; scaled: WGMMAs
+            of a stage whose sums a thread scales; read: scales that it multiplies by for their columns.
     """
 
     waves: Column
@@ -229,7 +229,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     instructions = m / device.limits.mma_m * (k * x.size / K_BYTES) * x.products
     landed = (here + n) * k * x.size
     turns, launched = of.schedule == PINGPONG, of.reduction == BY_LAUNCH
-    parts = 4 * m * n
+    parts, passes = 4 * m * n, m / (device.limits.mma_m * np.where(turns, 1, of.consumers))
     out = _outputs(x, of, waves, turns)
     beside = np.minimum(out["stored"], of.consumers * STAGING_BYTES) * ~launched + parts * (of.held > 1)
     beside = beside + x.inputs * of.consumers * STAGING_BYTES
@@ -267,8 +267,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         short=(k * x.size < 2 * L2_LINE).astype(float),
         loaded=m * k * x.a.ns + n * k * x.b.ns + x.loaded,
         once=np.full_like(m, x.once),
-        scaled=np.full_like(m, x.scaled),
-        read=n * x.read,
+        scaled=passes * x.scaled,
+        read=passes * n * x.read,
         **out,
         **_boxes(x, of, here),
     )

@@ -45,7 +45,7 @@ def test_every_scaled_case_is_what_its_name_says():
                 spec, problem(m, n, k, dtype="fp8", majors="kk", d_dtype="bf16", epilogue=spec.epilogue)
             ).config
             kind = name.split("_")[1]
-            assert bool(config.scales_staged) is (kind not in ("tensor", "row", "turns"))
+            assert bool(config.epilogue.scales) is (kind not in ("tensor", "row", "turns"))
             assert staggers(config) is (kind == "turns")
             assert config.cluster_splits == (2 if kind == "cluster" else 1)
 

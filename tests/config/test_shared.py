@@ -20,13 +20,15 @@ SPECS = {
     "multistage": GemmSpec(tile=Tile(64, 64, 64), schedule="multistage"),
     "dynamic": GemmSpec(tile=Tile(128, 64, 64), scheduler="dynamic"),
     "splits": GemmSpec(tile=Tile(128, 64, 64), split_k=4, split_reduction="workspace"),
+    "in turn": GemmSpec(tile=Tile(192, 48, 128), consumers=3, split_k=4, split_reduction="workspace"),
 }
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_every_mbarrier_has_a_place_of_its_own(name):
     """Barriers of all kinds fill the regions that hold them, byte by byte, and named barriers have distinct numbers."""
-    config = plan(SPECS[name], problem(512, 512, 512)).config
+    dtype = "fp8" if name == "in turn" else "bf16"
+    config = plan(SPECS[name], problem(512, 512, 512, dtype=dtype, majors="kk", d_dtype="bf16")).config
     shared = SharedPlan.of(config)
     places = [(at, size) for label, at, size in shared.named if label.startswith("barrier ")]
     regions = [x for x in shared.regions if x.name.endswith("barriers")]

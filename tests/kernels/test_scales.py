@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scales of operands, of each kind, beside fp64: sums of blocks of K times their scales, in every kernel that adds."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -12,7 +13,8 @@ from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling.compiler import compile_config
 from cutegemm.compiling.resources import sass
-from cutegemm.config.shared import SharedPlan
+from cutegemm.config.shared import SharedPlan, staggers
+from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import GemmError
 from cutegemm.running.numerics.bounds import bound
 from tests.support.profile import cases
@@ -223,6 +225,20 @@ def test_wgmmas_of_a_stage_follow_one_another(kinds):
     assert code.count("QGMMA") == 2 * 4 and code.count("WARPGROUP.DEPBAR") == 2
 
 
+def test_scales_of_columns_are_read_before_the_wgmmas_in_words():
+    """Four columns or two rows at once; no read comes between the WGMMAs of a stage, which would wait for it."""
+    spec = GemmSpec(
+        scale_a=ROWS, scale_b=ROWS, tile=Tile(128, 128, 128), consumers=2, swap=False, d_dtype="bf16"
+    )
+    config = plan(spec, problem(1024, 1024, 1024, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
+    assert staggers(config) and not staggers(
+        dataclasses.replace(config, epilogue=PLAIN, inputs=(), promote=0)
+    )
+    code = sass(compile_config(config).cubin)
+    first, *rest = code.split("QGMMA")
+    assert first.count("LDS.128") == 8 and not any("LDS" in x for x in rest[:-1])
+
+
 def test_every_thread_that_loads_scales_arrives_on_a_stage():
     """One warp beside TMA's thread; with gathered operands the producer's 128 threads, twice."""
     spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES)
@@ -262,8 +278,6 @@ def test_types_of_more_bits_may_have_scales_of_blocks():
 
 def test_a_spec_with_scales_is_the_same_again():
     """Fields replaced, or read back from its own epilogue: the scales are applied once."""
-    import dataclasses
-
     spec = GemmSpec(scale_a="row", scale_b=SQUARES)
     again = dataclasses.replace(spec, tile=Tile(64, 64, 128))
     assert again.epilogue == spec.epilogue

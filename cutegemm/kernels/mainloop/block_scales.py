@@ -3,9 +3,12 @@
 
 A stage has a number for each row and column of the tile, or for each group of them that have one scale wherever the
 tile begins. The producer's threads copy one number each by cp.async and let the copies arrive on the stage's full
-barrier; exponents (ue8m0) they widen and store. Consumers read what they need while WGMMA multiplies the stage.
+barrier; exponents (ue8m0) they widen and store. Consumers read what they need before WGMMA multiplies the stage, or
+while it does.
 
-A thread holds two rows of each pass over the tile, and two of every eight columns (PTX ISA, wgmma D fragment).
+A thread holds two rows of each pass over the tile, and two of every eight columns (PTX ISA, wgmma D fragment). Where
+each has a scale of its own, those of sixteen lie in the order of the threads that read them: the two rows or four
+columns of a thread are one word of 8 or 16 bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import KernelConfig
+from cutegemm.config import KernelConfig, scale_places
+from cutegemm.config.scale_places import WORD, WORDS
 from cutegemm.epilogue.scales import BlockScale
 from cutegemm.kernels.epilogue.subtiles import Role
 from cutegemm.kernels.load.unaligned_words import copy_async
 from cutegemm.kernels.mainloop.shared_storage import Shared
 from cutegemm.kernels.schedule.work import Work
 
-GROUP = 8  # columns of a group, of which a thread holds a pair
+GROUP = 8  # columns of a group, of which a thread holds a pair; rows between its two
 BYTES = 4  # of a scale
 EXPONENT = 8  # bits of a scale that is a power of two
 
@@ -42,7 +46,7 @@ class BlockScales:
         """Take the buffers."""
         if not tensors:
             return BlockScales(config, tensors)
-        layout = cute.make_layout((config.scales_staged, config.stages))
+        layout = cute.make_layout((scale_places.staged(config), config.stages))
         return BlockScales(config, tensors, shared.tensor("scales", cutlass.Float32, layout))
 
     @cute.jit
@@ -53,12 +57,16 @@ class BlockScales:
         config, at = self.config, 0
         if cutlass.const_expr(len(self.tensors) > 0):
             for scale, tensor in zip(config.epilogue.scales, self.tensors, strict=True):
-                count = config.scales_of(scale)
-                for first in cutlass.range_constexpr(0, count, config.scale_loaders):
+                count, kept = config.scales_of(scale), scale_places.kept(config, scale)
+                if cutlass.const_expr(count > 1):
+                    # places that no thread needs hold a scale as well: the compiler may widen reads over them
+                    count = kept
+                for first in cutlass.range_constexpr(0, count, scale_places.loaders(config)):
                     entry = thread + first
                     if entry < count:
-                        self._load_one(tensor, self._place(scale, tensor, work, entry, k), at + entry, stage)
-                at += count
+                        place = self._place(scale, tensor, work, entry, k)
+                        self._load_one(tensor, place, at + _ordered(scale, entry), stage)
+                at += kept
             exponents = [x.element_type.width == EXPONENT for x in self.tensors]
             if cutlass.const_expr(any(exponents)):
                 # a copy's arrival would not release the threads' stores
@@ -95,14 +103,34 @@ class BlockScales:
         block = cutlass.Int64(work.first) + cutlass.Int64(k) * cutlass.Int64(work.step)
         return cutlass.min((first + entry) // scale.extent, last), block, batch
 
-    def read(self, role: Role, stage: Any, row: int) -> dict[tuple[BlockScale, int], Any]:
-        """A thread's scales of a stage for its row-th wgmma, by operand and number."""
-        found, at = {}, 0
-        for scale in self.config.epilogue.scales:
-            for i in range(self.config.scales_read(scale)):
-                found[scale, i] = self.sScales[at + self._entry(scale, role, row, i), stage]
-            at += self.config.scales_of(scale)
+    def read(self, role: Role, stage: Any, row: int, axes: str = "mn") -> dict[tuple[BlockScale, int], Any]:
+        """A thread's scales of a stage for its row-th wgmma by operand and number: of rows, of columns or of both."""
+        config, at = self.config, stage * scale_places.staged(self.config)
+        found: dict[tuple[BlockScale, int], Any] = {}
+        band = row * config.team + role.band
+        for scale in config.epilogue.scales:
+            if scale.axis not in axes:
+                values = []
+            elif scale.extent > 1:
+                first = at + band if scale.axis == "m" else at
+                values = [self._word(first + i, 1)[0] for i in range(config.scales_read(scale))]
+            elif scale.axis == "m":
+                lane = role.thread // hw.WARP * WORDS + role.thread % hw.WARP // 4 * 2
+                values = self._word(at + band * hw.WGMMA_M + lane, 2)
+            else:
+                lane, columns = role.thread % 4 * 4, config.tile[1]
+                words = [(x, min(WORD, (columns - x) // 4)) for x in range(0, columns, WORDS)]
+                values = [y for x, size in words for y in self._word(at + lane + x, size)]
+            found |= {(scale, i): x for i, x in enumerate(values)}
+            at += scale_places.kept(config, scale)
         return found
+
+    def _word(self, at: Any, size: int) -> list[Any]:
+        """So many scales that lie beside each other."""
+        source = self.sScales.iterator + cute.assume(at, divby=size)
+        rX = cute.make_rmem_tensor(size, cutlass.Float32)
+        cute.autovec_copy(cute.make_tensor(source, cute.make_layout(size)), rX)
+        return [rX[i] for i in range(size)]
 
     def add(self, acc: cute.Tensor, part: cute.Tensor, row: int, found: dict) -> None:
         """Add a thread's partial sums of its row-th wgmma, times the scales `found`, to its accumulators.
@@ -120,20 +148,21 @@ class BlockScales:
                 known[which] = factors[0] if len(factors) == 1 else factors[0] * factors[1]
             sums[value] = cute.math.fma(acc.element_type(part[value]), known[which], sums[value])
 
-    def _entry(self, scale: BlockScale, role: Role, row: int, i: int) -> Any:
-        """Where among a stage's scales of an operand a thread's i-th lies."""
-        if scale.axis == "n":
-            return role.thread % 4 * 2 + (i // 2 * GROUP + i % 2) if scale.extent == 1 else i
-        band = row * self.config.team + role.band
-        if scale.extent > 1:
-            return band
-        return band * hw.WGMMA_M + role.thread // hw.WARP * 16 + role.thread % hw.WARP // 4 + i * 8
-
     def _index(self, scale: BlockScale, row: int, column: int) -> int:
         """Which of a thread's scales its `row`-th row and `column`-th column have."""
         if scale.axis == "m":
             return row if scale.extent == 1 else 0
         return column if scale.extent == 1 else column // 2 * GROUP // self.config.scale_step(scale)
+
+
+def _ordered(scale: BlockScale, entry: Any) -> Any:
+    """Where among its operand's in a stage the scale of a row or column lies."""
+    if scale.extent > 1:
+        return entry
+    first, group, within = entry & -WORDS, entry >> 3 & 1, entry & GROUP - 1
+    if scale.axis == "m":
+        return first + within * 2 + group
+    return first + (within >> 1) * 4 + group * 2 + (entry & 1)
 
 
 def _power(exponent: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which warpgroup may issue the WGMMAs of its next stage, where three that share every tile promote partial sums.
+"""Which warpgroup may issue the WGMMAs of its next stage, where those that share every tile promote partial sums.
 
 The tensor cores take WGMMAs of several warpgroups in turn, so warpgroups that issue at the same time finish at the same
 time, promote at the same time, and nothing multiplies meanwhile. Here they issue one after another: each promotes

@@ -131,15 +131,20 @@ class Mainloop:
         """Multiply and scale one stage, wgmma after wgmma; meanwhile the tensor cores work for another warpgroup."""
         scales, (stage, phase) = self.scales, position
         self.pipeline.wait_full(stage, phase)
+        # reads of many scales between the WGMMAs would hold back the later ones
+        early, columns = scales.config.column_scales, {}
+        if cutlass.const_expr(early):
+            columns = scales.read(role, stage, 0, "n")
         for row in cutlass.range_constexpr(acc.shape[1]):
             # where two rows have one set ptxas waits after each wgmma (C7511)
             part, last = self._partial(acc), row == acc.shape[1] - 1
+            rows = scales.read(role, stage, row, "m") if cutlass.const_expr(early) else {}
             self.order.take()
             self._issue(part, row, stage)
             self.order.hand_over()
             if cutlass.const_expr(last):
                 self.turns.hand_over(follows)
-            found = scales.read(role, stage, row)
+            found = columns | rows if cutlass.const_expr(early) else scales.read(role, stage, row)
             warpgroup.wait_group(0)
             if cutlass.const_expr(last):
                 self._release(stage)
@@ -152,58 +157,73 @@ class Mainloop:
     ) -> Any:
         """As `_scaled` with two sets of partial sums: WGMMA fills one while the threads scale the other."""
         role, work = asked
-        parts = self._partial(acc), self._partial(acc)
-        previous, position = position[0], self._issue_next(parts[0], position)
+        parts, stage = (self._partial(acc), self._partial(acc)), position[0]
+        self.pipeline.wait_full(*position)
+        self._issue(parts[0], 0, stage)
+        position = advance(*position, self.pipeline.stages)
         for _ in cutlass.range((work.k_tiles - 1) // 2, unroll=1):
             for turn in cutlass.range_constexpr(2):
-                stage, position = position[0], self._issue_next(parts[1 - turn], position)
-                self._scale(acc, parts[turn], role, previous, 1)
-                previous = stage
+                stage, position = self._scale_between(acc, parts, turn, role, stage, position)
         if work.k_tiles % 2 == 0:
-            stage, position = position[0], self._issue_next(parts[1], position)
+            stage, position = self._scale_between(acc, parts, 0, role, stage, position)
             self.turns.hand_over(follows)
-            self._scale(acc, parts[0], role, previous, 1)
-            self._scale(acc, parts[1], role, stage, 0)
+            self._scale(acc, parts[1], role, stage)
         else:
             self.turns.hand_over(follows)
-            self._scale(acc, parts[0], role, previous, 0)
+            self._scale(acc, parts[0], role, stage)
         return position
 
     @cute.jit
-    def _issue_next(self, part: cute.Tensor, position: Any) -> Any:
-        """Wait for the next stage and issue its WGMMAs; returns the position after it."""
+    def _scale_between(
+        self,
+        acc: cute.Tensor,
+        parts: cutlass.Constexpr,
+        turn: cutlass.Constexpr,
+        role: cutlass.Constexpr,
+        before: Any,
+        position: Any,
+    ) -> Any:
+        """Scale the sums of the stage before between the halves of the next one's WGMMAs.
+
+        A warp can issue few WGMMAs ahead: behind all of them it would scale only while the last one runs.
+        """
+        found, stage, half = (
+            self.scales.read(role, before, 0),
+            position[0],
+            cute.size(self.fragments.a, mode=[2]) // 2,
+        )
         self.pipeline.wait_full(*position)
-        self._issue(part, 0, position[0])
-        return advance(*position, self.pipeline.stages)
+        self._issue(parts[1 - turn], 0, stage, (0, half))
+        warpgroup.wait_group(1)
+        self._release(before)
+        self.scales.add(acc, parts[turn], 0, found)
+        self._issue(parts[1 - turn], 0, stage, (half, 2 * half))
+        return stage, advance(*position, self.pipeline.stages)
 
     @cute.jit
-    def _issue(self, part: cute.Tensor, row: cutlass.Constexpr, stage: Any) -> None:
-        """Issue and commit the WGMMAs of a stage's row-th rows of A: part = A[row, stage] @ B[stage]."""
+    def _scale(self, acc: cute.Tensor, part: cute.Tensor, role: cutlass.Constexpr, stage: Any) -> None:
+        """Wait for the last stage's WGMMAs, release it and scale its sums."""
+        found = self.scales.read(role, stage, 0)
+        warpgroup.wait_group(0)
+        self._release(stage)
+        self.scales.add(acc, part, 0, found)
+
+    @cute.jit
+    def _issue(
+        self, part: cute.Tensor, row: cutlass.Constexpr, stage: Any, blocks: cutlass.Constexpr = None
+    ) -> None:
+        """Issue and commit WGMMAs of a stage's row-th rows of A: part = A[row, stage] @ B[stage], or K blocks of it."""
         config = self.scales.config
         mma = tiled_mma(config, config.team, config.mma_columns)  # its flag is a value of this place
-        mma.set(warpgroup.Field.ACCUMULATE, False)
-        warpgroup.fence()
         tCrA, tCrB = self.fragments.a, self.fragments.b
-        for block in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+        first, end = (0, cute.size(tCrA, mode=[2])) if cutlass.const_expr(blocks is None) else blocks
+        mma.set(warpgroup.Field.ACCUMULATE, first > 0)
+        warpgroup.fence()
+        for block in cutlass.range_constexpr(first, end):
             a = cute.append_ones(tCrA[None, row, block, stage])
             cute.gemm(mma, part, a, tCrB[None, None, block, stage], part)
             mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
-
-    @cute.jit
-    def _scale(
-        self,
-        acc: cute.Tensor,
-        part: cute.Tensor,
-        role: cutlass.Constexpr,
-        stage: Any,
-        pending: cutlass.Constexpr,
-    ) -> None:
-        """Wait for a stage's WGMMAs, while `pending` later stages' run, release it and scale its sums."""
-        found = self.scales.read(role, stage, 0)
-        warpgroup.wait_group(pending)
-        self._release(stage)
-        self.scales.add(acc, part, 0, found)
 
     @cute.jit
     def _release(self, stage: Any) -> None:
