@@ -13,7 +13,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scaling import PLAIN as SUM
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import agree, agree_on_type, check_tensor, torchs
-from cutegemm.ops.dispatch import way
+from cutegemm.ops.dispatch import direct, way
 from cutegemm.ops.fallback import FALLBACKS, server, torch_linear, torch_matmul
 from cutegemm.ops.gradients.autograd import record_plain
 from cutegemm.ops.products import BACKENDS, is_compiling, number_of, product, program_of
@@ -22,7 +22,7 @@ from cutegemm.ops.quantized.operands import NONE, operand_scales
 from cutegemm.ops.quantized.quantize import EIGHT_BITS
 from cutegemm.ops.quantized.training import fp8_linear
 from cutegemm.ops.serve import serve
-from cutegemm.ops.shortcuts import remember, shortened
+from cutegemm.ops.shortcuts import remember, remember_scaled, scaled_again, shortened
 from cutegemm.running.arguments.blas import PLAIN_READS, PLAIN_RULE
 from cutegemm.running.arguments.named import unread
 from cutegemm.spec import AUTO, GemmSpec
@@ -123,6 +123,16 @@ def matmul(
         if how == "record" and plain and a.dtype not in EIGHT_BITS:
             if (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
                 return record_plain((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
+    if (
+        inputs
+        and spec is None
+        and epilogue is None
+        and c is None
+        and out is None
+        and _usual(alpha, beta, fallback)
+    ):
+        if (found := scaled_again("matrix", a, b, inputs)) is not None:
+            return found
     for name, x in (("a", a), ("b", b), ("c", c)):
         if x is not None or name != "c":
             check_tensor(name, x)
@@ -150,7 +160,7 @@ def matmul(
         return torch_matmul(a, b, c, *numbers)
     if c is None or (beta is not None and beta == 0):
         if scales and type(alpha) is float and alpha == 1.0:
-            return product(a, b, SUM, spec, "matrix", scales, out, who, kinds)
+            return _scaled(a, b, SUM, spec, "matrix", scales, out, who, kinds)
         return product(a, b, PLAIN, spec, "matrix", {"alpha": alpha} | scales, out, who, kinds)
     named = {"alpha": alpha, "beta": 1.0 if beta is None else beta, "c": c}
     return product(a, b, PLAIN_WITH_C, spec, "matrix", named | scales, out, who, kinds)
@@ -216,6 +226,10 @@ def linear(
                 if who == "gpu":
                     remember(program, (x.shape, weight.shape), x, weight, bias)
                 return found
+    if inputs and spec is None and epilogue is None and out is None and _usual(1.0, None, fallback):
+        given = inputs if bias is None else inputs | {"bias": bias}
+        if (found := scaled_again("linear", x, weight, given)) is not None:
+            return found
     for name, t in (("x", x), ("weight", weight), ("bias", bias)):
         if t is not None or name != "bias":
             check_tensor(name, t)
@@ -234,9 +248,9 @@ def linear(
         _agree(PLAIN if bias is None else BIASED, spec, "linear", x, weight, bias)
         return torch_linear(x, weight, bias)
     if bias is not None:
-        return product(x, weight, BIASED, spec, "linear", inputs | scales, out, who, kinds)
+        return _scaled(x, weight, BIASED, spec, "linear", inputs | scales, out, who, kinds)
     if scales:
-        return product(x, weight, SUM, spec, "linear", scales, out, who, kinds)
+        return _scaled(x, weight, SUM, spec, "linear", scales, out, who, kinds)
     return product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
 
 
@@ -262,6 +276,37 @@ def bmm(
             rule = "must have 3 dimensions (a batch of matrices)"
             raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
     return matmul(a, b, epilogue=epilogue, out=out, spec=spec, fallback=fallback, **inputs)
+
+
+def _usual(alpha: Any, beta: Any, fallback: Any) -> bool:
+    """Whether a call that gives these may have a shortcut of scaled operands."""
+    plain = type(alpha) is float and alpha == 1.0 and beta is None and not is_compiling()
+    return plain and type(fallback) is str and fallback in _NAMES
+
+
+def _scaled(
+    a: Tensor,
+    b: Tensor,
+    graph: Graph,
+    spec: Any,
+    form: str,
+    named: dict[str, Any],
+    out: Any,
+    who: str,
+    kinds: Any,
+) -> Any:
+    """`product` of operands that may have scales, whose next call may take a shortcut."""
+    found = product(a, b, graph, spec, form, named, out, who, kinds)
+    if (
+        spec is None
+        and out is None
+        and who == "gpu"
+        and kinds != NONE
+        and not is_compiling()
+        and direct(a, b)
+    ):
+        remember_scaled(program_of(graph, None, form, named, None, kinds), a, b, named)
+    return found
 
 
 def _fuses(epilogue: Any, spec: Any) -> bool:

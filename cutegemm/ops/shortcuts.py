@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch.autograd import forward_ad
 
 from cutegemm.gemm import recalled
+from cutegemm.ops.layouts import matrices
 from cutegemm.ops.program import Program
-from cutegemm.running.backends.shortcut import Shortcut, none, shortcut
+from cutegemm.running.arguments.call import Memo
+from cutegemm.running.backends.shortcut import Shortcut, none, shortcut, shortcut_of_all
 
 _modes = torch._C._len_torch_dispatch_stack
 # attempts to make a shortcut of calls that share a key: of some kinds there is none, others take turns
@@ -58,4 +61,61 @@ def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias:
     gemm.shortcuts.put(key, found)
 
 
-__all__ = ["remember", "shortened"]
+# programs of calls with scales, by `_scaled_key`
+_scaled: Memo[Program] = Memo()
+_READ = ("scale_a", "scale_b", "bias")
+
+
+def _scaled_key(form: str, a: Any, b: Any, named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a call of scaled operands is remembered by.
+
+    Raises:
+        AttributeError: something is no tensor.
+    """
+    return form, a.shape, b.shape, *[None if (x := named.get(name)) is None else x.shape for name in _READ]
+
+
+def scaled_again(form: str, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
+    """The product of scaled operands by its shortcut, of a call that gives scales, perhaps a bias, and nothing else.
+
+    Args:
+        form: of the program.
+        a, b: as the program's form has them.
+        named: scales and bias, by name.
+
+    Returns:
+        D, or None where there is no shortcut or the call is another one.
+    """
+    try:
+        key = _scaled_key(form, a, b, named)
+        program = _scaled.recent[key]
+        found = program.gemm.shortcuts.recent.get(key)
+    except (AttributeError, KeyError, RuntimeError, TypeError):
+        return None
+    given = [named.get(name) for name in program.inputs]
+    if found is None or len(given) != len(named) or _modes() or forward_ad._current_level >= 0:
+        return None
+    return found((a, b, *given))
+
+
+def remember_scaled(program: Program, a: torch.Tensor, b: torch.Tensor, named: Mapping[str, Any]) -> None:
+    """Make the shortcut of a call that `scaled_again` is to find, as `remember` does."""
+    if program.numbers or program.integers or a.dim() < 2:
+        return
+    key, gemm = _scaled_key(program.form, a, b, named), program.gemm
+    tried = gemm.attempts.recent.get(key, 0)
+    if tried >= ATTEMPTS:
+        return
+    gemm.attempts.put(key, tried + 1)
+    _scaled.put(key, program)
+    given = [named[name] for name in program.inputs]
+    call = matrices(program, a, b, given)
+    views = [call.a, call.b, *(call.inputs[name] for name in program.inputs)]
+    found = None
+    if all(x.data_ptr() == y.data_ptr() for x, y in zip((a, b, *given), views, strict=True)):
+        prepared = recalled(gemm, call.a, call.b, call.inputs, program.backend)
+        found = shortcut_of_all(prepared, (a, b, *given), a.shape[:-1] if a.dim() > 2 and call.lead else ())
+    gemm.shortcuts.put(key, found)
+
+
+__all__ = ["remember", "remember_scaled", "scaled_again", "shortened"]

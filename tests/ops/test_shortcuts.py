@@ -95,6 +95,56 @@ def test_a_later_call_launches_what_the_first_did(name, gradient, launched, monk
     assert launched[0][1:] == launched[1][1:]
 
 
+def e(*shape):
+    """Random elements of 8 bits, and scales of their rows."""
+    return torch.randn(shape).to(torch.float8_e4m3fn), torch.rand(shape[:-1])
+
+
+def scaled(name):
+    """A call of scaled operands, its tensors by name, and D's shape."""
+    (a, rows), (b, columns) = e(48, 256), e(32, 256)
+    named = {"scale_a": rows, "scale_b": columns}
+    wide, lines = e(2, 3, 256)
+    return {
+        "matmul": (lambda **x: cutegemm.matmul(a, b.T, **x), named, (48, 32)),
+        "linear": (lambda **x: cutegemm.linear(a, b, **x), named, (48, 32)),
+        "bias": (lambda bias, **x: cutegemm.linear(a, b, bias, **x), named | {"bias": r(32)}, (48, 32)),
+        "one scale": (lambda **x: cutegemm.linear(a, b, **x), {"scale_a": torch.tensor(0.5)}, (48, 32)),
+        "leading dimensions": (
+            lambda **x: cutegemm.linear(wide, b, **x), {"scale_a": lines, "scale_b": columns}, (2, 3, 32)
+        ),
+        "blocks": (
+            lambda **x: cutegemm.linear(a, b, **x),
+            {"scale_a": torch.rand(2, 48).T, "scale_b": torch.rand(1, 2)},
+            (48, 32),
+        ),
+    }[name]  # fmt: skip
+
+
+SCALED = ("matmul", "linear", "bias", "one scale", "leading dimensions", "blocks")
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_later_scaled_call_launches_what_the_first_did(name, launched, monkeypatch):
+    """As of 16 bits: the launch of the first call, but for D; another layout, type or scale takes the long way."""
+    f, named, shape = scaled(name)
+    with torch.no_grad():
+        first = f(**named)
+        with monkeypatch.context() as patched:
+            patched.setattr(products, "serve", None)
+            patched.setattr(cutegemm.Gemm, "run", None)
+            later = f(**named)
+        assert later.shape == first.shape == shape and later.dtype == first.dtype and later.is_contiguous()
+        (known, *rest), (again, *others) = launched
+        assert rest == others
+        assert {(x, y) for x, y in zip(known, again) if x != y} == {(first.data_ptr(), later.data_ptr())}
+        monkeypatch.setattr(products, "serve", lambda *args: ("the long way",))
+        name, known = next(iter(named.items()))
+        unaligned = torch.rand(known.numel() + 1)[1:].view(known.shape)
+        for other in (unaligned, torch.zeros(*known.shape, 2)[..., 0], known.double()):
+            assert f(**named | {name: other}) == "the long way"
+
+
 def without_memory():
     """A matrix whose memory its owner has freed."""
     x = r(48, 64)

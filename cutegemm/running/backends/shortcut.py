@@ -43,6 +43,65 @@ def _check_twice(a: torch.Tensor, b: torch.Tensor, *rest: torch.Tensor) -> Calla
     return lambda x, *more: as_a(x, *more) and as_b(x)
 
 
+def _new(
+    prepared: Any, count: int, lead: Sequence[int]
+) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
+    """torch's function that makes D, and D's extents and strides; None for a kind that has no shortcut.
+
+    Args:
+        count: of a call's tensors.
+    """
+    if type(prepared) is not Launcher or prepared.alone is None or not prepared.single or _Guards is None:
+        return None
+    order, wanted = prepared.kind.order, prepared.kind.shapes.wanted[0]
+    # a nonempty D, whose strides are products of extents
+    simple = len(order.names) == count + 1 and order.numbers in _NUMBERS and not prepared.pairs
+    empty: Any = getattr(_guards, f"_empty_strided_{prepared.device.type}", None)
+    if not simple or not math.prod(wanted.shape) or wanted.order is not None or empty is None:
+        return None
+    shape = (*lead, wanted.shape[-1]) if lead else wanted.shape
+    return empty, shape, tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
+
+
+def shortcut_of_all(
+    prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int] = ()
+) -> Callable[[Sequence[Any]], Any]:
+    """The shortcut of a kind of call that reads any number of tensors and no number: of those of a call, D or None.
+
+    Args:
+        prepared, lead: as of `shortcut`.
+        tensors: a call's, in the order of the kind, without D.
+    """
+    made = _new(prepared, len(tensors), lead)
+    if made is None or prepared.kind.order.numbers:
+        return lambda tensors: None
+    empty, shape, strides = made
+    try:
+        check = _check(*tensors)
+    except (TypeError, RuntimeError):
+        return lambda tensors: None
+    alone, extents, steps, schedule = prepared.alone, prepared.extents, prepared.strides, prepared.schedule
+    index, dtype, place = prepared.index, prepared.dtype, prepared.first_out
+    aligned = [x.data_ptr() & 15 for x in tensors]
+    differentiable = any(x.requires_grad for x in tensors)
+    device: Any = launcher._current_device
+    stream: Any = launcher._current_stream
+
+    def again(tensors: Sequence[Any]) -> Any:
+        if not check(*tensors) or (differentiable and torch.is_grad_enabled()):
+            return None
+        pointers = [x.data_ptr() for x in tensors]
+        # a tensor without memory, such as a freed parameter, is refused elsewhere
+        if not all(pointers) or [p & 15 for p in pointers] != aligned or device() != index:
+            return None
+        out = empty(shape, strides, dtype)
+        pointers.insert(place, out.data_ptr())
+        alone(tuple(pointers), extents, steps, launcher._NO_NUMBERS, schedule, stream(index))
+        return out
+
+    return again
+
+
 def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int] = ()) -> Shortcut:
     """The shortcut of a kind of call.
 
@@ -55,16 +114,10 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
     Returns:
         The shortcut; `none` if D is not the only result, or if the kind has several launches or no GPU.
     """
-    if type(prepared) is not Launcher or prepared.alone is None or not prepared.single or _Guards is None:
+    made = _new(prepared, len(tensors), lead)
+    if made is None:
         return none
-    order, wanted = prepared.kind.order, prepared.kind.shapes.wanted[0]
-    # a nonempty D, whose strides are products of extents
-    simple = len(order.names) == len(tensors) + 1 and order.numbers in _NUMBERS and not prepared.pairs
-    empty: Any = getattr(_guards, f"_empty_strided_{prepared.device.type}", None)
-    if not simple or not math.prod(wanted.shape) or wanted.order is not None or empty is None:
-        return none
-    shape = (*lead, wanted.shape[-1]) if lead else wanted.shape
-    strides = tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
+    order, (empty, shape, strides) = prepared.kind.order, made
     try:
         check, check_twice = _check(*tensors), _check_twice(*tensors)
     except (TypeError, RuntimeError):
@@ -112,4 +165,4 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
     return biased
 
 
-__all__ = ["Shortcut", "none", "shortcut"]
+__all__ = ["Shortcut", "none", "shortcut", "shortcut_of_all"]
