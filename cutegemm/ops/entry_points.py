@@ -305,7 +305,7 @@ def _scaled(
         and not is_compiling()
         and direct(a, b)
     ):
-        remember_scaled(program_of(graph, None, form, named, None, kinds), a, b, named)
+        remember_scaled(form, program_of(graph, None, form, named, None, kinds), a, b, named)
     return found
 
 

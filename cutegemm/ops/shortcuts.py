@@ -66,7 +66,7 @@ _scaled: Memo[Program] = Memo()
 _READ = ("scale_a", "scale_b", "bias")
 
 
-def _scaled_key(form: str, a: Any, b: Any, named: Mapping[str, Any]) -> tuple[Any, ...]:
+def _scaled_key(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a call of scaled operands is remembered by.
 
     Raises:
@@ -75,11 +75,11 @@ def _scaled_key(form: str, a: Any, b: Any, named: Mapping[str, Any]) -> tuple[An
     return form, a.shape, b.shape, *[None if (x := named.get(name)) is None else x.shape for name in _READ]
 
 
-def scaled_again(form: str, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
+def scaled_again(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
     """The product of scaled operands by its shortcut, of a call that gives scales, perhaps a bias, and nothing else.
 
     Args:
-        form: of the program.
+        form: what else the call says: the form of the program, perhaps more.
         a, b: as the program's form has them.
         named: scales and bias, by name.
 
@@ -98,11 +98,13 @@ def scaled_again(form: str, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
     return found((a, b, *given))
 
 
-def remember_scaled(program: Program, a: torch.Tensor, b: torch.Tensor, named: Mapping[str, Any]) -> None:
+def remember_scaled(
+    form: Any, program: Program, a: torch.Tensor, b: torch.Tensor, named: Mapping[str, Any]
+) -> None:
     """Make the shortcut of a call that `scaled_again` is to find, as `remember` does."""
     if program.numbers or program.integers or a.dim() < 2:
         return
-    key, gemm = _scaled_key(program.form, a, b, named), program.gemm
+    key, gemm = _scaled_key(form, a, b, named), program.gemm
     tried = gemm.attempts.recent.get(key, 0)
     if tried >= ATTEMPTS:
         return

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cutegemm.config import Config, QuantizeConfig
 from cutegemm.config.helpers import CHUNK, MOST_CHUNKS, TILE
-from cutegemm.dtypes import as_dtype
+from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, Kind
 from cutegemm.launch_layout import layout_of
 from cutegemm.ops.dispatch import direct
@@ -24,8 +24,8 @@ ALIGN = 16  # bytes of a load
 THREADS = (128, 256, 512, 1024)
 MOST_GRID = 65_535  # CTAs along a grid's second and third axis
 _NAMES: dict[Kind, str] = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128"}
-# (config, arguments by group and name, tensors by name)
-Launch = Callable[[Config, dict[str, dict[str, int]], dict[str, Tensor]], None]
+# (config, the groups of extents and strides, tensors by name)
+Launch = Callable[[Config, tuple[Any, Any], dict[str, Tensor]], None]
 
 
 def fits(x: Tensor, kind: Kind, given: bool) -> bool:
@@ -42,11 +42,40 @@ def fits(x: Tensor, kind: Kind, given: bool) -> bool:
     return held and batches <= MOST_GRID and -(-m // TILE) <= MOST_GRID
 
 
-def readable(x: Tensor) -> bool:
-    """Whether threads can read a matrix's rows 16 bytes at a time."""
-    steps = (x.stride(i) * x.element_size() for i in range(x.dim() - 1) if x.shape[i] > 1)
-    aligned = x.data_ptr() % ALIGN == 0 and x.stride(-1) == 1 and x.shape[-1] % CHUNK == 0
-    return aligned and all(step % ALIGN == 0 for step in steps) and not x.is_neg()
+@lru_cache(1024)
+def _laid(
+    shape: tuple[int, ...], strides: tuple[int, ...], size: int, aligned: bool
+) -> tuple[bool, bool, int, tuple[Any, Any]]:
+    """How a matrix is read and written.
+
+    Args:
+        shape, strides: of the matrix; size: bytes of an element.
+        aligned: whether it begins at a multiple of ALIGN.
+
+    Returns:
+        Whether threads can read 16 bytes at a time of its rows, whether of its columns; elements from row to row of the
+        values; the launch's groups of extents and strides.
+    """
+    *lead, m, k = shape
+    readable = []
+    for fast, slow in ((-1, -2), (-2, -1)):
+        steps = [strides[i] * size for i in (slow, *range(len(lead))) if shape[i] > 1]
+        whole = aligned and shape[fast] % CHUNK == 0 and all(step % ALIGN == 0 for step in steps)
+        readable.append(whole and strides[fast] == 1)
+    fast, slow = (-2, -1) if readable[1] and not readable[0] else (-1, -2)
+    pitch = k + -k % ALIGN
+    values = {
+        "shape": {"rows": shape[slow], "columns": shape[fast], "batch": lead[0] if lead else 1},
+        "strides": {
+            "source.row": strides[slow],
+            "source.batch": strides[0] if lead else 0,
+            "values.row": pitch,
+            "values.batch": m * pitch,
+        },
+    }
+    layout = layout_of(QuantizeConfig(source=DType.BF16, dtype=DType.INT8, kind="given"))
+    shape_group, strides_group = (layout[name].pack(x) for name, x in values.items())
+    return readable[0], readable[1], pitch, (shape_group, strides_group)
 
 
 def quantized_by(
@@ -60,24 +89,19 @@ def quantized_by(
         scale: of all elements, 0-d; None computes scales.
     """
     *lead, m, k = x.shape
-    turned = not readable(x) and readable(x.mT)
-    # else a copy, with zeros behind its rows
-    read = x.mT if turned else x if readable(x) else torch.nn.functional.pad(x, (0, -k % CHUNK)).contiguous()
-    pitch, batch = k + -k % ALIGN, lead[0] if lead else 1
+    aligned = x.data_ptr() % ALIGN == 0 and not x.is_neg()
+    by_rows, by_columns, pitch, groups = _laid(x.shape, x.stride(), x.element_size(), aligned)
+    if not (by_rows or by_columns):
+        # a copy, with zeros behind its rows
+        copied = torch.nn.functional.pad(x, (0, -k % CHUNK)).contiguous()
+        values, scale = quantized_by(launch, copied, kind, dtype, scale, exponents)
+        return values[..., :k], scale
+    turned = not by_rows
     values = x.new_empty((*lead, m, pitch), dtype=torch.uint8)
-    groups = {
-        "shape": {"rows": read.shape[-2], "columns": read.shape[-1], "batch": batch},
-        "strides": {
-            "source.row": read.stride(-2),
-            "source.batch": read.stride(0) if lead else 0,
-            "values.row": pitch,
-            "values.batch": m * pitch,
-        },
-    }
 
     def run(name: str, found: Tensor) -> None:
         config = _config(x.dtype, dtype, name, 0 if turned else k, exponents)
-        launch(config, groups, {"source": read, "values": values, "scale": found})
+        launch(config, groups, {"source": x, "values": values, "scale": found})
 
     def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return x.new_empty((*lead, *shape), dtype=dtype)
@@ -113,16 +137,17 @@ def scales_of(amax: Tensor, largest: float) -> Tensor:
     return torch.where(amax == 0, 1.0, (amax / amax.new_full((), largest)).clamp(min=smallest))
 
 
-def on_gpu(config: Config, groups: dict[str, dict[str, int]], tensors: dict[str, Tensor]) -> None:
+def on_gpu(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor]) -> None:
     """Launch on the current stream of the tensors' device."""
-    device = tensors["source"].device
-    with torch.cuda.device(device):
-        index = torch.cuda.current_device()
-        function = launcher.function_for(config, index)
-        function(*_packed(config, groups, tensors), torch.cuda.current_stream().cuda_stream)
+    device: Any = tensors["source"].device.index
+    if launcher._current_device() != device:  # type: ignore[misc]
+        with torch.cuda.device(device):
+            return on_gpu(config, groups, tensors)
+    stream = launcher._current_stream(device)  # type: ignore[misc]
+    launcher.function_for(config, device)(_addresses(tensors), *groups, stream)
 
 
-def on_emulator(config: Config, groups: dict[str, dict[str, int]], tensors: dict[str, Tensor]) -> None:
+def on_emulator(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor]) -> None:
     """Run by the emulator, on CPU tensors.
 
     Raises:
@@ -132,13 +157,13 @@ def on_emulator(config: Config, groups: dict[str, dict[str, int]], tensors: dict
     from cutegemm.emulator import run_steps, tensor_buffer
     from cutegemm.running.backends.emulator_steps import of_launch
 
-    steps = of_launch(config, (*_packed(config, groups, tensors), 0))
+    steps = of_launch(config, (_addresses(tensors), *groups, 0))
     run_steps(steps, [tensor_buffer(x, name) for name, x in tensors.items()])
 
 
-def _packed(config: Config, groups: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Any, ...]:
-    addresses = {name: x.data_ptr() for name, x in tensors.items()}
-    return layout_of(config).pack(groups | {"addresses": addresses})
+def _addresses(tensors: dict[str, Tensor]) -> tuple[int, ...]:
+    """In the order of a launch's, which is that of `tensors`."""
+    return tuple([x.data_ptr() for x in tensors.values()])
 
 
 @lru_cache(1024)
@@ -155,4 +180,4 @@ def _config(source: torch.dtype, dtype: torch.dtype, kind: str, k: int, exponent
     return QuantizeConfig(**how, threads=threads, chunks=-(-chunks // threads))
 
 
-__all__ = ["fits", "on_emulator", "on_gpu", "quantized_by", "readable", "scales_of"]
+__all__ = ["fits", "on_emulator", "on_gpu", "quantized_by", "scales_of"]

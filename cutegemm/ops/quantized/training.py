@@ -18,12 +18,14 @@ from torch import Tensor
 from cutegemm import checks
 from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops.dispatch import direct
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.gradients.once import TWICE
-from cutegemm.ops.products import is_compiling, product
+from cutegemm.ops.products import is_compiling, product, program_of
 from cutegemm.ops.program import BIASED
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.ops.quantized.quantize import Quantized, quantized, twins
+from cutegemm.ops.shortcuts import remember_scaled, scaled_again
 from cutegemm.running.arguments.describe import OPERANDS, check_tensor
 from cutegemm.spec import GemmSpec
 
@@ -132,8 +134,14 @@ def gemm(
     named = {"scale_a": a.scale, "scale_b": b.scale} | ({} if bias is None else {"bias": bias})
     graph = PLAIN if bias is None else BIASED
     spec = _BF16 if dtype == torch.bfloat16 else _FP16 if dtype == torch.float16 else _FP32
-    found: Tensor = product(a.values, b.values, graph, spec, "linear", named, None, who, (*kinds, "", ""))
-    return found
+    asked, short = (*kinds, "", ""), who == "gpu" and not is_compiling() and direct(a.values, b.values)
+    found: Any = scaled_again((kinds, dtype), a.values, b.values, named) if short else None
+    if found is None:
+        found = product(a.values, b.values, graph, spec, "linear", named, None, who, asked)
+        if short:
+            program = program_of(graph, spec, "linear", named, None, asked)
+            remember_scaled((kinds, dtype), program, a.values, b.values, named)
+    return found  # type: ignore[no-any-return]
 
 
 __all__ = ["RECIPES", "fp8_linear", "gemm"]
