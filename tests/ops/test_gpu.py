@@ -174,3 +174,33 @@ def test_constant_weights_and_a_model_say_nothing():
             assert torch.equal(model(x), first)
         finally:
             torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_repeated_scaled_calls(bias):
+    """Calls after the first take a shortcut, and give what the spec's kernels give, of other tensors too."""
+    add = {"bias": r(96)} if bias else {}
+    spec = cutegemm.GemmSpec(scale_a="row", scale_b="row", **({"epilogue": epi.bias()} if bias else {}))
+    gemm = cutegemm.Gemm(spec)
+    for _ in range(3):
+        (a, rows), (b, columns) = cutegemm.quantize(r(48, 256)), cutegemm.quantize(r(96, 256))
+        named = {"scale_a": rows, "scale_b": columns}
+        d = cutegemm.linear(a, b, **add, **named, fallback="error")
+        assert torch.equal(d, gemm.run(a, b.T, **named, **add))
+
+
+@pytest.mark.parametrize("recipe", ["row", "block"])
+def test_fp8_layers(recipe):
+    """Forward and backward beside the same on a CPU, whose operands have the same bits."""
+    tensors = r(3, 40, 256), r(96, 256), r(3, 40, 96)
+    found = []
+    for device in ("cuda", "cpu"):
+        x, w, above = (t.detach().to(device) for t in tensors)
+        x.requires_grad_(), w.requires_grad_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = cutegemm.linear(x, w, fp8=recipe)
+        y.backward(above)
+        found.append([t.detach().cpu().double() for t in (y, x.grad, w.grad)])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() < 0.01 * other.norm()
