@@ -36,6 +36,10 @@ CASES = {
     "dynamic": (GemmSpec(scheduler="dynamic", cluster=(2, 1)), problem(640, 640, 512)),
     "few rows": (GemmSpec(tile=Tile(64, 32, 64), swap=False, split_k=1), problem(8, 512, 4096, majors="kk")),
     "tf32": (GemmSpec(math="tf32", a_load="gather"), problem(512, 512, 512, dtype="fp32", majors="kk")),
+    "three that promote": (
+        GemmSpec(math="tf32", promote=64, consumers=3, tile=Tile(192, 72, 32), swap=False),
+        problem(512, 512, 512, dtype="fp32", majors="kk"),
+    ),
     "many outputs": (GemmSpec(epilogue=everything), problem(512, 512, 512, epilogue=everything)),
 }
 NUMBERS = {

@@ -35,7 +35,7 @@ TILE: tuple[Rule, ...] = (
     *epilogue.LATER,
 )
 KIND = tuple(x for x in TILE if not x.needs_tile)
-ALL = (*TILE, *BUFFERS, MEMORY)
+ALL = (*TILE, *BUFFERS, MEMORY, roles.STAGES)
 
 
 def check(draft: KernelDraft, rules: Iterable[Rule] = ALL) -> None:

@@ -167,6 +167,21 @@ def _dealt_refused(x: KernelDraft) -> Refused:
     return "scheduler", "dynamic", rule, "persistent"
 
 
+def _in_turn(x: KernelDraft) -> Number:
+    """Three warpgroups that issue in turn hold the stages between two promotions: each issues them all in its turn, and
+    none is free before the last has read it.
+    """
+    turns = (x.team == 3) & bool(x.promote and x.multiplies and x.producers and x.grouped != "k")
+    return implies(turns, x.stages * x.tile[2] >= x.promote)
+
+
+def _in_turn_refused(x: KernelDraft) -> Refused:
+    rule = (
+        f"three warpgroups that issue in turn need the {x.promote} elements of K between promotions at once"
+    )
+    return "stages", x.stages, rule, -(-x.promote // x.tile[2])
+
+
 def _team_refused(x: KernelDraft) -> Refused:
     legal = [n for row in (x.described.abilities[x.schedule],) for n in row.consumers]
     nearest = min(legal, key=lambda n: abs(n - x.consumers))
@@ -315,4 +330,7 @@ LATER = (
     ),
 )
 
-__all__ = ["LATER", "RULES", "able", "named_barriers"]
+# when the stages are known
+STAGES = Rule(_in_turn, _in_turn_refused)
+
+__all__ = ["STAGES", "LATER", "RULES", "able", "named_barriers"]
