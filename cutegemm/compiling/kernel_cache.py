@@ -116,7 +116,7 @@ def launches(config: Config, arguments: tuple[Any, ...]) -> list[Launch]:
 
 
 def ensure(configs: Iterable[Config], *, told: bool = True) -> None:
-    """Have every config compiled, many missing ones in parallel subprocesses; `told` as for `artifact`.
+    """Have every config compiled, six or more missing ones in parallel; `told` as for `artifact`.
 
     Raises:
         CompileError: a kernel does not compile.

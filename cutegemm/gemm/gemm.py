@@ -350,7 +350,7 @@ def build(spec: GemmSpec, problem: Problem | None = None) -> Gemm:
 def build_many(
     specs: Sequence[GemmSpec | tuple[GemmSpec, Problem | None]],
 ) -> list[Gemm]:
-    """`build` for a list of specs, for example when a service starts. Missing kernels compile in parallel subprocesses.
+    """`build` for a list of specs, for example when a service starts. Six or more compile in parallel.
 
     Args:
         specs: each a GemmSpec, or a pair of a GemmSpec and the problem that it is built for.

@@ -78,7 +78,7 @@ class Kernels:
     def warm(self, problems: Iterable[Problem]) -> None:
         """Compile and load every kernel of these problems, so that their first runs do neither.
 
-        Missing kernels compile in parallel subprocesses. On a machine with a Hopper GPU they are also loaded on the
+        Six or more missing kernels compile in parallel. On a machine with a Hopper GPU they are also loaded on the
         current device; then their calls can be captured in a CUDA graph.
 
         Raises:
