@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.combinations import farm, group_factors, group_runs
-from benchmarks.combinations.cover import Array, drawn, legal, needs
+from benchmarks.combinations.cover import HARD_ATTEMPTS, Array, drawn, legal, needs
 from benchmarks.combinations.factors import FACTORS, declared, shortened
 from benchmarks.combinations.runs import Wrong, emulated, on_gpu
 from benchmarks.combinations.shrink import shrunk
@@ -41,6 +41,8 @@ from cutegemm.errors import CompileError, GemmError
 
 SEED, RANDOM_SEED = 1, 20_261_122
 OK = "ok"
+# of groups, with the default seed
+GROUPS_ARRAY = Path(__file__).with_name("groups_array.json")
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,11 @@ class Set:
     weight: Callable[[Any], int]
     emulated: Callable[[Any], None]
     on_gpu: Callable[..., None]
+    hard: int = HARD_ATTEMPTS
 
     def array(self, seed: int) -> Array:
         """A covering array of them."""
-        return Array(seed, self.legal, self.factors, self.needs)
+        return Array(seed, self.legal, self.factors, self.needs, self.hard)
 
 
 def _weight(case: Any) -> int:
@@ -69,7 +72,7 @@ SETS = {
     False: Set(FACTORS, needs, legal, shortened, _weight, emulated, on_gpu),
     True: Set(
         group_factors.FACTORS, group_factors.needs, group_runs.legal, group_factors.shortened, group_runs.weight,
-        group_runs.emulated, group_runs.on_gpu,
+        group_runs.emulated, group_runs.on_gpu, 100,
     ),
 }  # fmt: skip
 
@@ -252,6 +255,8 @@ def main(arguments: list[str]) -> int:
         return single(args.case, args.backend, args.shrink, SETS[args.groups])
     of = SETS[args.groups]
     array = of.array(args.seed)
+    if args.groups and args.array is None and args.seed == SEED:
+        args.array = GROUPS_ARRAY
     entries: list[farm.Entry] = []
     if not args.no_array:
         entries += [{"id": f"array {i}", "case": of.shortened(x)} for i, x in enumerate(made(array, args))]

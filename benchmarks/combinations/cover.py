@@ -83,6 +83,7 @@ class Array:
         accepts: whether a case is legal.
         factors: the fields and their values.
         needs: what a value needs of other fields.
+        hard: attempts before a pair is listed as one that no case has.
 
     Attributes:
         cases: so far.
@@ -94,6 +95,7 @@ class Array:
     accepts: Callable[[Case], bool] = legal
     factors: Mapping[str, tuple[Value, ...]] = field(default_factory=lambda: FACTORS)
     needs: Needs = needs
+    hard: int = HARD_ATTEMPTS
     cases: list[dict[str, Value]] = field(default_factory=list)
     impossible: list[Pair] = field(default_factory=list)
     asked: int = 0
@@ -168,9 +170,7 @@ class Array:
                 if not len(open_):
                     return None
             i, j = open_[self._rng.randrange(len(open_))]
-            start = self._start(
-                dict(self._values[x] for x in (i, j)), HARD_ATTEMPTS if hard else ATTEMPTS, hard
-            )
+            start = self._start(dict(self._values[x] for x in (i, j)), self.hard if hard else ATTEMPTS, hard)
             if start is not None:
                 case = self._grown(start)
                 self.count(case)

@@ -49,7 +49,7 @@ PLAIN: dict[str, tuple[Value, ...]] = {
 }
 # of the spec, read as `factors.READ`
 READ: dict[str, tuple[Value, ...]] = {
-    "tile": (AUTO, "64x64x64", "128x64x64", "192x64x64", "64x128x64", "16x64x64", "256x64x64", "64x64x128",
+    "tile": (AUTO, "64x64x64", "128x64x64", "192x64x64", "64x128x64", "16x64x64", "256x64x64", "64x64x32", "64x64x128",
              "128x64x128", "192x88x128", "64x256x64"),
     "cluster": (AUTO, "1x1", "2x1", "1x2", "2x2"),
     "raster": (AUTO, "m1", "n3"),

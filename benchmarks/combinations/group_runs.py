@@ -61,8 +61,8 @@ class Call:
         return self.shaped("a"), self.shaped("b"), self.groups, named, out
 
 
-def prepared(case: Case, arena: Arena) -> Call:
-    """A case's tensors, drawn; outputs are poison.
+def prepared(case: Case, arena: Arena, filled: bool = True) -> Call:
+    """A case's tensors, drawn; outputs are poison, as all is where it is not `filled`.
 
     Raises:
         GemmError, Meaningless: the case declares nothing.
@@ -78,6 +78,8 @@ def prepared(case: Case, arena: Arena) -> Call:
             placed[name] = placed["c"]
             continue
         placed[name] = arena.place(operand)
+        if not filled:
+            continue
         if name.startswith("scale_"):
             view = placed[name].view
             view.copy_(torch.rand(view.shape, generator=draw, device=view.device) + 0.5)
@@ -104,8 +106,8 @@ def prepared(case: Case, arena: Arena) -> Call:
 def legal(case: Case) -> bool:
     """Whether the planner accepts a case."""
     try:
-        call = prepared(case, Arena("cpu"))
-        call.gemm.plan(*call.given()[:4])
+        call = prepared(case, Arena("cpu"), filled=False)
+        call.gemm.plan(*call.given())
     except (Meaningless, GemmError):
         return False
     return True
@@ -133,7 +135,7 @@ def compare(call: Call, result: Any, read: dict[str, torch.Tensor], before: dict
         Wrong: naming output, group and element.
     """
     found, kind = finished(result), call.get("kind")
-    config: Any = call.gemm.plan(*call.given()[:4]).config
+    config: Any = call.gemm.plan(*call.given()).config
     a, b, _, named, _ = call.given()
     named |= read
     if call.groups.rows is not None:
@@ -246,7 +248,7 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
     """
     told("compiling")
     call, cuda = prepared(case, arena), arena.device == "cuda"
-    for step in call.gemm.plan(*call.given()[:4]).steps if cuda else ():
+    for step in call.gemm.plan(*call.given()).steps if cuda else ():
         kernel_cache.artifact(step.config)
     settle = torch.cuda.synchronize if cuda else lambda: None
     settle()

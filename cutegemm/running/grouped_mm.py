@@ -148,13 +148,13 @@ class GroupedGemm:
 
         return Emulated(kind, whole=how.tail or how.form == "depth")
 
-    def plan(self, a: Any, b: Any, groups: Groups, named: dict[str, Any]) -> KernelPlan:
+    def plan(self, a: Any, b: Any, groups: Groups, named: dict[str, Any], out: Any = None) -> KernelPlan:
         """The plan of a call with the arguments of `run`; for CPU tensors that of an H200.
 
         Raises:
             InputError, PlanError: as for `run`.
         """
-        given, _, scalars = self.signature.bind(a, b, named, None)
+        given, _, scalars = self.signature.bind(a, b, named, out)
         how = groups.how(a, b)
         order = ordered(self.signature.order(scalars), how)
         told = (groups.ends,) if groups.rows is None else (groups.ends, groups.rows)

@@ -8,6 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import cutegemm
+from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
 from cutegemm.running.numerics.group_reference import bounds
 from tests.support.numerics import assert_close
@@ -150,6 +151,31 @@ def test_rows_are_gathered_weighed_and_added_where_they_go():
     told.backward(above.double())
     for x, y in zip(ours, wanted, strict=True):
         torch.testing.assert_close(x.grad.double(), y.grad, rtol=2e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "with c", "with a bias", "an epilogue", "with out"])
+def test_rows_are_weighed_before_they_are_rounded(kind, scattered):
+    """By the epilogue, in fp32, whatever else the call reads; sums of rows are rounded once."""
+    a, b = torch.randn(6, 24).to(BF16), torch.randn(3, 24, 40).to(BF16)
+    offs, weight, c = torch.tensor([2, 2, 6]), torch.rand(6), torch.randn(6, 40).to(BF16)
+    bias, out = torch.randn(3, 40), torch.empty(6, 40).to(BF16)
+    more = {
+        "plain": {"alpha": 0.3}, "with c": {"c": c, "beta": 0.7}, "with a bias": {"bias": bias},
+        "an epilogue": {"epilogue": epi.bias_act("relu"), "bias": bias}, "with out": {"out": out},
+    }[kind]  # fmt: skip
+    told = torch.cat([a[:2].double() @ b[0].double(), a[2:].double() @ b[2].double()])
+    told *= more.get("alpha", 1.0)
+    told += more.get("beta", 0.0) * c.double()
+    if "bias" in more:
+        told += bias.double()[[0, 0, 2, 2, 2, 2]]
+    told = (told.relu() if kind == "an epilogue" else told) * weight.double()[:, None]
+    if scattered:
+        more["scatter"] = torch.tensor([1, 1, 0, 3, 2, 0])
+        told = torch.zeros_like(told).index_add_(0, more["scatter"], told)
+    found = cutegemm.grouped_mm(a, b, offs, weight=weight, **more, fallback="reference")
+    assert found.dtype is BF16 and (kind != "with out" or found is out)
+    torch.testing.assert_close(found.double(), told, rtol=2**-8, atol=1e-5)
 
 
 def test_rows_of_the_wrong_kind(monkeypatch):

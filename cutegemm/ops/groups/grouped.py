@@ -12,13 +12,13 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
-from cutegemm.ops.dispatch import direct
+from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.entry_points import matmul, server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.groups.group_call import SHORTS, Asked, Call, program_of, run, short_key
 from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
 from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of
-from cutegemm.ops.groups.routing import gathered, scattered
+from cutegemm.ops.groups.routing import ROW_WEIGHT, check_weight, gathered, scattered, weighed
 from cutegemm.ops.products import BACKENDS, is_compiling
 from cutegemm.planning.grouped import INDEXED_LOAD
 from cutegemm.planning.kernel_plan import KernelPlan
@@ -82,8 +82,9 @@ def grouped_mm(
         rows: (R,) indices: the rows of `a` that are multiplied, in groups; D has R. One outside reads zeros.
         scatter: (R,) indices: where in D, which has as many rows as `out`, or R, each result is added, in fp32 and in
             order; one outside is dropped.
-        weight: (R,): what each result is multiplied by. Rows, scatter and weight are of groups of rows. Scatter and
-            weight are launches of torch's after the product. The kernel itself gathers the rows where operands are
+        weight: (R,): what each result is multiplied by. Rows, scatter and weight are of groups of rows. The kernel
+            weighs rows of 16 bits where no gradient is recorded and nothing is compiled; else torch does after it, as
+            it scatters. The kernel itself gathers the rows where operands are
             16-bit and 16-byte aligned, `a` is K-major, no gradient is recorded and nothing is compiled; elsewhere torch
             copies them before. A spec with a_load="cp_async" asks for the first under any alignment that it serves,
             one with another a_load for the second.
@@ -208,10 +209,47 @@ def _routed(scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest: dict[str,
     name = "rows" if rest["rows"] is not None else "scatter" if scatter is not None else "weight"
     _check_of_rows(name, a, b)
     dtype = rest["out_dtype"] or (a.dtype if out is None else out.dtype)
+    fused = None if weight is None else _weighed(scatter, weight, a, b, rest)
+    if fused is not None:
+        weight, rest = None, fused
+        if scatter is None:
+            return grouped_mm(a, b, out=out, **rest)
     found = grouped_mm(a, b, **rest)
     if not isinstance(found, Tensor):
         raise InputError("takes an epilogue that gives d alone", field=name)
     return scattered(found, scatter, weight, out, dtype)
+
+
+def _weighed(scatter: Any, weight: Any, a: Tensor, b: Tensor, rest: dict[str, Any]) -> dict[str, Any] | None:
+    """The call whose epilogue weighs each row, in fp32 and before D is rounded; None where torch has to know of it.
+
+    What is added up afterwards is not rounded before.
+
+    Raises:
+        InputError: `weight` is none for each row.
+    """
+    rows, spec, graph = rest["rows"], rest["spec"], rest["epilogue"]
+    if rows is not None:
+        check_index("rows", rows, a.shape[0], a)
+    check_weight(weight, (a if rows is None else rows).shape[0], a)
+    tensors = [x for x in (a, b, weight, *rest.values()) if isinstance(x, Tensor)]
+    if is_compiling() or recording(*tensors) or not direct(*tensors) or a.element_size() == 1:
+        return None
+    if isinstance(spec, GemmSpec) and spec.epilogue != AUTO:
+        return None
+    c, beta, alpha, more = rest["c"], rest["beta"], rest["alpha"], {ROW_WEIGHT: weight.float()}
+    if graph is None:
+        if c is None and beta:
+            return None
+        with_c = c is not None and beta != 0
+        graph = PLAIN[with_c, rest["bias"] is not None]
+        # a number that is not the default, which an epilogue would not be given
+        more |= {"alpha": 1 if alpha == 1.0 else alpha}
+        more |= {"beta": 1.0 if beta is None else beta} if with_c else {"c": None, "beta": None}
+    changed = weighed(graph) if isinstance(graph, Graph) else None
+    if scatter is not None:
+        more["out_dtype"] = torch.float32
+    return None if changed is None else rest | more | {"epilogue": changed}
 
 
 def _gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:

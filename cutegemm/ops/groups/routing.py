@@ -6,15 +6,21 @@ An index outside the tensor reads zeros and writes nothing. Whatever is added up
 
 from __future__ import annotations
 
+import dataclasses
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.running.groups import check_index, inside
 from cutegemm.running.numerics import group_reference
+
+# under which an epilogue reads the weights of its rows
+ROW_WEIGHT = "row_weight"
 
 
 def gathered(a: Tensor, rows: Any) -> Tensor:
@@ -41,10 +47,7 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
         InputError: an argument breaks a rule.
     """
     if weight is not None:
-        check_tensor("weight", weight)
-        if tuple(weight.shape) != (y.shape[0],) or weight.device != y.device:
-            rule = f"must be ({y.shape[0]},) on {y.device}: a weight for each row"
-            raise field_error(InputError, "weight", tuple(weight.shape), rule)
+        check_weight(weight, y.shape[0], y)
         y = y.float() * weight.float()[:, None]
     if scatter is None:
         return y.to(dtype) if out is None else out.copy_(y)
@@ -58,4 +61,30 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
     return sums.to(dtype) if out is None else out.copy_(sums)
 
 
-__all__ = ["gathered", "scattered"]
+def check_weight(weight: Any, count: int, like: Tensor) -> None:
+    """Refuse what is no weight for each of so many rows on a tensor's device.
+
+    Raises:
+        InputError: it is none.
+    """
+    check_tensor("weight", weight)
+    if tuple(weight.shape) != (count,) or weight.device != like.device:
+        rule = f"must be ({count},) on {like.device}: a weight for each row"
+        raise field_error(InputError, "weight", tuple(weight.shape), rule)
+
+
+@lru_cache(64)
+def weighed(graph: Graph) -> Graph | None:
+    """The epilogue whose D is times a column, `ROW_WEIGHT`; None of one that gives something else or more."""
+    if (
+        len(graph.outputs) != 1
+        or graph.outputs[0].name != "d"
+        or ROW_WEIGHT in {**graph.tensors, **graph.numbers}
+    ):
+        return None
+    (found,), count = graph.outputs, len(graph.nodes)
+    nodes = (*graph.nodes, Node("col", value=ROW_WEIGHT), Node("mul", (found.node, count)))
+    return dataclasses.replace(graph, nodes=nodes, outputs=(dataclasses.replace(found, node=count + 1),))
+
+
+__all__ = ["ROW_WEIGHT", "check_weight", "gathered", "scattered", "weighed"]
