@@ -22,6 +22,8 @@ from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished
 
+# indices of rows outside of any matrix, and one row twice; groups have at least as many rows
+STRANGE = (-1, TOKENS, -(2**31), 2**31 - 1, 5)
 TYPES = {"int32": torch.int32, "int64": torch.int64}
 
 
@@ -95,9 +97,8 @@ def prepared(case: Case, arena: Arena, filled: bool = True) -> Call:
     rows = None
     if value_of(case, "gather") != "none":
         rows = torch.randint(0, TOKENS, (made.extent,), generator=torch.Generator().manual_seed(2))
-        rows[:: max(1, made.extent // 4)] = torch.tensor([-1, TOKENS, -(2**31), 2**31 - 1, 5, 5])[
-            : len(rows[:: max(1, made.extent // 4)])
-        ]
+        every = max(1, made.extent // len(STRANGE))
+        rows[: every * len(STRANGE) : every] = torch.tensor(STRANGE)
         rows = rows.to(TYPES[value_of(case, "gather")]).to(arena.device)
     groups = Groups(**{told: ends}, rows=rows, tail=value_of(case, "tail"))
     return Call(made, gemm, placed, numbers, groups)

@@ -6,6 +6,7 @@ import torch
 
 import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
+from cutegemm.compiling.resources import SpillWarning
 from cutegemm.errors import InputError, PlanError
 from cutegemm.ops.groups import group_call, grouped
 from tests.support.groups import ENDS, GPU_SHAPES, SMALL, SWAPPED, OnGpu, drawn
@@ -74,6 +75,18 @@ def test_rows_begin_at_any_word(offset, pitch):
     assert not emulator.run(Gathered(fields=SMALL), a, b, told, rows, d, options=RACES).findings
     wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference")
     torch.testing.assert_close(d, wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_a_thread_copies_more_chunks_than_a_word_has_bits():
+    """256 rows of 64 elements in words of 4 bytes are 64 chunks a thread: which of their rows exist, two words say."""
+    a = drawn(TOKENS, 98)[:, 2:72]
+    b, told, rows = drawn(2, 70, 72), torch.tensor([7, 200]), indices()
+    d, fields = torch.empty(ROWS, 72).bfloat16(), {**SMALL, "tile": Tile(256, 64, 64)}
+    with pytest.warns(SpillWarning):
+        run = emulator.run(Gathered(fields=fields), a, b, told, rows, d, options=RACES)
+    wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference")
+    torch.testing.assert_close(d, wanted, rtol=1e-2, atol=1e-2)
+    assert not run.findings
 
 
 def test_what_the_planner_leaves_open():

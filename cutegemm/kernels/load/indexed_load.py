@@ -22,6 +22,7 @@ from cutegemm.kernels.schedule.work import Corner
 from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
 PERIOD_LINES = 8  # after which a swizzle repeats
+BITS = 31  # of a word that says which rows exist, without its sign
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class IndexedLoad:
 
     lines: Lines
     indices: RowIndices
-    # (2,) Int32: the first row of the tile that `rows` is of, -1 at first; a bit for each chunk whose row exists
+    # (1 + STEPS / BITS,) Int32: the first row of the tile that `rows` is of, -1 at first; a bit a row that exists
     held: cute.Tensor
     # (STEPS,) Int64: where this thread's chunks' rows begin, bytes
     rows: cute.Tensor
@@ -38,9 +39,10 @@ class IndexedLoad:
     @staticmethod
     def create(lines: Lines, indices: RowIndices) -> IndexedLoad:
         """A load that holds no rows yet."""
-        held = cute.make_rmem_tensor(2, cutlass.Int32)
+        steps = lines.steps(lines.chunks)
+        held = cute.make_rmem_tensor(1 + -(-steps // BITS), cutlass.Int32)
         held.fill(-1)
-        rows = cute.make_rmem_tensor(lines.steps(lines.chunks), cutlass.Int64)
+        rows = cute.make_rmem_tensor(steps, cutlass.Int64)
         rows.fill(0)
         return IndexedLoad(lines, indices, held, rows)
 
@@ -68,7 +70,7 @@ class IndexedLoad:
                 count = cutlass.max(cutlass.min(left - element, lines.each), 0)
                 # an address inside the row even if nothing is read
                 inside = cutlass.select_(count > 0, inside, cutlass.Int32(0))
-            exists = (self.held[1] & (1 << step)) != 0
+            exists = (self.held[1 + step // BITS] & (1 << step % BITS)) != 0
             used = cutlass.select_(exists, count * lines.size, cutlass.Int32(0))
             address = self.rows[step] + cutlass.Int64(inside) * lines.size
             # whole stages keep the swizzle's period
@@ -98,13 +100,15 @@ class IndexedLoad:
         """Hold the addresses of the rows of the tile whose first one is the `first`-th that an index names."""
         lines = self.lines
         last = lines.extents()[0] - 1 - first
-        base, named = lines.source(0, 0, batch), cutlass.Int32(0)
+        base, held = lines.source(0, 0, batch), self.held
+        held.fill(0)
         for step in cutlass.range_constexpr(lines.steps(lines.chunks)):
             line, _, _ = lines.chunk(thread, lines.chunks, step)
             row, exists = self.indices.row(first + cutlass.min(line, last))
             self.rows[step] = base + cutlass.Int64(row) * lines.pitch
-            named |= cutlass.select_(exists & cutlass.Boolean(line <= last), cutlass.Int32(1 << step), 0)
-        self.held[0], self.held[1] = first, named
+            bit = cutlass.select_(exists & cutlass.Boolean(line <= last), cutlass.Int32(1 << step % BITS), 0)
+            held[1 + step // BITS] = held[1 + step // BITS] | bit
+        held[0] = first
 
     def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
         """Do nothing: the copies write the stage themselves."""
