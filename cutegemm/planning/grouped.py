@@ -102,10 +102,10 @@ def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
 
 def _weights(spec: GemmSpec, problem: Problem, form: str) -> set[str]:
     """The operands and inputs that the average problem has as they are."""
-    if form == "masked":
-        return set()
-    if form == "depth":
-        return {name for name, _ in (*problem.inputs, *problem.outputs)}
+    others = {name for name, _ in (*problem.inputs, *problem.outputs)}
+    if form != "rows":
+        # masked groups are the batches that were planned
+        return others if form == "depth" else {"a", "b", *others}
     kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
     return {"b", *(name for name, kind in kinds.items() if kind in ("row", "blocks_n"))}
 

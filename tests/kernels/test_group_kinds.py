@@ -147,6 +147,20 @@ def test_few_rows_along_k_take_stages_half_as_deep():
     assert depth(drawn(256, 2048), drawn(512, 2048).T, 16) == 64
 
 
+def test_masked_pairs_of_columns_that_alternate_lie_anyhow():
+    """Threads load gates and linear parts as two matrices, of an unaligned B of each batch too."""
+    graph, (a, b, counts) = (
+        epi.swiglu("interleaved"),
+        (drawn(2, 70, 64), drawn(2, 96, 65), torch.tensor([70, 33])),
+    )
+    b, d = b[..., :64].mT, torch.empty(2, 70, 48).bfloat16()
+    spec = GemmSpec(sms=2, swap=False)
+    assert not emulator.run(Groups(spec, "counts", epilogue=graph), a, b, counts, d, options=RACES).findings
+    told = cutegemm.matmul(a, b, epilogue=graph, fallback="reference")
+    for group, count in enumerate(counts.tolist()):
+        torch.testing.assert_close(d[group, :count], told[group, :count], rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("schedule", ["pingpong", "cooperative"])
 def test_stages_half_as_deep_end_with_their_groups(schedule):
     """Groups that end in a stage's first half, in its second, and with it."""
