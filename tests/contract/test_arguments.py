@@ -97,6 +97,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
                 "evict_first": ("a", "x", [], ("c",), (["a"],), None),
                 "batch_invariant": (1, "x", None),
                 **dict.fromkeys(("scale_a", "scale_b"), ("x", 3, None, ("block", 1), ["block", 1, "k"], THING)),
+                **dict.fromkeys(("zero_point_a", "zero_point_b"), ("x", 3, None, ["row"], ("block", 1, 128), THING)),
                 "promote": (0, -128, 100, 1.5, True, "x", (128,)),
                 "tile": ("x", 3, (64,), None, [64, 64, "k"]),
                 "cluster": ("x", 3, (3, 1), (1,), None, (1.0, 2)),

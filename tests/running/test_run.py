@@ -311,7 +311,11 @@ BANNED = {
 
 # what `matmul` and `linear` do where there is no Hopper GPU
 # the fallback, and `quantize`, which makes operands and multiplies nothing
-BY_TORCH = (Path("ops", "fallback.py"), Path("ops", "quantized", "quantize.py"))
+BY_TORCH = (
+    Path("ops", "fallback.py"),
+    Path("ops", "quantized", "quantize.py"),
+    Path("ops", "quantized", "kernel.py"),
+)
 
 
 def test_only_the_reference_multiplies():
