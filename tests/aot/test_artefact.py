@@ -69,6 +69,7 @@ def saved(tmp_path_factory):
     return found
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", CASES)
 def test_it_gives_the_bits_of_the_kernels_it_was_saved_from(saved, name):
     """A loaded artefact, run in the emulator, equals the Gemm that was saved, bit for bit, on other tensors too."""
@@ -151,6 +152,7 @@ def test_the_emulator_is_told_which_launches_begin_early(saved, monkeypatch):
     assert [x.pdl for x in told[0]] == want and any(want)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_unaligned_addresses_are_served_by_a_relayout(tmp_path, side):
     """An unaligned load from any address is refused with what serves; a relayout serves every address."""

@@ -14,6 +14,7 @@ from tests.support.emulator_fixtures import FIXTURES, recorded
 RECORDED, STEPS = recorded("gemm.npz"), kept(FIXTURES / "kernels.json.xz")
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compute_the_hardwares_bits(name):
     """D = 1.5 A B + 0.5 C of every family, SIMT and tensor core; late completion gives the same bits."""

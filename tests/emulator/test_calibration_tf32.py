@@ -15,6 +15,7 @@ from tests.support.emulator_fixtures import recorded
 RECORDED = recorded("tf32.npz")
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("name", CASES)
 def test_fp32_on_the_tensor_cores_has_the_hardwares_bits(name):
     """Long sums, exponents that differ widely, infinities and NaN, promoted partial sums, parts of elements."""

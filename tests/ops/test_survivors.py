@@ -46,6 +46,7 @@ def modules(fallback, r):
         model.to(x.device)(x.requires_grad_()).sum().backward()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("backend", ["reference", pytest.param("error", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("calls", [functions, modules])
 def test_nothing_survives_the_calls_of_new_kinds(calls, backend, monkeypatch):
