@@ -183,12 +183,20 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def partial_sets(self) -> Number:
-        """Sets of partial sums: with two, a block of K is multiplied while the one before is scaled."""
-        if not self.epilogue.scales:
-            return int(bool(self.promote))
+        """Sets of partial sums: with two, a stage is multiplied while the sums of the one before are promoted."""
+        if not self.promote:
+            return 0
         room = 3 * self.tile_values + self.scale_values <= most_accumulators(self)
         # both sets are of a whole tile; a stage is read while the next is multiplied
-        return where(room & (self.wgmma_rows == 1) & (self.stages > 1), 2, 1)
+        two = room & (self.wgmma_rows == 1) & (self.stages > 1)
+        if not self.epilogue.scales:
+            # several warpgroups hide each other's promotions
+            alone = (self.team == 1) & (self.promote == self.tile[2]) & (self.instruction.parts == 1)
+            two = two & alone & (self.grouped != "k")
+        elif self.column_scales:
+            # a scale for each column is read before the WGMMAs; several warpgroups issue in turn (`shared.staggers`)
+            two = two & (self.team == 1)
+        return where(two, 2, 1)
 
     @property
     def scale_values(self) -> Number:

@@ -175,14 +175,17 @@ def test_batches_have_scales_of_their_own_or_share_them():
         ((ROWS, SQUARES), {"tile": Tile(128, 192, 128)}, 1),
         ((ROWS, SQUARES), {"tile": Tile(256, 64, 128)}, 1),
         ((ROWS, ROWS), {"tile": Tile(128, 128, 128)}, 1),
-        ((ROWS, ROWS), {"tile": Tile(128, 64, 128)}, 2),
+        ((ROWS, ROWS), {"tile": Tile(128, 64, 128)}, 1),
+        ((ROWS, ROWS), {"tile": Tile(64, 64, 128), "consumers": 1}, 2),
     ],
 )
 def test_two_sets_of_partial_sums_where_registers_hold_them(kinds, fields, sets):
-    """Beside the sums and a stage's scales; a stage is read while the next is multiplied, so there are two."""
-    spec = GemmSpec(
-        scale_a=kinds[0], scale_b=kinds[1], consumers=2, swap=False, schedule="cooperative", **fields
-    )
+    """Beside the sums and a stage's scales; a stage is read while the next is multiplied, so there are two.
+
+    Warpgroups that share a tile with a scale for each column have one set, and issue in turn.
+    """
+    fields = {"consumers": 2, **fields}
+    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], swap=False, schedule="cooperative", **fields)
     config = plan(spec, problem(512, 512, 512, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
     held = config.tile_values * (1 + sets) + config.scale_values
     assert config.partial_sets == sets and config.held_values == held

@@ -18,6 +18,8 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import llvm
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, scale_places
@@ -133,13 +135,16 @@ class BlockScales:
         return [rX[i] for i in range(size)]
 
     def add(self, acc: cute.Tensor, part: cute.Tensor, row: int, found: dict) -> None:
-        """Add a thread's partial sums of its row-th wgmma, times the scales `found`, to its accumulators.
+        """Add a thread's partial sums of its row-th wgmma, times any scales `found`, to its accumulators.
 
         Args:
             acc, part: ((2, 2, BLK_N / 8), MMA_M, MMA_N), and one row of the same.
         """
         sums, known = acc[None, row, None], {}
         for value in range(cute.size(part)):
+            if not self.config.epilogue.scales:
+                sums[value] = _add_in_place(part[value], sums[value])
+                continue
             # as the fragment has them: two columns, two rows, groups of eight columns
             place = value // 2 % 2, value // 4 * 2 + value % 2
             which = tuple((x, self._index(x, *place)) for x in self.config.epilogue.scales)
@@ -153,6 +158,24 @@ class BlockScales:
         if scale.axis == "m":
             return row if scale.extent == 1 else 0
         return column if scale.extent == 1 else column // 2 * GROUP // self.config.scale_step(scale)
+
+
+def _add_in_place(part: Any, total: Any) -> Any:
+    """part + total in fp32, where it stands among the WGMMAs.
+
+    The compiler would move a plain addition behind the instruction that writes the partial sums again, and copy those
+    while WGMMA may still write them.
+    """
+    added = llvm.inline_asm(
+        ir.F32Type.get(),
+        [cutlass.Float32(part).ir_value(), cutlass.Float32(total).ir_value()],
+        "add.f32 $0, $1, $2;",
+        "=f,f,f",
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+    return cutlass.Float32(added)
 
 
 def _ordered(scale: BlockScale, entry: Any) -> Any:

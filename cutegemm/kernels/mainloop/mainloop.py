@@ -101,7 +101,9 @@ class Mainloop:
         """As `multiply`, over at least one k tile."""
         work = asked[1]
         last = (work.k_tiles - 1, work.rest)
-        if cutlass.const_expr(len(self.scales.tensors) > 0):
+        if cutlass.const_expr(self.scales.config.partial_sets == 2):
+            position = self._alternating(acc, position, asked, follows)
+        elif cutlass.const_expr(len(self.scales.tensors) > 0):
             position = self._scaled(acc, position, asked, follows)
         elif cutlass.const_expr(self.every > 0):
             position = self._promoted(mma, acc, position, work.k_tiles, follows, last)
@@ -114,12 +116,9 @@ class Mainloop:
         """As `multiply`: WGMMA adds up a stage, then the threads add its sums times their scales to theirs."""
         role, work = asked
         acc.fill(0.0)
-        if cutlass.const_expr(self.scales.config.partial_sets == 1):
-            for k in cutlass.range(work.k_tiles, unroll=1):
-                more = cutlass.Boolean(follows) & cutlass.Boolean(k == work.k_tiles - 1)
-                position = self._scaled_stage(acc, position, role, more)
-        else:
-            position = self._scaled_by_turns(acc, position, asked, follows)
+        for k in cutlass.range(work.k_tiles, unroll=1):
+            more = cutlass.Boolean(follows) & cutlass.Boolean(k == work.k_tiles - 1)
+            position = self._scaled_stage(acc, position, role, more)
         return position
 
     def _partial(self, acc: cute.Tensor) -> cute.Tensor:
@@ -152,29 +151,31 @@ class Mainloop:
         return advance(stage, phase, self.pipeline.stages)
 
     @cute.jit
-    def _scaled_by_turns(
-        self, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any
-    ) -> Any:
-        """As `_scaled` with two sets of partial sums: WGMMA fills one while the threads scale the other."""
+    def _alternating(self, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any) -> Any:
+        """As `multiply`, promoting every stage, with two sets of partial sums.
+
+        WGMMA fills one set while the threads add the other to their accumulators, times its scales if there are any.
+        """
         role, work = asked
+        acc.fill(0.0)
         parts, stage = (self._partial(acc), self._partial(acc)), position[0]
         self.pipeline.wait_full(*position)
         self._issue(parts[0], 0, stage)
         position = advance(*position, self.pipeline.stages)
         for _ in cutlass.range((work.k_tiles - 1) // 2, unroll=1):
             for turn in cutlass.range_constexpr(2):
-                stage, position = self._scale_between(acc, parts, turn, role, stage, position)
+                stage, position = self._add_between(acc, parts, turn, role, stage, position)
         if work.k_tiles % 2 == 0:
-            stage, position = self._scale_between(acc, parts, 0, role, stage, position)
+            stage, position = self._add_between(acc, parts, 0, role, stage, position)
             self.turns.hand_over(follows)
-            self._scale(acc, parts[1], role, stage)
+            self._add_last(acc, parts[1], role, stage)
         else:
             self.turns.hand_over(follows)
-            self._scale(acc, parts[0], role, stage)
+            self._add_last(acc, parts[0], role, stage)
         return position
 
     @cute.jit
-    def _scale_between(
+    def _add_between(
         self,
         acc: cute.Tensor,
         parts: cutlass.Constexpr,
@@ -183,26 +184,28 @@ class Mainloop:
         before: Any,
         position: Any,
     ) -> Any:
-        """Scale the sums of the stage before between the halves of the next one's WGMMAs.
+        """Add the sums of the stage before between the halves of the next one's WGMMAs.
 
-        A warp can issue few WGMMAs ahead: behind all of them it would scale only while the last one runs.
+        A warp can issue few WGMMAs ahead. After all of them it would add only while the last one runs.
         """
-        found, stage, half = (
+        # reads that are under way would hold back the fence of the WGMMAs
+        found, stage, blocks = (
             self.scales.read(role, before, 0),
             position[0],
-            cute.size(self.fragments.a, mode=[2]) // 2,
+            cute.size(self.fragments.a, mode=[2]),
         )
+        half = blocks // 2
         self.pipeline.wait_full(*position)
         self._issue(parts[1 - turn], 0, stage, (0, half))
         warpgroup.wait_group(1)
         self._release(before)
         self.scales.add(acc, parts[turn], 0, found)
-        self._issue(parts[1 - turn], 0, stage, (half, 2 * half))
+        self._issue(parts[1 - turn], 0, stage, (half, blocks))
         return stage, advance(*position, self.pipeline.stages)
 
     @cute.jit
-    def _scale(self, acc: cute.Tensor, part: cute.Tensor, role: cutlass.Constexpr, stage: Any) -> None:
-        """Wait for the last stage's WGMMAs, release it and scale its sums."""
+    def _add_last(self, acc: cute.Tensor, part: cute.Tensor, role: cutlass.Constexpr, stage: Any) -> None:
+        """Wait for the last stage's WGMMAs, release it and add its sums."""
         found = self.scales.read(role, stage, 0)
         warpgroup.wait_group(0)
         self._release(stage)
@@ -227,8 +230,9 @@ class Mainloop:
 
     @cute.jit
     def _release(self, stage: Any) -> None:
-        """Release a stage whose scales every lane has read: the lanes meet, for one of them arrives for all."""
-        cute.arch.sync_warp()
+        """Release a stage. One lane arrives for all, so first every lane must have read its scales."""
+        if cutlass.const_expr(len(self.scales.tensors) > 0):
+            cute.arch.sync_warp()
         self.pipeline.release(stage)
 
     @cute.jit
