@@ -31,6 +31,7 @@ class Instruction:
         majors: how shared memory may hold tiles of A and B: contiguous along K ("k"), and along M or N ("mn").
         fraction: bits that it keeps below the greatest of the numbers that it adds, and of its sums.
         promote: elements of K after which partial sums are added to others in fp32, because of those bits; 0 is never.
+        coarse: the same for outputs that keep at most eight significant bits, whose own rounding is far larger.
         ignored: low bits of an operand's elements that it does not read; loads round to the others.
         parts: of each element, which a copy of the operand holds: `run` elements along K of one, then of the next.
         run: elements of K that a tile's depth is a multiple of where elements have parts.
@@ -43,6 +44,7 @@ class Instruction:
     majors: tuple[str, ...]
     fraction: int = 23
     promote: int = 0
+    coarse: int = 0
     ignored: int = 0
     parts: int = 1
     run: int = 1
@@ -64,9 +66,17 @@ class Instruction:
 
 EIGHTS = tuple(range(8, 257, 8))
 _HALF = Instruction(form="half", k=16, columns=EIGHTS, accumulator=DType.FP32, majors=("k", "mn"))
-# the bits are measured on an H200; four instructions between promotions leave an error near that of the operands
+# the bits are measured on an H200; four instructions between promotions leave an error near that of the operands, and
+# eight one of a tenth of what rounding to bf16 adds
 _EIGHT = Instruction(
-    form="fp8", k=32, columns=EIGHTS, accumulator=DType.FP32, majors=("k",), fraction=13, promote=128
+    form="fp8",
+    k=32,
+    columns=EIGHTS,
+    accumulator=DType.FP32,
+    majors=("k",),
+    fraction=13,
+    promote=128,
+    coarse=256,
 )
 _FP8 = (DType.FP8_E4M3, DType.FP8_E5M2)
 _WHOLE = Instruction(
@@ -80,7 +90,7 @@ _WHOLE = Instruction(
 _BYTES = (DType.INT8, DType.UINT8)
 _TF32 = Instruction(form="tf32", k=8, columns=EIGHTS, accumulator=DType.FP32, majors=("k",), ignored=13)
 # tensor cores truncate sums, so that long ones are promoted; both parts of a run fill one row of the 128-byte swizzle
-_PARTS = dataclasses.replace(_TF32, ignored=0, parts=2, run=16, promote=32)
+_PARTS = dataclasses.replace(_TF32, ignored=0, parts=2, run=16, promote=32, coarse=32)
 
 INSTRUCTIONS: dict[tuple[DType, DType, str], Instruction] = {
     (DType.FP16, DType.FP16, EXACT): _HALF,

@@ -8,19 +8,22 @@ define the meaning of given fields. `kinds` and `tiles` enumerate what a spec al
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cutegemm.arch.instructions import Instruction, instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.config.invariants.tiles import rows_step
+from cutegemm.config.parts import OutputConfig
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
+# types of outputs with at most eight significant bits
+COARSE = (DType.BF16, DType.FP8_E4M3, DType.FP8_E5M2)
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
 # rows plus columns of a tile up to which threads load stages of twice that depth
@@ -135,11 +138,15 @@ def multiplied(spec: GemmSpec, a: DType, b: DType) -> Instruction:
     return instruction(a, b, spec.arithmetic)
 
 
-def promotion(spec: GemmSpec, a: DType, b: DType, epilogue: Graph) -> int:
-    """Elements of K between promotions: as given, or as instruction and scales need; 0 is never."""
+def promotion(spec: GemmSpec, a: DType, b: DType, outputs: Sequence[OutputConfig], epilogue: Graph) -> int:
+    """Elements of K between promotions: as given, or as instruction, scales and outputs need; 0 is never."""
     if epilogue.scales:
         return K_BLOCK
-    return multiplied(spec, a, b).promote if spec.promote == AUTO else int(spec.promote or 0)
+    if spec.promote != AUTO:
+        return int(spec.promote or 0)
+    multiply = multiplied(spec, a, b)
+    rounded = not epilogue.reductions and all(x.dtype in COARSE for x in outputs)
+    return multiply.coarse if rounded else multiply.promote
 
 
 def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:

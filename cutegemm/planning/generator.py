@@ -132,7 +132,7 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     widths = (columns,) if columns else multiply.columns
     size = max(x.dtype.bytes for x in kind.operands) * multiply.parts
     depths = tuple(x // size for x in DEPTHS)
-    promoted = promotion(spec, *types, kind.epilogue)
+    promoted = promotion(spec, *types, kind.outputs, kind.epilogue)
     usual = (SHALLOW,) if kind.shallow else depths
     if kind.epilogue.scales:
         usual = (promoted,)

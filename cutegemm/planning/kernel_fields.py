@@ -184,7 +184,7 @@ def outlined(
         "split_reduction": "workspace" if streamed else reduction,
         "cluster_splits": depth,
         "arithmetic": spec.arithmetic,
-        "promote": promotion(spec, a.dtype, b.dtype, of.epilogue),
+        "promote": promotion(spec, a.dtype, b.dtype, of.outputs, of.epilogue),
         "epilogue": of.epilogue,
     }
     return KernelDraft(**fields | more)

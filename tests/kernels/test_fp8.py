@@ -142,9 +142,44 @@ def test_pack_turns_operands_once():
 
 
 def test_stages_are_128_bytes_deep():
-    """Depth follows from bytes: a stage of 8-bit operands is 128 elements deep, promoted once each."""
+    """Depth follows from bytes: a stage of 8-bit operands of a large GEMM is 128 elements deep."""
     config = plan(GemmSpec(), problem(4096, 4096, 4096, dtype="fp8", majors="kk")).config
-    assert config.tile[2] == config.promote == 128 and {x.swizzle for x in config.operands} == {"128B"}
+    assert config.tile[2] == 128 and {x.swizzle for x in config.operands} == {"128B"}
+
+
+@pytest.mark.sliced(False)
+@pytest.mark.parametrize(
+    ("dtype", "promote"), [("bf16", 256), ("fp8_e4m3", 256), ("fp16", 128), ("fp32", 128)]
+)
+def test_coarse_outputs_are_promoted_half_as_often(dtype, promote):
+    """Eight significant bits hide the error of sums over 256 elements; a reduction in fp32 does not."""
+    kind = {"dtype": "fp8", "majors": "kk", "d_dtype": dtype}
+    assert plan(GemmSpec(d_dtype=dtype), problem(64, 64, 512, **kind)).config.promote == promote
+    reduced = library.row_max()
+    kind["epilogue"] = reduced
+    assert plan(GemmSpec(d_dtype=dtype, epilogue=reduced), problem(64, 64, 512, **kind)).config.promote == 128
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields"),
+    [
+        ((16, 70, 1000), {"tile": Tile(64, 32, 128)}),  # 8 stages
+        ((16, 64, 896), {"tile": Tile(64, 32, 128)}),  # 7 stages
+        ((64, 72, 128), {"tile": Tile(64, 64, 128), "schedule": "pingpong", "sms": 1}),  # one stage a tile
+        ((130, 72, 384), {"tile": Tile(64, 64, 128), "schedule": "pingpong", "sms": 1}),
+        ((64, 136, 640), {"tile": Tile(64, 64, 128), "split_k": 2}),
+        ((64, 136, 96), {"tile": Tile(64, 64, 32), "promote": 32}),  # one instruction a stage
+        ((64, 136, 300), {"tile": Tile(64, 32, 96), "promote": 96}),  # three
+    ],
+)
+def test_lone_warpgroups_promote_one_stage_while_they_multiply_the_next(shape, fields):
+    """Two sets of partial sums, of tiles that one warpgroup computes: any number of stages, races on."""
+    m, n, k = shape
+    a, b = drawn(m, k, E4M3, 21), drawn(n, k, E4M3, 22).T
+    spec = GemmSpec(**{"promote": 128, "swap": False, "d_dtype": "fp32", **fields})
+    assert plan(spec, problem(m, n, k, dtype="fp8", majors="kk", d_dtype="fp32")).config.partial_sets == 2
+    limit = bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": torch.float32}, promote=spec.promote)
+    assert limit["d"].complaint(emulated(spec, a, b)) is None
 
 
 @pytest.mark.sliced(False)

@@ -104,7 +104,7 @@ def bound(
     """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished).
 
     `approximate` is whether tanh, sigmoid and erf may come from tanh.approx, rather than from exp; `promote` as
-    `KernelConfig.promote`, None for what operands of these types have by default; `arithmetic` as its field; `origin`
+    `KernelConfig.promote`, None for the most that such operands have by default; `arithmetic` as its field; `origin`
     as of `reference.evaluate`.
     """
     how = _instruction(a, b, arithmetic)
@@ -171,7 +171,7 @@ def _accumulated(k: int, how: Instruction | None, promote: int | None, scaled: b
         # exact, then one rounding to fp32; a block's sum is multiplied by two scales and added
         return U * (3 + math.ceil(k / K_BLOCK)) if scaled else U
     if how is not None:
-        steps = min(k, (how.promote if promote is None else promote) or k) / how.k * len(how.products)
+        steps = min(k, (how.coarse if promote is None else promote) or k) / how.k * len(how.products)
         # of sums so long that single products lie below the bits that are kept, each loses half a unit on average
         each = 1.0 if steps <= NEAR_STEPS else how.k / 8
         added = float(2.0 ** (1 - how.fraction)) * (4 + steps * each)
