@@ -42,7 +42,7 @@ Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # configs of training problems, each timed beside the others of its problem
-FRESH = {"NVIDIA H200": [f"fresh{x}_h200.json" for x in ("", "_2", "_3", "_4", "_5")]}
+FRESH = {"NVIDIA H200": [f"fresh{x}_h200.json" for x in ("", "_2", "_3", "_4", "_5", "_6", "_7")]}
 # sweeps of single candidates and tuning, which count less a problem: they have fewer configs, of less different kinds
 OLDER = {
     "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],

@@ -42,7 +42,10 @@ from cutegemm.planning.ways import SHALLOW, Kind, Way
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
+# CTAs of a cluster beyond which tiles must be small: larger ones gain no more from sharing loads, and the unequal
+# processing clusters of a GPU leave SMs idle
+MOST_SHARED = 4
 # schedule, consumers and rows, which are whole instructions of each warpgroup
 TEAMS = (
     (COOPERATIVE, 1, 64),
@@ -141,9 +144,11 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     # an operand that threads load is not multicast
     clusters = (spec.plane,) if spec.plane else CLUSTERS[:1] if kind.by_threads else CLUSTERS
     for (schedule, count, m), n, k in itertools.product(teams, widths, (depth,) if depth else usual):
-        if k <= min(usual) or (m + n <= DEEP_EDGES and schedule != PINGPONG) or depth:
+        small = m + n <= DEEP_EDGES
+        if k <= min(usual) or (small and schedule != PINGPONG) or depth:
             for across, along in clusters:
-                yield m, n, k, across, along, schedule, count
+                if across * along <= MOST_SHARED or small or spec.plane:
+                    yield m, n, k, across, along, schedule, count
 
 
 def _drafted(kind: Kind, columns: Integers) -> KernelDraft:
@@ -209,7 +214,8 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
     x, way = gemms[0], of.way.astype(np.intp)
     m, n = by_way([y.m for y in gemms], way), by_way([y.n for y in gemms], way)
     planes = np.ceil(m / (of.m * of.across)) * np.ceil(n / (of.n * of.along)) * x.batch
-    resident = np.floor(device.sms / (of.across * of.along))
+    resident = np.array([device.resident_clusters(x) for x in range(1, 9)], dtype=np.float64)
+    resident = resident[(of.across * of.along).astype(np.intp) - 1]
     steps = np.ceil(x.k / of.k)
     # only cooperative kernels reduce splits
     few = (of.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
