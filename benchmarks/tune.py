@@ -39,6 +39,7 @@ from benchmarks.watchdog import NEVER, Beat, again, watch
 from cutegemm import GemmSpec, Problem
 from cutegemm.compiling import kernel_cache
 from cutegemm.database import Database, Entry, export, import_, key_of
+from cutegemm.database.entry import refined
 from cutegemm.database.exchange import SHIPPED
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
@@ -242,7 +243,7 @@ class Work:
         known = self._known(problem)
         with contextlib.suppress(GemmError, TypeError):
             if known is not None:
-                made = plan(known.refined(SPEC), problem, self._tuner.bench.record)
+                made = plan(refined(SPEC, known.fields), problem, self._tuner.bench.record)
                 return [step.config for step in made.steps]
         return []
 

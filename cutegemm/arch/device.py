@@ -220,8 +220,6 @@ class Device:
         cost: rates of `planning.cost`; None where they are not fitted; loads: those of operands that TMA cannot
             address.
         kernels: what single kernels take over what `cost` says (`planning.known_kernels`).
-        model_error: measured relative error of the model's comparison of two choices. A neighbour's entry of the
-            database serves if the model predicts it slower by no more; None means that no neighbour's entry serves.
         note: what in this record is not measured on this GPU; empty when nothing is.
     """
 
@@ -236,7 +234,6 @@ class Device:
     loads: LoadModel
     cost: CostModel | None = None
     kernels: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    model_error: float | None = None
     note: str = ""
 
     def __hash__(self) -> int:

@@ -171,7 +171,7 @@ class Kernels:
             why: also list every candidate with its predicted time and why it lost (`KernelPlan.why`).
         """
         choice = self._chosen if of is None else self._choice(of)
-        return explained(choice.plan, None if choice.near else choice.entry, why)
+        return explained(choice.plan, choice.entry, why)
 
     def __str__(self) -> str:
         return f"{self.spec}\n{self.explain()}"

@@ -18,7 +18,7 @@ import torch
 from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config
 from cutegemm.database.choice import find
-from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of
+from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of, refined
 from cutegemm.database.user_database import BROKE_OFF, RUNNING, Database, Trial, holder
 from cutegemm.errors import CompileError, GemmError
 from cutegemm.planning.planner import KernelPlan, plan
@@ -121,7 +121,7 @@ class Tuner:
     def _holds(self, entry: Entry, problem: Problem) -> bool:
         """Whether an entry's kernel is the one that its fields give now."""
         try:
-            config = plan(entry.refined(self.spec), problem, self.bench.record).config
+            config = plan(refined(self.spec, entry.fields), problem, self.bench.record).config
             return config is not None and not entry.expired(config, kernel_cache.artifact(config).ptx)
         except (GemmError, TypeError):
             return False
@@ -174,8 +174,8 @@ class Tuner:
 
     def _first(self, key: Key) -> list[Fields]:
         """What the database would take, even if it has expired."""
-        found = find(key, self.database)
-        return [] if found is None else [found[1].fields]
+        entry, _ = find(key, self.database)
+        return [] if entry is None else [entry.fields]
 
     def _done(self, key: Key, others: Sequence[Proposal]) -> set[str]:
         """Candidates that have been tried with the kernels that they have now."""

@@ -187,10 +187,10 @@ def _problem(asked: Asked) -> str:
 def _chosen(choice: Choice) -> Chosen:
     from cutegemm.planning.why import predicted_us
 
-    plan, own = choice.plan, choice.entry is not None and not choice.near
+    plan, entry = choice.plan, choice.entry
     predicted = predicted_us(plan) if plan.config is not None and plan.problem.k else 0.0
-    us = choice.entry.us if own and choice.entry is not None else predicted
-    return Chosen(plan.chosen_by, MEASURED if own else PREDICTED, us, predicted, list(plan.reasons))
+    basis, us = (PREDICTED, predicted) if entry is None else (MEASURED, entry.us)
+    return Chosen(plan.chosen_by, basis, us, predicted, list(plan.reasons))
 
 
 def _registers(plan: KernelPlan, config: GemmConfig, made: Artifact | None) -> Registers:
