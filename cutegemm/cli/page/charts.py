@@ -118,7 +118,7 @@ def roofline(found: Roofline) -> str:
     caption = (
         f"{found.tflops:,.1f} of {found.attainable_tflops:,.1f} TFLOP/s attainable; bound by {found.bound}. "
     )
-    caption += "Roofs are the sustained rates of the GPU's record."
+    caption += "Roofs are the rates of the GPU's record, below its power cap."
     rows = [
         (x.resource, f"{x.us:,.2f} us", f"{x.us / found.us:.0%}" if found.us else "", x.arithmetic)
         for x in found.rates

@@ -233,8 +233,10 @@ def test_the_roof_is_the_record_s():
     """Peak rates follow from the record, and the attainable rate is the lower of roof and bandwidth."""
     _, found, _ = shown("cooperative")
     roof = found.roofline
-    assert roof.peak_tflops == pytest.approx(peak_tflops(H200, True)) and 600 < roof.peak_tflops < 990
-    assert 50 < peak_tflops(H200, False) < 67
+    assert roof.peak_tflops == pytest.approx(peak_tflops(H200, 2)) and 900 < roof.peak_tflops < 990
+    assert 50 < peak_tflops(H200, None) < 67
+    fp8 = explained(Asked(GemmSpec(), problem(256, 256, 256, dtype="fp8_e4m3"), H200, ""))[1].roofline
+    assert fp8.peak_tflops == pytest.approx(2 * roof.peak_tflops)
     assert roof.attainable_tflops == pytest.approx(
         min(roof.peak_tflops, roof.intensity * H200.dram_gbs / 1e3)
     )
