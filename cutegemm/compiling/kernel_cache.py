@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import io
 import json
 import os
 import platform
@@ -32,7 +31,7 @@ from cutegemm.compiling.resources import Resources, SpillWarning
 from cutegemm.config import Config
 from cutegemm.files import packed, unpacked
 
-FORMAT = 3
+FORMAT = 4
 # kernels that compile in the time that a process takes to start
 START = 3
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -192,7 +191,7 @@ def _packed(config: Config, made: Artifact) -> bytes:
 
 
 def _unpacked(data: bytes) -> Artifact:
-    members = unpacked(io.BytesIO(data))
+    members = unpacked(data)
     obj, ptx, cubin = (members[f"kernel.{part}"] for part in ("o", "ptx", "cubin"))
     description = json.loads(members["entry.json"])
     return Artifact(obj, ptx.decode(), cubin, Resources(**description["resources"]))

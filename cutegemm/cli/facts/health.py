@@ -211,16 +211,11 @@ def check_folder(name: str, folder: Path) -> Check:
         return Check(name, OK, f"{folder} (not made yet)")
     from cutegemm.compiling import sealed_files
 
-    trouble = sealed_files.complaint(folder)
+    trouble = sealed_files.complaint(os.stat(folder))
     if trouble is not None:
         change = "chmod go-w" if "written by others" in trouble else "sudo chown $(id -u)"
         fix = f"{change} {quote(str(folder))}"
         return Check(name, FINDING, f"{folder} {trouble}, so it is not used", fix)
-    secret = folder / sealed_files.SECRET
-    if secret.exists() and not os.access(secret, os.R_OK):
-        return Check(
-            name, FINDING, f"{secret} cannot be read: nothing kept is used", f"chmod u+r {quote(str(secret))}"
-        )
     return Check(name, OK, str(folder))
 
 

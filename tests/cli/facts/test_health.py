@@ -158,15 +158,6 @@ def test_a_cache_that_cannot_be_written_is_found(tmp_path, monkeypatch):
     assert health.check_folder("kernel cache", tmp_path / "none").status == health.FINDING
 
 
-def test_a_secret_that_cannot_be_read_is_found(tmp_path, monkeypatch):
-    """Without its secret nothing that is kept can be used."""
-    (tmp_path / "secret").write_text("x")
-    tmp_path.chmod(0o700)
-    monkeypatch.setattr("os.access", lambda path, mode: not str(path).endswith("secret"))
-    check = health.check_folder("kernel cache", tmp_path)
-    assert check.status == health.FINDING and check.fix == f"chmod u+r {tmp_path / 'secret'}"
-
-
 def test_a_damaged_database_is_found(tmp_path, monkeypatch):
     """A file that is not a database is to be moved away; one that is shows its entries."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
