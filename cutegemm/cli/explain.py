@@ -16,6 +16,7 @@ from cutegemm.cli.output import print_facts, table, width, wrapped
 if TYPE_CHECKING:
     from cutegemm.cli.facts.explained import Explained
     from cutegemm.cli.facts.timeline import Timeline
+    from cutegemm.planning.kernel_plan import KernelPlan
 
 # candidates that are listed without --why, and letters of why each lost
 BEST, FATE = 6, 26
@@ -39,15 +40,15 @@ def explain(
         from cutegemm.cli.page.page import page
 
         html.write_text(page(plan, found), "utf-8")
-    print_facts("explain", found, lambda x: f"written to {html}" if html else as_text(x, why), json)
+    print_facts("explain", found, lambda x: f"written to {html}" if html else as_text(plan, x, why), json)
 
 
-def as_text(found: Explained, why: bool = False) -> str:
-    """The explanation, a paragraph for each question."""
+def as_text(plan: KernelPlan, found: Explained, why: bool = False) -> str:
+    """The explanation, a paragraph per question."""
     from cutegemm.cli.facts.explained import summary
 
-    lines = [wrapped(label, text) for label, text in summary(found)]
-    if found.kernel is not None:
+    lines = [wrapped(label, text) for label, text in summary(plan, found)]
+    if found.launch is not None:
         lines += ["", *_memory(found), "", *_occupancy(found), "", *_roofline(found)]
     if found.timeline is not None:
         lines += ["", *_timeline(found.timeline)]

@@ -31,7 +31,10 @@ def print_facts(command: str, facts: T, as_text: Callable[[T], str], as_json: bo
 
 
 def _lines(text: str, columns: int) -> list[str]:
-    return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=False) or [""]
+    wrapped = (
+        textwrap.wrap(x, columns, break_on_hyphens=False, break_long_words=False) for x in text.splitlines()
+    )
+    return [line for lines in wrapped for line in lines] or [""]
 
 
 def wrapped(label: str, text: str, margin: int = 12) -> str:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cutegemm explain`: the plan that build takes, as text within 80 columns and as JSON."""
 
+import json
+
 import pytest
 
 import cutegemm
@@ -35,7 +37,7 @@ def no_gpu(monkeypatch):
 def test_every_kind_of_problem_reads_at_80_columns(words):
     """Text, whose lines `run` measures, and JSON that is as its schema says."""
     text = run("explain", *words)
-    assert text.startswith("problem     " + " x ".join(words[:3]))
+    assert text.startswith("problem     M x N x K = " + " x ".join(words[:3]))
     assert "chosen by" in text
     found = document("explain", *(x for x in words if x != "--why"))
     assert found["problem"].startswith(" x ".join(words[:3]))
@@ -48,7 +50,7 @@ def test_the_plan_is_the_one_that_build_takes():
     found = document("explain", 4096, 4096, 4096)
     assert (found["chosen"]["by"], found["chosen"]["basis"]) == (choice.plan.chosen_by, "measured")
     assert found["chosen"]["us"] == choice.entry.us
-    assert found["kernel"]["tile"] == list(choice.plan.config.tile)
+    assert found["plan"] == json.loads(json.dumps(choice.plan.to_dict()))
     text = run("explain", 4096, 4096, 4096)
     assert "us measured" in " ".join(text.split()) and "us predicted" in " ".join(text.split())
     other = document("explain", 777, 555, 333)
@@ -76,9 +78,10 @@ def test_candidates_say_why_they_lost():
 def test_a_spec_is_honoured():
     """What --spec fixes stands in the kernel; an epilogue of the library or of a file too."""
     found = document("explain", 512, 512, 512, "--spec", "GemmSpec(tile=Tile(128, 64, 64), stages=3)")
-    assert (found["kernel"]["tile"], found["kernel"]["stages"]) == ([128, 64, 64], 3)
-    found = document("explain", 512, 512, 512, "--epilogue", "bias_act(relu)")
-    assert found["kernel"]["epilogue"] == ["d = max(acc + bias, 0.0)"]
+    (step,) = found["plan"]["steps"]
+    assert (step["config"]["tile"], step["config"]["stages"]) == ([128, 64, 64], 3)
+    text = run("explain", 512, 512, 512, "--epilogue", "bias_act(relu)")
+    assert "epilogue    d = max(acc + bias, 0.0)\n" in text
 
 
 def test_an_epilogue_of_a_file(tmp_path):

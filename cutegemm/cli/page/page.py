@@ -28,19 +28,19 @@ def page(plan: KernelPlan, found: Explained) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style></head><body>"
         f'<header><h1>{escape(found.problem)}</h1><button id="theme" type="button">light / dark</button>'
-        f"{_summary(found)}</header><main>{body}</main>"
+        f"{_summary(plan, found)}</header><main>{body}</main>"
         '<output id="tip" aria-live="off"></output>'
         f"<script>{script}</script></body></html>\n"
     )
 
 
-def _summary(found: Explained) -> str:
-    rows = [*summary(found), ("spec", found.spec)]
+def _summary(plan: KernelPlan, found: Explained) -> str:
+    rows = [*summary(plan, found), ("spec", found.spec)]
     return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in rows)}</dl>"
 
 
 def _sections(plan: KernelPlan, found: Explained) -> list[str]:
-    if found.kernel is None or plan.config is None:
+    if plan.config is None:
         return [section("Nothing is launched", *(paragraph(x) for x in found.chosen.reasons))]
     config, parts = plan.config, []
     assert found.roofline is not None and found.raster is not None
@@ -57,10 +57,9 @@ def _sections(plan: KernelPlan, found: Explained) -> list[str]:
         )
         parts.append(section("Shared memory", figures.regions(found), stages))
         parts.append(section("TMA boxes", f'<div class="row">{figures.boxes(plan, found)}</div>'))
-        pipelines = [x.split(": ", 1) for x in found.kernel.pipelines]
-        parts.append(
-            section("Barriers", table(("barriers", "who arrives (arrivals) -> who waits"), pipelines))
-        )
+        barriers = [(f"{x.count} {x.name}", x.arrives, x.arrivals, x.waits) for x in plan.barriers]
+        heads = ("barriers", "who arrives", "arrivals", "who waits")
+        parts.append(section("Barriers", table(heads, barriers)))
     parts.append(section("Occupancy and registers", *_occupancy(found)))
     rows = [(f"{x.us:,.1f} us", x.what, x.lost or "taken") for x in found.candidates[:CANDIDATES]]
     why = [paragraph(x) for x in found.chosen.reasons]

@@ -207,7 +207,7 @@ def test_the_command_writes_the_page(tmp_path):
     assert "written to" in " ".join(run("explain", 512, 512, 512, "--html", path).split())
     assert path.read_text().startswith("<!doctype html>")
     path.unlink()
-    assert document("explain", 512, 512, 512, "--html", path)["kernel"] and path.exists()
+    assert document("explain", 512, 512, 512, "--html", path)["launch"] and path.exists()
 
 
 def _pixels(path):
