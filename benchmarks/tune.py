@@ -44,7 +44,7 @@ from cutegemm.database.exchange import SHIPPED
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
 from cutegemm.tuning import CANDIDATES
-from cutegemm.tuning.gpu import Bench, Gpu
+from cutegemm.tuning.gpu import Bench, GpuBench
 from cutegemm.tuning.outcomes import ELSEWHERE, INTERRUPTED, REFUSED, TUNED, Outcome, Screen
 from cutegemm.tuning.tuner import BATCH, COMPILE_SECONDS, Tuner
 
@@ -337,7 +337,7 @@ def main(arguments: list[str]) -> int:
     if args.beat is not None:
         try:
             environment.select(args.device)
-            bench = Gpu()
+            bench = GpuBench()
         except ValueError as error:
             # GemmErrors are such, too
             print(f"python -m benchmarks.tune: {error}", file=sys.stderr)

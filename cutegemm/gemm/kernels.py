@@ -144,7 +144,7 @@ class Kernels:
         addresses: Mapping[str, int] | None = None,
         workspace: int = 1 << 40,
         **numbers: float,
-    ) -> list[loader.Launch]:
+    ) -> list[loader.RecordedLaunch]:
         """Record every launch of a run with its parameters, by the real host code with CUDA replaced; needs no GPU.
 
         Args:

@@ -273,7 +273,7 @@ def test_proposals_are_different_kernels_best_predicted_first(tuner):
     assert found[0].fields == {} and found[1].fields == other and len(found) == 20
     plain = [x.us for x in found[2:] if not {"raster", "scheduler", "trigger"} & set(x.fields)]
     assert plain == sorted(plain) and all(x.plan.config.stages == 3 for x in found)
-    assert len({proposing._what(x.plan) for x in found}) == 20
+    assert len({proposing._kernels(x.plan) for x in found}) == 20
     both = proposing.proposals(GemmSpec(), problem(64, 4096, 4096), tuner.bench.record, 40)
     assert {x.plan.swapped for x in both} == {True, False}
 
@@ -338,4 +338,4 @@ def test_an_entry_names_its_kernel_whatever_the_model_says(of):
         device, name="another", cost=dataclasses.replace(rates, tile_turn=9e4), loads=loads
     )
     made = cutegemm.plan(refined(GemmSpec(), fields), of, other, database=False)
-    assert fields and proposing._what(made) == proposing._what(own.plan)
+    assert fields and proposing._kernels(made) == proposing._kernels(own.plan)

@@ -54,14 +54,14 @@ def compared(
     from cutegemm.errors import HardwareError
     from cutegemm.running.backends.launcher import current_device
     from cutegemm.running.run import prepare
-    from cutegemm.tuning.gpu import Gpu
+    from cutegemm.tuning.gpu import GpuBench
     from cutegemm.tuning.race import Regime, race, wins
     from cutegemm.tuning.random_operands import operands
     from cutegemm.tuning.timing import Sampler
 
     if bench is None and current_device()[0] is None:
         raise HardwareError("times are taken on a Hopper GPU (compute capability 9.0), and there is none")
-    machine, regime = bench or Gpu(), regime or Regime()
+    machine, regime = bench or GpuBench(), regime or Regime()
     of = next(iter(asked.values())).problem
 
     def chosen(spec: Any, problem: Any, _: Any) -> Any:
