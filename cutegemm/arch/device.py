@@ -111,33 +111,20 @@ class LoadModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One GPU.
+    """One GPU."""
 
-    Attributes:
-        name: as the driver reports it.
-        limits: of its architecture.
-        sms: streaming multiprocessors.
-        clusters: (CTAs per cluster, clusters resident at once with one CTA per SM).
-        dram_gbs: GB/s of a device-to-device copy, read plus write.
-        l2_bytes: size of the L2 cache.
-        cores: rates of CUDA-core kernels.
-        loads: rates of operands that TMA cannot address.
-        cost: rates of tensor-core kernels.
-        kernels: factors of single kernels on the time that `cost` predicts (`planning.known_kernels`).
-        note: which figures were not measured on this GPU; empty if all were.
-    """
-
-    name: str
-    limits: Limits
-    sms: int
-    clusters: tuple[tuple[int, int], ...]
-    dram_gbs: float
-    l2_bytes: int
-    cores: CoreModel
-    loads: LoadModel
-    cost: CostModel
+    name: str  # as the driver reports it
+    limits: Limits  # of its architecture
+    sms: int  # streaming multiprocessors
+    clusters: tuple[tuple[int, int], ...]  # (CTAs per cluster, clusters resident at once with one CTA per SM)
+    dram_gbs: float  # GB/s of a device-to-device copy, read plus write
+    l2_bytes: int  # size of the L2 cache
+    cores: CoreModel  # rates of CUDA-core kernels
+    loads: LoadModel  # rates of operands that TMA cannot address
+    cost: CostModel  # rates of tensor-core kernels
+    # factors of single kernels on the time that `cost` predicts (`planning.known_kernels`)
     kernels: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    note: str = ""
+    note: str = ""  # which figures were not measured on this GPU; empty if all were
 
     def __hash__(self) -> int:
         """Fast, because every cached plan has a device in its key."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of sm_90, each with its unit and source.
 
-What is written for sm_90 alone (its kernels, its layouts) uses the constants; what plans for any architecture
-uses `LIMITS`, which a device and a config carry.
+Code for sm_90 alone (its kernels, its layouts) uses the constants. Code for any architecture uses `LIMITS`, which a
+device and a config carry.
 
-Sources: "CG" is the CUDA C++ Programming Guide 13.0, table of technical specifications per compute
-capability; "PTX" is PTX ISA 9.0.
+Sources: "CG" is the CUDA C++ Programming Guide 13.0, table of technical specifications per compute capability; "PTX" is
+PTX ISA 9.0.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ARCH = "sm_90a"
 
 # bytes a CTA may use: 227 KiB, CG
 SMEM_BYTES = 232_448
-# bytes of an SM: 228 KiB, of which every resident CTA costs 1 KiB beside its own, CG
+# bytes of an SM: 228 KiB; every resident CTA takes 1 KiB besides its own, CG
 SMEM_SM_BYTES = 233_472
 SMEM_CTA_RESERVED = 1_024
-# bytes: a 128-byte-swizzled tile repeats every 8 rows x 128 bytes, PTX wgmma smem layout
+# bytes: the 128-byte swizzle repeats every 8 rows x 128 bytes, PTX wgmma smem layout
 SMEM_ALIGN = 1_024
 # 32-bit registers, CG
 REGISTERS_PER_SM = 65_536
@@ -48,7 +48,7 @@ MAX_EXTENT = (1 << 31) - 1
 # CTAs along x, CG
 MAX_GRID = (1 << 31) - 1
 
-# of shared memory, 4 bytes wide each, CG
+# banks of shared memory, 4 bytes wide, CG
 BANKS = 32
 
 LIMITS = Limits(
