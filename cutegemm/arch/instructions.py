@@ -29,14 +29,11 @@ class Instruction:
     accumulator: DType
     majors: tuple[str, ...]  # majors of A and B in shared memory: along K ("k"), along M or N ("mn")
     fraction: int = 23  # bits of addends and sums that it keeps below the greatest addend
-    promote: int = (
-        0  # elements of K after which partial sums are added in fp32, because of those bits; 0 is never
-    )
+    promote: int = 0  # elements of K after which partial sums are added in fp32, for those bits; 0 is never
     ignored: int = 0  # low bits of an operand's elements that it does not read; loads round to the others
-    parts: int = (
-        1  # of each element; a copy of the operand holds `run` elements along K of one part, then of the next
-    )
-    run: int = 1  # if elements have parts: a tile's depth must be a multiple of so many elements of K
+    # parts of each element; a copy of the operand holds `run` elements along K of one part, then of the next
+    parts: int = 1
+    run: int = 1  # with parts, a tile's depth must be a multiple of so many elements of K
 
     def stored(self, depth: Any) -> Any:
         """Elements along K of the memory of an operand of this depth: itself, or the copy of its parts."""

@@ -35,15 +35,9 @@ _DSL = threading.Lock()
 
 @dataclass(frozen=True)
 class Artifact:
-    """One compiled kernel.
+    """One compiled kernel."""
 
-    Attributes:
-        obj: host code that contains the cubin, for `loader.load`.
-        ptx, cubin: of the kernel.
-        resources: registers, spills, shared memory, code size, instructions.
-    """
-
-    obj: bytes
+    obj: bytes  # host code that contains the cubin, for `loader.load`
     ptx: str
     cubin: bytes
     resources: resources.Resources

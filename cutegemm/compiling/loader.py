@@ -41,23 +41,15 @@ _REPLACED = {
 
 @dataclass(frozen=True)
 class RecordedLaunch:
-    """One kernel launch as the host code requested it.
+    """One kernel launch as the host code requested it."""
 
-    Attributes:
-        kernel: the kernel's name in the PTX.
-        grid, block, cluster: CTAs, threads, CTAs per cluster, each (x, y, z).
-        smem: dynamic shared memory, bytes.
-        params: the bytes of every kernel parameter, tensor maps included, in PTX order.
-        pdl: programmatic dependent launch: whether it may start before the previous launch ends.
-    """
-
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    smem: int
-    params: tuple[bytes, ...]
-    pdl: bool = False
+    kernel: str  # its name in the PTX
+    grid: tuple[int, int, int]  # CTAs along (x, y, z)
+    block: tuple[int, int, int]  # threads
+    cluster: tuple[int, int, int]  # CTAs per cluster
+    smem: int  # dynamic shared memory, bytes
+    params: tuple[bytes, ...]  # the bytes of every kernel parameter, including tensor maps, in PTX order
+    pdl: bool = False  # programmatic dependent launch: whether it may start before the previous launch ends
 
 
 def load(obj: bytes) -> Callable[..., None]:

@@ -49,23 +49,16 @@ class SpillWarning(RuntimeWarning):
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of one kernel.
+    """The resources of one kernel."""
 
-    Attributes:
-        registers: per thread at launch (setmaxnreg may move them between warpgroups later).
-        frame_bytes: local-memory stack per thread; more than 0 means spills or indexed arrays.
-        smem_bytes: dynamic shared memory per CTA.
-        code_bytes: machine code.
-        threads: per CTA.
-        instructions: counts of characteristic instructions in the PTX.
-    """
-
-    registers: int
-    frame_bytes: int
-    smem_bytes: int
-    code_bytes: int
-    threads: int
-    instructions: dict[str, int] = field(default_factory=dict)
+    registers: int  # per thread at launch (setmaxnreg may move them between warpgroups later)
+    frame_bytes: int  # local-memory stack per thread; more than 0 means spills or indexed arrays
+    smem_bytes: int  # dynamic shared memory per CTA
+    code_bytes: int  # machine code
+    threads: int  # per CTA
+    instructions: dict[str, int] = field(
+        default_factory=dict
+    )  # counts of characteristic instructions in the PTX
 
     @property
     def spills(self) -> bool:
@@ -83,19 +76,12 @@ class Resources:
 
 @dataclass(frozen=True)
 class KernelCode:
-    """A cubin's figures of one kernel.
+    """A cubin's figures of one kernel."""
 
-    Attributes:
-        registers: per thread at launch.
-        frame_bytes: local-memory stack per thread.
-        static_smem_bytes: `__shared__` variables, per CTA.
-        code_bytes: machine code.
-    """
-
-    registers: int
-    frame_bytes: int
-    static_smem_bytes: int
-    code_bytes: int
+    registers: int  # per thread at launch
+    frame_bytes: int  # local-memory stack per thread
+    static_smem_bytes: int  # `__shared__` variables, per CTA
+    code_bytes: int  # machine code
 
 
 def kernels(cubin: bytes) -> dict[str, KernelCode]:

@@ -106,28 +106,18 @@ def _without_defaults(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """The fastest measured kernel of one problem.
+    """The fastest measured kernel of one problem."""
 
-    Attributes:
-        fields: of a `GemmSpec`, to be added to the spec's own; plain data.
-        config, ptx: digests of the GEMM kernel's config and PTX; a kernel that changed later has others.
-        us: microseconds per call; spread: of its samples, relative.
-        model_us: of the cost model's choice in the same rounds.
-        tried: candidates that were compared; complete: whether that was all of them.
-        date: of the measurement, UTC, ISO 8601.
-        made_with: versions of the DSL and the driver.
-    """
-
-    fields: Mapping[str, Any]
-    config: str
-    ptx: str
-    us: float
-    spread: float
-    model_us: float
-    tried: int
-    complete: bool
-    date: str
-    made_with: str
+    fields: Mapping[str, Any]  # of a `GemmSpec`, to be added to the spec's own; plain data
+    config: str  # digest of the GEMM kernel's config
+    ptx: str  # digest of its PTX; a kernel that changed later has others
+    us: float  # microseconds per call
+    spread: float  # of the samples, relative
+    model_us: float  # of the cost model's choice in the same rounds
+    tried: int  # candidates that were compared
+    complete: bool  # whether these were all candidates
+    date: str  # of the measurement, UTC, ISO 8601
+    made_with: str  # versions of the DSL and the driver
 
     def expired(self, config: Config, ptx: str | None = None) -> bool:
         """Whether a kernel differs from the one that was measured; without its PTX only the config is compared."""

@@ -46,21 +46,15 @@ def default_path() -> Path:
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of one candidate of a problem.
+    """The result of one candidate of a problem."""
 
-    Attributes:
-        outcome: "timed", "wrong", "refused" or "does not compile"; "running" during its first run, and "broke off" if
-            the process ended during that run.
-        us: microseconds per call if it was timed; why: the reason if it was not.
-        ptx: digest of the kernel's PTX; empty if there is none.
-        made: fields that name the candidate in full (`planning.why.fields_of`), if it was timed.
-    """
-
+    # "timed", "wrong", "refused" or "does not compile"; `RUNNING` during its first run, `BROKE_OFF` if the process
+    # ended during that run
     outcome: str
-    us: float | None = None
-    why: str = ""
-    ptx: str = ""
-    made: Mapping[str, Any] | None = None
+    us: float | None = None  # microseconds per call if it was timed
+    why: str = ""  # the reason if it was not
+    ptx: str = ""  # digest of the kernel's PTX; empty if there is none
+    made: Mapping[str, Any] | None = None  # fields of a timed candidate in full (`planning.why.fields_of`)
 
 
 class Database:

@@ -39,26 +39,17 @@ STOP_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """The work of a child.
-
-    Attributes:
-        spec, regime, most, again, until: as in `Tuner`.
-        problems: that are left.
-        resumed: problems with candidates that were tried in this call.
-        database: path of the file.
-        device: torch's index of the GPU; None is the current one.
-        bench: "module:name" of the bench's class.
-    """
+    """The work of a child; fields without a comment are as in `Tuner`."""
 
     spec: GemmSpec
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...]  # that are left
     database: Path
     most: int
     regime: Regime
     again: bool
     until: float
-    device: int | None = None
-    bench: str = GPU
+    device: int | None = None  # torch's index of the GPU; None is the current one
+    bench: str = GPU  # "module:name" of the bench's class
     resumed: frozenset[Problem] = frozenset()
 
 

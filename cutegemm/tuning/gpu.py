@@ -18,17 +18,11 @@ from cutegemm.tuning.random_operands import Operands
 
 
 class Bench(timing.Replayer, Protocol):
-    """Captures and times candidates on one device.
+    """Captures and times candidates on one device."""
 
-    Attributes:
-        record: the planner's figures of the device.
-        memory: torch's device of the operands.
-        backend: of runs, as in `Gemm.run`.
-    """
-
-    record: Device
-    memory: str
-    backend: str
+    record: Device  # the planner's figures of the device
+    memory: str  # torch's device of the operands
+    backend: str  # of runs, as in `Gemm.run`
 
     def versions(self) -> str:
         """Versions of the DSL and of CUDA."""

@@ -18,20 +18,14 @@ BEGUN = "begun"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one problem.
-
-    Attributes:
-        problem: that was tuned.
-        status: "tuned" now; "known" already; tuned by another process ("elsewhere"); "interrupted" by Ctrl-C; "begun",
-            if the time limit ended it before its last candidate; "refused".
-        entry: of the database; None if there is none.
-        why: the reason if it was refused or has no entry yet.
-    """
+    """The result of one problem."""
 
     problem: Problem
+    # "tuned" now; "known" already; tuned by another process ("elsewhere"); "interrupted" by Ctrl-C; "begun", if the
+    # time limit ended it before its last candidate; "refused"
     status: str
-    entry: Entry | None = None
-    why: str = ""
+    entry: Entry | None = None  # of the database, if there is one
+    why: str = ""  # the reason if it was refused or has no entry yet
 
     def __str__(self) -> str:
         what = words(self.problem)

@@ -48,17 +48,11 @@ VARIED, PLAIN_FIRST = 2, 6
 
 @dataclass(frozen=True)
 class Proposal:
-    """Fields to add to a spec, and the resulting plan.
+    """Fields to add to a spec, and the resulting plan."""
 
-    Attributes:
-        fields: plain data; {} is the model's own choice.
-        plan: for the spec with these fields.
-        us: predicted microseconds.
-    """
-
-    fields: Fields
-    plan: KernelPlan
-    us: float
+    fields: Fields  # plain data; {} is the model's own choice
+    plan: KernelPlan  # for the spec with these fields
+    us: float  # predicted microseconds
 
     @property
     def name(self) -> str:

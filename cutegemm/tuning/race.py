@@ -26,19 +26,12 @@ CAPPED_FLOPS = 15 * 10**9
 
 @dataclass(frozen=True)
 class Regime:
-    """The lengths of a race.
+    """The lengths of a race."""
 
-    Attributes:
-        preheat: seconds of work before the first round, until the clock is the sustained one.
-        sample: seconds of a sample.
-        capped: the same for GEMMs that reach the power cap, where the clock settles slowly.
-        pairs: pairs of rounds of candidates that do not stop.
-    """
-
-    preheat: float = 0.3
-    sample: float = 0.03
-    capped: float = 0.1
-    pairs: int = PAIRS
+    preheat: float = 0.3  # seconds of work before the first round, until the clock is the sustained one
+    sample: float = 0.03  # seconds of a sample
+    capped: float = 0.1  # the same for GEMMs that reach the power cap, where the clock settles slowly
+    pairs: int = PAIRS  # pairs of rounds of candidates that do not stop
 
     def sample_of(self, flops: int) -> float:
         """Seconds of a sample of a GEMM of so many FLOP."""

@@ -21,19 +21,12 @@ SCALAR, INTEGER = 0.5, 1.0
 
 @dataclass(frozen=True)
 class Operands:
-    """One call's tensors.
+    """One call's tensors."""
 
-    Attributes:
-        order: of the call's arguments.
-        given: the tensors in this order; None for an output that the call allocates.
-        numbers: passed by value.
-        outputs: the whole memory of the stored outputs.
-    """
-
-    order: Order
-    given: tuple[Any, ...]
-    numbers: tuple[float, ...]
-    outputs: tuple[torch.Tensor, ...]
+    order: Order  # of the call's arguments
+    given: tuple[Any, ...]  # the tensors in this order; None for an output that the call allocates
+    numbers: tuple[float, ...]  # passed by value
+    outputs: tuple[torch.Tensor, ...]  # the whole memory of the stored outputs
 
     @property
     def places(self) -> tuple[int, ...]:

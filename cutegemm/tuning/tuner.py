@@ -45,31 +45,18 @@ Seeds = Callable[[Problem], Sequence[Fields]]
 
 @dataclass(frozen=True)
 class Tuner:
-    """Tunes problems of one spec on one GPU.
+    """Tunes problems of one spec on one GPU."""
 
-    Attributes:
-        spec: its unspecified fields are tuned.
-        bench: runs the candidates.
-        database: stores and shares results.
-        most: candidates per problem.
-        regime: of timing.
-        compile: compiles kernels in parallel.
-        batches: the most that are measured per problem in one call; None is all.
-        until: no batch starts after this time of `time.monotonic`.
-        seeds: fields to try for a problem before the model's order, best first.
-        resumed: problems whose trials count although they are measured again.
-    """
-
-    spec: GemmSpec
-    bench: Bench
-    database: Database
-    most: int
-    regime: Regime
-    compile: Compile = functools.partial(kernel_cache.ensure, told=False)
-    batches: int | None = None
-    until: float = math.inf
-    seeds: Seeds = lambda problem: ()
-    resumed: Collection[Problem] = frozenset()
+    spec: GemmSpec  # its unspecified fields are tuned
+    bench: Bench  # runs the candidates
+    database: Database  # stores and shares results
+    most: int  # candidates per problem
+    regime: Regime  # of timing
+    compile: Compile = functools.partial(kernel_cache.ensure, told=False)  # compiles kernels in parallel
+    batches: int | None = None  # the most that are measured per problem in one call; None is all
+    until: float = math.inf  # no batch starts after this time of `time.monotonic`
+    seeds: Seeds = lambda problem: ()  # fields to try for a problem before the model's order, best first
+    resumed: Collection[Problem] = frozenset()  # problems whose trials count although they are measured again
 
     @property
     def late(self) -> bool:
