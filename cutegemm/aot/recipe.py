@@ -46,7 +46,7 @@ _ADDRESS_FORM, _NUMBER_FORMS = struct.Struct("<Q"), {FLOAT: struct.Struct("<f"),
 
 
 @dataclass(frozen=True)
-class Patch:
+class ParameterPatch:
     """One place in a launch's parameters that each call fills in."""
 
     source: str  # the tensor, workspace, counters or number
@@ -87,7 +87,7 @@ class KernelLaunch:
     smem: int  # dynamic shared memory, bytes
     pdl: bool  # programmatic dependent launch: whether it may start before the previous launch ends
     params: tuple[bytes, ...]  # the bytes of each kernel parameter, with zeros in place of patches
-    patches: tuple[Patch, ...]  # that a call fills in
+    patches: tuple[ParameterPatch, ...]  # that a call fills in
 
     def __post_init__(self) -> None:
         for x in self.patches:
@@ -208,7 +208,7 @@ def _template(
 
 def _patches(
     param: int, first: bytes, second: bytes, versions: Sequence[_Values], numbers: Mapping[str, str]
-) -> Iterator[Patch]:
+) -> Iterator[ParameterPatch]:
     """The places of one parameter that differ between two recordings."""
     offset = 0
     while offset < len(first):
@@ -230,7 +230,7 @@ def _patch(
     pair: tuple[bytes, bytes],
     versions: Sequence[_Values],
     numbers: Mapping[str, str],
-) -> Patch | None:
+) -> ParameterPatch | None:
     """The patch at a place: the address that moved as far as the value did, or the number that stands there."""
     old, new = versions[:2]
     if offset + _ADDRESS_FORM.size <= len(pair[0]):
@@ -239,12 +239,12 @@ def _patch(
             if q - p == new.addresses[name] - place:
                 # the base address in a tensor map is rounded down to 16 bytes; a pointer is not
                 kind = CHUNK if len(pair[0]) == TENSOR_MAP_BYTES and offset == 0 else ADDRESS
-                return Patch(name, kind, param, offset, p - place)
+                return ParameterPatch(name, kind, param, offset, p - place)
     for name, of in numbers.items():
         kind = INTEGER if of == "integer" else FLOAT
         passed = [_NUMBER_FORMS[kind].pack(x.numbers[name]) for x in (old, new)]
         if [x[offset : offset + 4] for x in pair] == passed:
-            return Patch(name, kind, param, offset)
+            return ParameterPatch(name, kind, param, offset)
     return None
 
 

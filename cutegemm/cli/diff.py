@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm diff`: two specs side by side, so that only real changes show."""
+"""`cutegemm diff`: compares two specs so that only real changes show."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.output import print_facts, table, wrapped
 
 if TYPE_CHECKING:
     from cutegemm.cli.facts.difference import Difference
     from cutegemm.cli.facts.machine_code import CodeChange
 
-# opcodes that are listed of each language, and lines of a unified diff
+# opcodes that are listed per language, and lines of a unified diff
 OPCODES, LINES = 12, 40
 
 
@@ -25,23 +25,23 @@ def diff(
     m: Annotated[int, typer.Argument(min=1, help="rows of D")] = 256,
     n: Annotated[int, typer.Argument(min=1, help="columns of D")] = 256,
     k: Annotated[int, typer.Argument(min=1, help="columns of A, rows of B")] = 256,
-    epilogue: given.Epilogue = "", gpu: given.GpuName = "",
-    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
+    epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
+    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     code: Annotated[bool, typer.Option("--code", help="print the changed lines of PTX and SASS")] = False,
-    ir: Annotated[bool, typer.Option("--ir", help="compare the MLIR that the DSL traces, too")] = False,
+    ir: Annotated[bool, typer.Option("--ir", help="also compare the MLIR that the DSL traces")] = False,
     emulate: Annotated[bool, typer.Option(help="compare the emulator's counters")] = True,
-    time: Annotated[bool, typer.Option(help="time both, where there is a GPU")] = True,
-    json: given.Json = False,
+    time: Annotated[bool, typer.Option(help="time both if there is a GPU")] = True,
+    json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Compare two specs; 1 where their kernels differ.
+    """Compare two specs; 1 if their kernels differ.
 
-    Plan, code, resources, the emulator's counters, and the time where there is a GPU.
+    Plan, code, resources, the emulator's counters, and the time if there is a GPU.
     """
     from cutegemm.cli.facts.difference import difference
     from cutegemm.compiling.progress import announced
 
     one, two = (
-        given.asked((m, n, k), x, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+        inputs.case((m, n, k), x, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
         for x in (first, second)
     )
     with announced(lambda: "comparing"):
@@ -52,7 +52,7 @@ def diff(
 
 
 def as_text(found: Difference, code: bool = False) -> str:
-    """Both sides, a table for each question."""
+    """Both specs, and a table for each aspect."""
     heads = zip(("problem", "first", "second"), (found.problem, *found.specs), strict=True)
     lines = [wrapped(*x) for x in heads]
     if found.same:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm emulate`: a kernel on the CPU, with what a profiler would count and what the race detector finds."""
+"""`cutegemm emulate`: runs a kernel on the CPU, with a profiler's counters and the race detector's findings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.output import print_facts, table, wrapped
 from cutegemm.errors import InputError, field_error
 
 if TYPE_CHECKING:
-    from cutegemm.cli.facts.emulation import Emulated
+    from cutegemm.cli.facts.emulation import EmulatedRun
 
-# how an artefact begins
+# first bytes of an artefact
 ZIP = b"PK"
 
 
@@ -24,8 +24,8 @@ def emulate(
     what: Annotated[
         list[str], typer.Argument(metavar="M N K | FILE", help="a problem; a PTX file or an artefact")
     ],
-    spec: given.Spec = "", epilogue: given.Epilogue = "", gpu: given.GpuName = "",
-    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
+    spec: inputs.Spec = "", epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
+    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     races: Annotated[bool, typer.Option(help="look for races")] = True,
     policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
     grid: Annotated[str, typer.Option(help="of FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
@@ -34,11 +34,11 @@ def emulate(
     arg: Annotated[
         list[str] | None, typer.Option(help="of FILE.ptx, in order: a number, or an array such as f16:128x64")
     ] = None,
-    json: given.Json = False,
+    json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Run a kernel on the CPU; 1 where something is wrong.
+    """Run a kernel on the CPU; 1 for findings.
 
-    The kernel runs exactly as compiled. Races are looked for, and what a profiler counts is counted.
+    The kernel runs exactly as compiled, with a race detector and a profiler's counters.
     """
     from cutegemm.cli.facts import emulation
     from cutegemm.compiling.progress import announced
@@ -51,8 +51,8 @@ def emulate(
             shape = {"grid": grid, "block": block, "cluster": cluster}
             found = emulation.emulate_file(path, shape, arg or [], races, policy)
         else:
-            asked = given.asked(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-            found = emulation.emulate_problem(asked, races, policy)
+            case = inputs.case(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+            found = emulation.emulate_problem(case, races, policy)
     print_facts("emulate", found, as_text, json)
     if found.findings:
         raise typer.Exit(1)
@@ -67,8 +67,8 @@ def _extents(words: list[str]) -> tuple[int, int, int]:
     return m, n, k
 
 
-def as_text(found: Emulated) -> str:
-    """The run, a paragraph for each question."""
+def as_text(found: EmulatedRun) -> str:
+    """The run, a paragraph for each aspect."""
     lines = [wrapped("ran", f"{found.what}; {found.launches} launch{'es' * (found.launches != 1)}")]
     if found.error is not None:
         lines.append(wrapped("D", f"relative error {found.error:.1e} against fp64"))
@@ -91,8 +91,8 @@ def as_text(found: Emulated) -> str:
 
 
 def _warps(numbers: list[int]) -> str:
-    """0-3, 8."""
-    # consecutive numbers are as far from their places in the list
+    """Warp numbers as ranges, such as "0-3, 8"."""
+    # number minus index is constant within a run of consecutive numbers
     groups = itertools.groupby(enumerate(sorted(numbers)), lambda x: x[1] - x[0])
     runs = [[x for _, x in group] for _, group in groups]
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm explain`: what `build` would run for a problem, why, and what bounds it; as text, JSON or a page."""
+"""`cutegemm explain`: the plan that `build` would run, its reasons and its bounds; as text, JSON or HTML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.output import print_facts, table, width, wrapped
 
 if TYPE_CHECKING:
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from cutegemm.cli.facts.timeline import Timeline
     from cutegemm.planning.kernel_plan import KernelPlan
 
-# candidates that are listed without --why, and letters of why each lost
+# candidates that are listed without --why, and letters of the reason why each lost
 BEST, FATE = 6, 26
-# why one lost, in few letters
+# abbreviations of these reasons
 SHORT = {"slower by ": "+", "predicted faster by ": "-", ", but later in the order": ", ordered later"}
 
 
 def explain(
-    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
-    gpu: given.GpuName = "", dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
+    m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
+    gpu: inputs.GpuName = "", dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     why: Annotated[bool, typer.Option("--why", help="list every candidate")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained page")] = None,
-    json: given.Json = False,
+    json: inputs.Json = False,
 ) -> None:  # fmt: skip
     """Show the plan that build would run, and what bounds it."""
     from cutegemm.cli.facts.explained import explained
 
-    asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-    plan, found = explained(asked)
+    case = inputs.case((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+    plan, found = explained(case)
     if html is not None:
         from cutegemm.cli.page.page import page
 
@@ -94,14 +94,14 @@ def _roofline(found: Explained) -> list[str]:
 
 
 def _timeline(found: Timeline) -> list[str]:
-    """A line of characters for each role: loads, mainloops, epilogues, and dots for waiting."""
+    """A line of characters per role: loads, mainloops, epilogues, and dots for waiting."""
     name = max(len(x.role) for x in found.tracks)
     room = max(20, width() - min(name, 24) - 10)
     head = f"timeline of a CTA, {found.end / 1e3:,.1f} us ({found.source})"
     shown = (
         f"first {found.tiles} of {found.of_tiles} tiles, {found.k_tiles} of {found.of_k_tiles} k tiles each"
     )
-    each = f"a stage: load {found.load_ns:,.0f} ns, products {found.mma_ns:,.0f} ns; epilogue "
+    each = f"a stage: load {found.load_ns:,.0f} ns, MMAs {found.mma_ns:,.0f} ns; epilogue "
     each += f"{found.epilogue_ns:,.0f} ns"
     lines = [wrapped("", head, 0), wrapped("", f"{shown}; {each}", 2)]
     marks = {"load": "L", "mainloop": "M", "epilogue": "E"}
@@ -127,8 +127,8 @@ def _candidates(found: Explained, why: bool) -> list[str]:
 
 def _short(what: str) -> str:
     """ "tile (128, 256, 64), cluster (2, 1)" as "128x256x64, cluster 2x1"."""
-    found = re.sub(r"\(([\d, ]+)\)", lambda x: x[1].replace(", ", "x"), what)
-    return found.removeprefix("tile ").replace("K in", "split-K").replace(" parts", "")
+    short = re.sub(r"\(([\d, ]+)\)", lambda x: x[1].replace(", ", "x"), what)
+    return short.removeprefix("tile ").replace("K in", "split-K").replace(" parts", "")
 
 
 def _fate(lost: str, why: bool) -> str:
@@ -139,6 +139,6 @@ def _fate(lost: str, why: bool) -> str:
 
 
 def _best(found: Explained) -> list:  # type: ignore[type-arg]
-    """The first few, and the one that was taken wherever it stands."""
-    served = [x for x in found.candidates if x.serves]
-    return served[:BEST] + [x for x in served[BEST:] if not x.lost][:1]
+    """The first few, and the chosen one."""
+    supported = [x for x in found.candidates if x.serves]
+    return supported[:BEST] + [x for x in supported[BEST:] if not x.lost][:1]

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[0-9a-f]{40}\.zip")
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedKernel:
     """One cached kernel."""
 
     name: str  # of its file
@@ -35,23 +35,23 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class CacheDone:
+class CacheResult:
     """The result of a `cache` command: its folder, the number of kernels, and for `list` and `clear` the kernels."""
 
     action: str
     folder: str
     count: int
     bytes: int
-    kernels: list[Kept]
+    kernels: list[CachedKernel]
 
 
-def listed() -> list[Kept]:
+def listed() -> list[CachedKernel]:
     """All cached kernels, the newest first."""
     kernels = []
     for path in _entries():
         with contextlib.suppress(FileNotFoundError):
             status = path.stat()
-            kernels.append(Kept(path.name, status.st_size, status.st_mtime, *_described(path)))
+            kernels.append(CachedKernel(path.name, status.st_size, status.st_mtime, *_described(path)))
     return sorted(kernels, key=lambda x: (-x.modified, x.name))
 
 

@@ -22,7 +22,7 @@ def entry(tmp_path, monkeypatch):
 def test_kernels_are_listed(entry):
     """Name, family, size and what it is; a damaged one with what is wrong."""
     text = run("cache", "list")
-    assert text.startswith("1 kernel kept in") and entry.name[:8] in text and "128 x 64 x 64, bf16" in text
+    assert text.startswith("1 kernel in") and entry.name[:8] in text and "128 x 64 x 64, bf16" in text
     entry.write_bytes(entry.read_bytes()[:-1])
     found = document("cache", "list")
     assert found["count"] == 1 and "differs from its checksum" in found["kernels"][0]["trouble"]
@@ -33,7 +33,7 @@ def test_a_cache_that_is_not_there_is_empty(tmp_path, monkeypatch):
     """Nothing is made by looking."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "none"))
     shown = " ".join(run("cache", "list").split())
-    assert shown.startswith("0 kernels kept in") and not (tmp_path / "none").exists()
+    assert shown.startswith("0 kernels in") and not (tmp_path / "none").exists()
 
 
 def test_kernels_are_cleared(entry):
@@ -49,11 +49,11 @@ def test_kernels_are_cleared(entry):
 def test_kernels_travel(entry, tmp_path, monkeypatch):
     """What export writes import takes, so that nothing compiles again."""
     before, file = kernel_cache.artifact(CONFIG), tmp_path / "kernels.zip"
-    assert run("cache", "export", file).startswith("1 kernel written")
+    assert run("cache", "export", file).startswith("1 kernel exported")
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "other"))
     monkeypatch.setattr(kernel_cache, "_MEMORY", {})
     assert document("cache", "import", file)["count"] == 1
-    assert run("cache", "import", file).startswith("0 kernels taken")
+    assert run("cache", "import", file).startswith("0 kernels imported")
     monkeypatch.setattr(kernel_cache, "compile_config", lambda config: pytest.fail("compiled again"))
     assert kernel_cache.artifact(CONFIG) == before
 

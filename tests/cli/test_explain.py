@@ -7,8 +7,8 @@ import pytest
 
 import cutegemm
 from cutegemm.arch.records import H100, H200
-from cutegemm.cli import given, gpus
-from cutegemm.cli.gpus import Gpu, Machine
+from cutegemm.cli import gpus, inputs
+from cutegemm.cli.gpus import DriverGpu, DriverInfo
 from cutegemm.database import choose
 from tests.support.command import document, refused, run
 
@@ -16,7 +16,7 @@ from tests.support.command import document, refused, run
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     """The GPU of the machine that runs the tests decides nothing."""
-    monkeypatch.setattr(gpus, "machine", lambda: Machine(None, (), "a test"))
+    monkeypatch.setattr(gpus, "driver_info", lambda: DriverInfo(None, (), "a test"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,9 @@ def test_the_gpu_is_said(monkeypatch):
     """--gpu, the GPU here, or the default: each is named as what it is."""
     assert document("explain", 64, 64, 64, "--gpu", "h100")["gpu"]["name"] == H100.name
     assert "(no Hopper GPU here: the default)" in run("explain", 64, 64, 64)
-    monkeypatch.setattr(gpus, "machine", lambda: Machine((13, 0), (Gpu(H100.name, (9, 0), 132, 50 << 20),)))
+    monkeypatch.setattr(
+        gpus, "driver_info", lambda: DriverInfo((13, 0), (DriverGpu(H100.name, (9, 0), 132, 50 << 20),))
+    )
     found = document("explain", 64, 64, 64)["gpu"]
     assert (found["name"], found["source"]) == (H100.name, "this machine's")
 
@@ -92,9 +94,9 @@ def test_an_epilogue_of_a_file(tmp_path):
         "@epi.define\ndef twice(acc):\n    return acc * 2.0\n"
         "def made():\n    return twice\nnothing = 3\n"
     )
-    assert str(given.graph_of(f"{path}:twice")) == str(given.graph_of(f"{path}:made")) == "d = acc * 2.0"
+    assert str(inputs.graph_of(f"{path}:twice")) == str(inputs.graph_of(f"{path}:made")) == "d = acc * 2.0"
     assert "must name an epilogue graph" in refused("explain", 64, 64, 64, "--epilogue", f"{path}:nothing")
-    assert "must name a Python file" in refused("explain", 64, 64, 64, "--epilogue", "none.py:x")
+    assert "must name an existing Python file" in refused("explain", 64, 64, 64, "--epilogue", "none.py:x")
 
 
 @pytest.mark.parametrize(
@@ -115,10 +117,10 @@ def test_a_file_that_does_not_run_is_refused(tmp_path, text, says):
     assert says in refused("explain", 64, 64, 64, "--epilogue", f"{path}:x")
 
 
-@pytest.mark.parametrize("name", given.epilogues())
+@pytest.mark.parametrize("name", inputs.epilogues())
 def test_every_epilogue_of_the_library_is_known(name):
     """Each name makes a graph without arguments."""
-    assert str(given.graph_of(name))
+    assert str(inputs.graph_of(name))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,8 @@ def test_a_spec_prints_what_is_read():
     spec = cutegemm.GemmSpec(
         tile=cutegemm.Tile(128, 256, 64), cluster=(2, 1), a_dtype="bf16", raster=("m", 8)
     )
-    assert given.spec_of(repr(spec)) == spec
-    assert given.spec_of("") == cutegemm.GemmSpec()
-    assert given.spec_of("epilogue=bias_act('gelu')").epilogue == given.graph_of("bias_act(activation=gelu)")
+    assert inputs.spec_of(repr(spec)) == spec
+    assert inputs.spec_of("") == cutegemm.GemmSpec()
+    assert inputs.spec_of("epilogue=bias_act('gelu')").epilogue == inputs.graph_of(
+        "bias_act(activation=gelu)"
+    )

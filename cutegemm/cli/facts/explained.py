@@ -12,7 +12,7 @@ from cutegemm.cli.facts.raster import Raster, raster_of
 from cutegemm.cli.facts.roofline import Roofline, roofline_of
 from cutegemm.cli.facts.timeline import Timeline, timeline_of
 from cutegemm.cli.facts.traffic import Traffic, traffic_of
-from cutegemm.cli.given import Asked
+from cutegemm.cli.inputs import Case
 from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.compiler import Artifact
 from cutegemm.config import GemmConfig, KernelConfig
@@ -25,7 +25,7 @@ MEASURED, PREDICTED = "measured", "predicted"
 
 
 @dataclass(frozen=True)
-class Where:
+class PlanGpu:
     """The GPU of the plan: name, SMs, why this GPU, and which of its figures were not measured on it."""
 
     name: str
@@ -35,7 +35,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Origin:
     """The origin of the plan."""
 
     by: str  # in words
@@ -103,8 +103,8 @@ class Explained:
 
     problem: str
     spec: str
-    gpu: Where
-    chosen: Chosen
+    gpu: PlanGpu
+    chosen: Origin
     candidates: list[Weighed]  # by predicted time
     plan: dict[str, object]  # `KernelPlan.to_dict`
     launch: GemmLaunch | None
@@ -119,15 +119,15 @@ class Explained:
     timeline: Timeline | None
 
 
-def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
+def explained(case: Case) -> tuple[KernelPlan, Explained]:
     """The plan that `build` uses for a request, and its explanation."""
-    choice = choose(asked.spec, asked.problem, asked.device)
+    choice = choose(case.spec, case.problem, case.device)
     plan = choice.plan
-    problem, chosen = _problem(asked), _chosen(choice)
-    where = Where(asked.device.name, asked.device.sms, asked.source, asked.device.note)
+    problem, chosen = _problem(case), _origin(choice)
+    where = PlanGpu(case.device.name, case.device.sms, case.source, case.device.note)
     if plan.multiply is None:
         return plan, Explained(
-            problem, str(asked.spec), where, chosen, [], plan.to_dict(), *(None,) * 3, [], *(None,) * 6
+            problem, str(case.spec), where, chosen, [], plan.to_dict(), *(None,) * 3, [], *(None,) * 6
         )  # fmt: skip
     step, config = plan.multiply, plan.multiply.config
     made = kernel_cache.stored(config)
@@ -136,7 +136,7 @@ def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
     size = config.cluster_size
     return plan, Explained(
         problem=problem,
-        spec=str(asked.spec),
+        spec=str(case.spec),
         gpu=where,
         chosen=chosen,
         candidates=list(plan.why.weighed),
@@ -154,19 +154,19 @@ def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
     )
 
 
-def _problem(asked: Asked) -> str:
-    p = asked.problem
+def _problem(case: Case) -> str:
+    p = case.problem
     outputs = "".join(f", {'D' if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
     return f"{p.shape}; A, B {p.a.dtype.value}{outputs}"
 
 
-def _chosen(choice: Choice) -> Chosen:
+def _origin(choice: Choice) -> Origin:
     from cutegemm.planning.why import predicted_us
 
     plan, entry = choice.plan, choice.entry
     predicted = predicted_us(plan) if plan.config is not None and plan.problem.k else 0.0
     basis, us = (PREDICTED, predicted) if entry is None else (MEASURED, entry.us)
-    return Chosen(plan.chosen_by, basis, us, predicted, list(plan.reasons))
+    return Origin(plan.chosen_by, basis, us, predicted, list(plan.reasons))
 
 
 def _registers(plan: KernelPlan, config: GemmConfig, made: Artifact | None) -> Registers:

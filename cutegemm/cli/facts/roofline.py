@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a launch stands on the roofline of its GPU's record, and what bounds it."""
+"""The position of a launch on the roofline of its GPU's record, and its bound."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cutegemm.planning.kernel_plan import KernelPlan
 
 # FP32 lanes of an SM
 LANES = 128
-# the share of the time below which no single rate explains it
+# share of the time below which no single rate explains it
 EXPLAINS = 0.5
 
 
 @dataclass(frozen=True)
 class Rate:
-    """One resource: its work over its rate, in microseconds, with the arithmetic."""
+    """One resource: work over rate in microseconds, and the arithmetic as text."""
 
     resource: str
     us: float
@@ -28,7 +28,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A launch against the rates that the planner's record of the GPU holds."""
+    """A launch compared with the rates of the GPU's record."""
 
     peak_tflops: float  # of the tensor cores or of the CUDA cores
     dram_gbs: float  # bandwidth of a copy in device memory

@@ -11,13 +11,13 @@ from cutegemm.cli.facts.timeline import Timeline
 from cutegemm.cli.page.marks import box, colour, figure, line, table, words
 
 WIDTH = 640.0
-# work tiles that are drawn, and waves that are listed
+# most work tiles that are drawn, and waves that are listed
 MOST, SHOWN_WAVES = 2048, 12
 MARKS = {"load": "f4", "mainloop": "f0", "epilogue": "f2"}
 
 
 def raster(found: Raster) -> str:
-    """D's work tiles in the order in which they start, a colour a wave; and what a wave shares."""
+    """D's work tiles in starting order, one color per wave, and the reuse of each wave."""
     across, down = (found.down, found.across) if found.swapped else (found.across, found.down)
     cell = max(2.0, min(28.0, WIDTH / across, 420 / down))
     parts, shown = [], found.order[:MOST]
@@ -44,7 +44,7 @@ def raster(found: Raster) -> str:
 
 
 def timeline(found: Timeline) -> str:
-    """A track for each role; what is left white is waiting."""
+    """A track for each role; gaps are waits."""
     left, height = 150.0, 26.0
     scale = WIDTH / found.end
     parts = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document: what `explain` says, with its pictures, in one file that loads nothing."""
+"""The HTML document: the output of `explain` and its pictures, in one file that loads nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cutegemm.config import KernelConfig
 from cutegemm.planning.kernel_plan import KernelPlan
 
 HERE = Path(__file__).parent
-# candidates in the table
+# most candidates in the table
 CANDIDATES = 40
 
 
 def page(plan: KernelPlan, found: Explained) -> str:
-    """The page of a plan and what there is to say of it."""
+    """The page of a plan and its explanation."""
     title = f"cutegemm: {found.problem}"
     style, script = (HERE.joinpath(x).read_text("utf-8") for x in ("style.css", "script.js"))
     body = "".join(_sections(plan, found))

@@ -10,11 +10,11 @@ import pytest
 
 from cutegemm.cli import gpus
 from cutegemm.cli.facts import health
-from cutegemm.cli.gpus import Gpu, Machine
+from cutegemm.cli.gpus import DriverGpu, DriverInfo
 from tests.support.command import document, run
 
-H200 = Gpu("NVIDIA H200", (9, 0), 132, 60 << 20)
-HEALTHY = Machine((13, 0), (H200,))
+H200 = DriverGpu("NVIDIA H200", (9, 0), 132, 60 << 20)
+HEALTHY = DriverInfo((13, 0), (H200,))
 CUDA = ("2.13.0", "13.0")
 
 
@@ -58,9 +58,13 @@ def test_a_healthy_machine_needs_nothing(tmp_path):
     "check, says, fix",
     [
         (health.check_python((3, 9)), "3.9: 3.10 or newer", "python3.12 -m venv"),
-        (health.check_driver(Machine((12, 2), (H200,)), CUDA), "runs CUDA up to 12.2; torch", "cuda-drivers"),
         (
-            health.check_driver(Machine((13, 0), (), "cuInit: CUDA_ERROR_UNKNOWN"), CUDA),
+            health.check_driver(DriverInfo((12, 2), (H200,)), CUDA),
+            "runs CUDA up to 12.2; torch",
+            "cuda-drivers",
+        ),
+        (
+            health.check_driver(DriverInfo((13, 0), (), "cuInit: CUDA_ERROR_UNKNOWN"), CUDA),
             "does not start",
             "nvidia-smi",
         ),
@@ -79,7 +83,7 @@ def test_a_fault_of_the_machine_is_found(check, says, fix):
 
 def test_no_gpu_is_a_note():
     """Neither a missing driver nor a missing GPU needs anything done."""
-    nothing = Machine(None, (), "no library")
+    nothing = DriverInfo(None, (), "no library")
     checks = [
         health.check_driver(nothing, CUDA),
         health.check_gpu(nothing),
@@ -93,13 +97,13 @@ def test_no_gpu_is_a_note():
 )
 def test_another_gpu_is_told_what_it_lacks(capability, lacks):
     """A GPU that is not Hopper is named with what our kernels need and it has not."""
-    check = health.check_gpu(Machine((13, 0), (Gpu("another", capability, 100, 1),)))
+    check = health.check_gpu(DriverInfo((13, 0), (DriverGpu("another", capability, 100, 1),)))
     assert check.status == health.NOTE and "another" in check.says and lacks in check.says
 
 
 def test_a_gpu_without_a_record_is_a_note():
     """A part of an H200 is planned for by its own figures, and doctor says so."""
-    check = health.check_gpu(Machine((13, 0), (Gpu("NVIDIA H200", (9, 0), 60, 1),)))
+    check = health.check_gpu(DriverInfo((13, 0), (DriverGpu("NVIDIA H200", (9, 0), 60, 1),)))
     assert check.status == health.NOTE and "60 SMs: no record" in check.says
 
 
@@ -216,7 +220,7 @@ def test_doctor_ends_with_its_findings(monkeypatch):
 
 def test_a_driver_that_nothing_can_ask_is_a_finding():
     """Without cuda-python the driver is unknown, and the line for pip is given."""
-    found = health.check_driver(Machine(None, (), "cannot be imported", "cuda-python"), None)
+    found = health.check_driver(DriverInfo(None, (), "cannot be imported", "cuda-python"), None)
     assert found.status == health.FINDING and "cuda-python>=12.9" in found.fix
 
 
@@ -269,9 +273,9 @@ class FakeDriver:
 
 def test_the_driver_is_asked(monkeypatch):
     """Its version, and each GPU's name, capability, SMs and L2; a driver without a GPU says why."""
-    assert gpus._asked(FakeDriver()) == Machine((13, 1), (H200,))
-    assert gpus._asked(FakeDriver(broken=True)) == Machine((13, 1), (), "cuInit: CUDA_ERROR_NO_DEVICE")
-    monkeypatch.setattr(gpus, "machine", lambda: HEALTHY)
+    assert gpus._queried(FakeDriver()) == DriverInfo((13, 1), (H200,))
+    assert gpus._queried(FakeDriver(broken=True)) == DriverInfo((13, 1), (), "cuInit: CUDA_ERROR_NO_DEVICE")
+    monkeypatch.setattr(gpus, "driver_info", lambda: HEALTHY)
     device, source = gpus.device_here()
     assert (device.name, source) == ("NVIDIA H200", "this machine's")
 
