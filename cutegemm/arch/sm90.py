@@ -27,10 +27,6 @@ REGISTERS_PER_SM = 65_536
 WARP = 32
 # threads that issue one wgmma together, PTX wgmma
 WARPGROUP = 128
-# per CTA, CG
-MAX_THREADS = 1_024
-# CTAs per cluster without opting in to non-portable sizes, CG
-MAX_CLUSTER = 8
 
 # rows of one wgmma, PTX wgmma.mma_async
 WGMMA_M = 64
@@ -41,12 +37,6 @@ WGMMA_MAX_N = 256
 TMA_ALIGN = 16
 # elements per box dimension, PTX tensor maps
 TMA_MAX_BOX = 256
-# bytes: exclusive bound of a tensor-map stride, CUDA driver cuTensorMapEncodeTiled
-TMA_MAX_STRIDE = 1 << 40
-# elements of one dimension: coordinates are signed 32-bit, PTX cp.async.bulk.tensor
-MAX_EXTENT = (1 << 31) - 1
-# CTAs along x, CG
-MAX_GRID = (1 << 31) - 1
 
 # banks of shared memory, 4 bytes wide, CG
 BANKS = 32
@@ -70,12 +60,17 @@ LIMITS = Limits(
     sm_ctas=32,
     warp=WARP,
     warpgroup=WARPGROUP,
-    max_threads=MAX_THREADS,
-    max_cluster=MAX_CLUSTER,
+    # CG
+    max_threads=1_024,
+    # without opting in to non-portable sizes, CG
+    max_cluster=8,
     mma_m=WGMMA_M,
     mma_max_n=WGMMA_MAX_N,
     tma_align=TMA_ALIGN,
-    tma_max_stride=TMA_MAX_STRIDE,
-    max_extent=MAX_EXTENT,
-    max_grid=MAX_GRID,
+    # CUDA driver, cuTensorMapEncodeTiled
+    tma_max_stride=1 << 40,
+    # coordinates are signed 32-bit, PTX cp.async.bulk.tensor
+    max_extent=(1 << 31) - 1,
+    # CG
+    max_grid=(1 << 31) - 1,
 )

@@ -7,6 +7,7 @@ fastest, as in CuTe (docs.nvidia.com/cutlass, "CuTe Layouts").
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from itertools import product as cartesian
 from math import prod
@@ -213,30 +214,13 @@ def parse(text: str) -> IntTuple:
     (4, (2, 3))
     """
     compact = "".join(text.split())
-    value, end = _parse_at(compact, 0)
-    require(
-        end == len(compact),
-        "text",
-        text,
-        f"must end after the int tuple, before {compact[end:]!r}",
-        compact[:end],
-    )
-    return value
-
-
-def _parse_at(text: str, start: int) -> tuple[IntTuple, int]:
-    """Read one int tuple at `start`; return it and its end."""
-    if text[start : start + 1] != "(":
-        end = start + 1 if text[start : start + 1] == "-" else start
-        while text[end : end + 1].isdigit():
-            end += 1
-        digits = text[start:end]
-        require(digits not in ("", "-"), "text", text, f"must have an int or '(' at {text[start:]!r}")
-        return int(digits), end
-    parts: list[IntTuple] = []
-    end = start
-    while not parts or text[end : end + 1] == ",":
-        part, end = _parse_at(text, end + 1)
-        parts.append(part)
-    require(text[end : end + 1] == ")", "text", text, f"must have ',' or ')' at {text[end:]!r}")
-    return tuple(parts), end + 1
+    try:
+        # a comma makes a tuple of one mode in Python
+        value = ast.literal_eval(compact.replace(")", ",)"))
+        whole = all(map(is_int, flatten(value))) and to_string(value) == compact
+    # deep nesting exhausts the parser
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        whole = False
+    require(whole, "text", text, "must be an int or a tuple of ints", "(4,(2,3))")
+    result: IntTuple = value
+    return result

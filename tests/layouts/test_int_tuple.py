@@ -57,7 +57,29 @@ def test_depth_counts_the_deepest_nesting():
     assert [int_tuple.depth(t) for t in (5, (5,), (5, (6, (7,))))] == [0, 1, 3]
 
 
-@pytest.mark.parametrize("text", ["", "(", "()", "(1,)", "(1", "1)", "(1,a)", "(1,,2)", "-", "1:2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "(",
+        "()",
+        "(1,)",
+        "(1",
+        "1)",
+        "(1,a)",
+        "(1,,2)",
+        "-",
+        "1:2",
+        "1,2",
+        "(1),(2)",
+        "True",
+        "1.5",
+        "0x10",
+        "x" * 9,
+        "[1]",
+        "(" * 9000,
+    ],
+)
 def test_parse_refuses_what_is_no_int_tuple(text):
     """Broken text is refused, not read half way."""
     with pytest.raises(SpecError, match="text="):

@@ -44,11 +44,7 @@ slice_(PLAIN, (0, 1, None))
 slice_(Layout((4, 2)), (None, 2))
     coordinate=2: must be in [0, 2) for the shape 2
 int_tuple.parse("(1,2)3")
-    text='(1,2)3': must end after the int tuple, before '3'; nearest legal value: '(1,2)'
-int_tuple.parse("(1,a)")
-    text='(1,a)': must have an int or '(' at 'a)'
-int_tuple.parse("(1")
-    text='(1': must have ',' or ')' at ''
+    text='(1,2)3': must be an int or a tuple of ints; nearest legal value: '(4,(2,3))'
 parse("S<3>")
     layout='S<3>': must be shape:stride, or S<bits,base,shift> o offset o shape:stride; nearest legal value:
     'S<3,3,3> o 0 o (8,64):(64,1)'
