@@ -158,10 +158,10 @@ class Beating(Screen):
         super().__init__(console, problems)
         self._beat = beat
 
-    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+    def report(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
         """See `Screen`."""
         self._beat(within)
-        super().says(problem, text, within=within)
+        super().report(problem, text, within=within)
 
 
 class Work:
@@ -201,7 +201,7 @@ class Work:
                     began = self._clock()
                     if began + self._longest > self._tuner.until:
                         return found
-                    screen.says(problem, "compiling", within=COMPILE_SECONDS)
+                    screen.report(problem, "compiling", within=COMPILE_SECONDS)
                     ahead.ready(place)
                     outcome = self._tuner.tune(problem, screen)
                     found.append(outcome)
@@ -233,7 +233,7 @@ class Work:
     ) -> None:
         """Have some kernels of all problems compiled at once."""
         for problem in problems[:1]:
-            screen.says(problem, "compiling", within=COMPILE_SECONDS)
+            screen.report(problem, "compiling", within=COMPILE_SECONDS)
         with contextlib.suppress(GemmError):
             # whose kernel does not compile, the tuner finds out
             self._compile([x for problem in problems for x in configs(problem)])

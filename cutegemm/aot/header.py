@@ -67,7 +67,7 @@ static inline CUresult {name}_load({name}_module *module) {{
 
 CALL = """\
 /* {shape}
-{lies}
+{layouts}
  * workspace: {workspace} bytes, 16-byte aligned. counters: {counters} bytes, zero before the first launch and
  * reset by each launch. Either may be a null pointer if it has no bytes. Launches on one stream may share them. */
 typedef struct {{ {fields} }} {name}_args;
@@ -142,7 +142,7 @@ def _call(recipe: Recipe, module: str, name: str, spec: GemmSpec) -> Iterator[st
     typed = {x: "float" if kinds.get(x, FLOAT) == FLOAT else "int32_t" for x in recipe.numbers}
     yield CALL.format(
         shape=f"M x N x K = {p.m} x {p.n} x {p.k}, batch {p.batch}. Strides (row, column, batch) are in elements.",
-        lies="\n".join(f" * {members[x]}: {text}." for x, text in _layouts(recipe, spec).items()),
+        layouts="\n".join(f" * {members[x]}: {text}." for x, text in _layouts(recipe, spec).items()),
         workspace=recipe.workspace_bytes,
         counters=recipe.counter_bytes,
         fields=" ".join(

@@ -162,8 +162,8 @@ def _values(index: int, tensors: Mapping[str, int], numbers: Mapping[str, str]) 
     for i, (name, align) in enumerate(aligns.items(), 1):
         # far apart; in the last recording with the least alignment that a call may have, 16 bytes for workspace
         moved = index * (i * SPACING + i * ALIGNED)
-        odd = min(align, CHUNK_BYTES) if index == RECORDINGS - 1 else 0
-        addresses[name] = BASE + i * SPACING + moved + odd
+        unaligned = min(align, CHUNK_BYTES) if index == RECORDINGS - 1 else 0
+        addresses[name] = BASE + i * SPACING + moved + unaligned
     passed: dict[str, float] = {}
     for i, (name, kind) in enumerate(numbers.items(), 1):
         # every byte of the number differs between recordings
@@ -231,7 +231,7 @@ def _patch(
     versions: Sequence[_Values],
     numbers: Mapping[str, str],
 ) -> ParameterPatch | None:
-    """The patch at a place: the address that moved as far as the value did, or the number that stands there."""
+    """The patch at a place: the address that moved as far as the value did, or the number at this place."""
     old, new = versions[:2]
     if offset + _ADDRESS_FORM.size <= len(pair[0]):
         p, q = (_ADDRESS_FORM.unpack_from(x, offset)[0] for x in pair)

@@ -36,7 +36,7 @@ class CoreModel:
 class CostModel:
     """Rates of one GPU for `planning.cost`. Times in ns, rates in bytes per ns, energies in pJ.
 
-    "Pingpong" and "bare" stand for the schedule, and for kernels without a producer warp.
+    "Pingpong" is the schedule; "bare" means kernels without a producer warp.
     """
 
     mma: float  # a cycle of the tensor cores

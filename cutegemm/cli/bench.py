@@ -27,19 +27,19 @@ def bench(
 
     case = inputs.case((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
     with announced(lambda: "timing"):
-        found = comparison.compared({comparison.OURS: case})
-    print_facts("bench", found, as_text, json)
+        facts = comparison.compared({comparison.OURS: case})
+    print_facts("bench", facts, as_text, json)
 
 
-def as_text(found: Comparison) -> str:
+def as_text(facts: Comparison) -> str:
     """One line per contender, and the verdict."""
     rows = [
         (x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}", f"{x.tflops:,.1f}", f"{x.factor:.3f} x")
-        for x in found.rows
+        for x in facts.rows
     ]
-    head = wrapped("problem", found.problem), wrapped("gpu", f"{found.gpu}; {found.versions}")
-    heads = ("", "a call", "spread", "TFLOP/s", f"of {found.rows[-1].name}")
-    return "\n".join([*head, table(heads, rows, right=(1, 2, 3, 4)), found.verdict])
+    head = wrapped("problem", facts.problem), wrapped("gpu", f"{facts.gpu}; {facts.versions}")
+    heads = ("", "a call", "spread", "TFLOP/s", f"of {facts.rows[-1].name}")
+    return "\n".join([*head, table(heads, rows, right=(1, 2, 3, 4)), facts.verdict])
 
 
 def tune(
@@ -57,7 +57,7 @@ def tune(
     from cutegemm.cli.facts import comparison
 
     case = inputs.case((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
-    found = comparison.tuned(case, candidates=candidates, seconds=seconds, again=again)
-    print_facts("tune", found, lambda x: "\n".join(wrapped("", y.says, 0) for y in x.outcomes), json)
-    if found.interrupted:
+    facts = comparison.tuned(case, candidates=candidates, seconds=seconds, again=again)
+    print_facts("tune", facts, lambda x: "\n".join(wrapped("", y.text, 0) for y in x.outcomes), json)
+    if facts.interrupted:
         raise typer.Exit(130)

@@ -28,8 +28,8 @@ def list_(json: Json = False) -> None:
     """List the cached kernels, the newest first."""
     from cutegemm.compiling import archive
 
-    found = archive.listed()
-    _show("list", len(found), json, found)
+    kernels = archive.listed()
+    _show("list", len(kernels), json, kernels)
 
 
 @commands.command()
@@ -41,12 +41,12 @@ def clear(
     """Delete cached kernels. Running processes keep theirs; others compile again."""
     from cutegemm.compiling import archive
 
-    found = archive.listed()
+    kernels = archive.listed()
     if older is not None:
-        found = [x for x in found if x.modified < time.time() - older * DAY]
+        kernels = [x for x in kernels if x.modified < time.time() - older * DAY]
     if unusable:
-        found = [x for x in found if x.trouble]
-    _show("clear", archive.clear(x.name for x in found), json, found)
+        kernels = [x for x in kernels if x.trouble]
+    _show("clear", archive.clear(x.name for x in kernels), json, kernels)
 
 
 @commands.command()

@@ -26,11 +26,11 @@ def _command(language: str, doc: str) -> Callable[..., None]:
         from cutegemm.cli.facts.machine_code import code_of
 
         case = inputs.case((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-        found = code_of(case, language)
+        facts = code_of(case, language)
         if out is not None:
-            out.write_text(found.text, "utf-8")
-        written = f"{len(found.text.splitlines()):,} lines written to {out}"
-        print_facts(language, found, lambda x: written if out else x.text, json)
+            out.write_text(facts.text, "utf-8")
+        written = f"{len(facts.text.splitlines()):,} lines written to {out}"
+        print_facts(language, facts, lambda x: written if out else x.text, json)
 
     show.__name__, show.__doc__ = language, doc
     return show

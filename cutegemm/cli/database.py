@@ -61,12 +61,12 @@ def show(
     print_facts("database", entries(gpu, choice(InputError, "--source", source, SOURCES)), as_text, json)
 
 
-def as_text(found: Entries) -> str:
+def as_text(facts: Entries) -> str:
     """Two lines per entry: the measurement, and the problem."""
-    lines = [f"{len(found.entries)} entries; the user's are in\n{found.path}"]
-    shapes = [f"{x.m} x {x.n} x {x.k}" + f" x {x.batch}" * (x.batch != 1) for x in found.entries]
+    lines = [f"{len(facts.entries)} entries; the user's are in\n{facts.path}"]
+    shapes = [f"{x.m} x {x.n} x {x.k}" + f" x {x.batch}" * (x.batch != 1) for x in facts.entries]
     room = max(map(len, shapes), default=0)
-    for shape, x in zip(shapes, found.entries, strict=True):
+    for shape, x in zip(shapes, facts.entries, strict=True):
         chosen = ", ".join(f"{k} {_value(v)}" for k, v in x.fields.items()) or "the model's choice"
         head = f"{shape:<{room}}  {x.us:>9,.1f} us  {x.model_us / x.us:.2f} x the model's  {x.source}, {x.date[:10]}"
         more = "" if x.spec == "{}" else f"; spec {x.spec}"

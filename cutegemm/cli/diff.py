@@ -45,32 +45,32 @@ def diff(
         for x in (first, second)
     )
     with announced(lambda: "comparing"):
-        found = difference(one, two, emulate=emulate, time=time, trace=ir)
-    print_facts("diff", found, partial(as_text, code=code), json)
-    if not found.same:
+        facts = difference(one, two, emulate=emulate, time=time, trace=ir)
+    print_facts("diff", facts, partial(as_text, code=code), json)
+    if not facts.same:
         raise typer.Exit(1)
 
 
-def as_text(found: Difference, code: bool = False) -> str:
+def as_text(facts: Difference, code: bool = False) -> str:
     """Both specs, and a table for each aspect."""
-    heads = zip(("problem", "first", "second"), (found.problem, *found.specs), strict=True)
+    heads = zip(("problem", "first", "second"), (facts.problem, *facts.specs), strict=True)
     lines = [wrapped(*x) for x in heads]
-    if found.same:
-        return "\n".join([*lines, "one kernel serves both"])
+    if facts.same:
+        return "\n".join([*lines, "both give the same kernel"])
     for title in ("plan", "resources", "counters"):
-        rows = [(_cut(x.name), _cut(x.before, 24), x.after) for x in getattr(found, title)]
+        rows = [(_cut(x.name), _cut(x.before, 24), x.after) for x in getattr(facts, title)]
         if rows:
             lines += ["", title, table(("", "first", "second"), rows)]
-    if found.counters_note:
-        lines.append(wrapped("counters", found.counters_note))
-    for change in found.code:
+    if facts.counters_note:
+        lines.append(wrapped("counters", facts.counters_note))
+    for change in facts.code:
         lines += ["", *_code(change, code)]
-    if found.time is not None:
-        rows = [(x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}") for x in found.time.rows]
-        lines += ["", f"time on {found.time.gpu}", table(("", "a call", "spread"), rows, right=(1, 2))]
-        lines.append(f"  {found.time.verdict}")
+    if facts.time is not None:
+        rows = [(x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}") for x in facts.time.rows]
+        lines += ["", f"time on {facts.time.gpu}", table(("", "a call", "spread"), rows, right=(1, 2))]
+        lines.append(f"  {facts.time.verdict}")
     else:
-        lines += ["", wrapped("time", found.time_note)]
+        lines += ["", wrapped("time", facts.time_note)]
     return "\n".join(lines)
 
 
@@ -82,14 +82,14 @@ def _code(change: CodeChange, lines: bool) -> list[str]:
     name = change.language.upper()
     if not change.lines:
         return [f"{name}: the same {change.before:,} instructions"]
-    found = [f"{name}: {change.before:,} and {change.after:,} instructions"]
+    text = [f"{name}: {change.before:,} and {change.after:,} instructions"]
     rows = [(_cut(x, 44), f"{a:,}", f"{b:,}") for x, (a, b) in list(change.opcodes.items())[:OPCODES]]
     if rows:
-        found.append(table(("opcode", "first", "second"), rows, right=(1, 2)))
+        text.append(table(("opcode", "first", "second"), rows, right=(1, 2)))
     if len(change.opcodes) > OPCODES:
-        found.append(f"  and {len(change.opcodes) - OPCODES} more")
+        text.append(f"  and {len(change.opcodes) - OPCODES} more")
     if lines:
-        found += [_cut(x, 80) for x in change.lines[:LINES]]
+        text += [_cut(x, 80) for x in change.lines[:LINES]]
         if len(change.lines) > LINES:
-            found.append(f"{len(change.lines) - LINES:,} more lines; --json has all")
-    return found
+            text.append(f"{len(change.lines) - LINES:,} more lines; --json has all")
+    return text

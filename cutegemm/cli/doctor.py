@@ -18,16 +18,16 @@ def doctor(json: Json = False) -> None:
     """Look for missing or broken parts; 1 for findings."""
     from cutegemm.cli.facts import health
 
-    found = health.examine()
-    print_facts("doctor", found, as_text, json)
-    if found.findings:
+    facts = health.examine()
+    print_facts("doctor", facts, as_text, json)
+    if facts.findings:
         raise typer.Exit(1)
 
 
-def as_text(found: Health) -> str:
+def as_text(facts: Health) -> str:
     """A line for each check, and the commands that fix findings."""
     marks = {"ok": "ok", "note": "note", "finding": "FIX"}
-    rows = [(marks[x.status], x.name, x.says) for x in found.checks]
-    fixes = [f"{x.name}: run\n  {x.fix}" for x in found.findings]
+    rows = [(marks[x.status], x.name, x.message) for x in facts.checks]
+    fixes = [f"{x.name}: run\n  {x.fix}" for x in facts.findings]
     count = f"{len(fixes)} to fix" if fixes else "nothing to fix"
     return "\n\n".join([table(("", "", ""), rows, indent=0), *fixes, count])

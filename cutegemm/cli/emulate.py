@@ -46,15 +46,15 @@ def emulate(
     with announced(lambda: "emulating"):
         path = Path(what[0])
         if len(what) == 1 and path.is_file() and path.open("rb").read(len(ZIP)) == ZIP:
-            found = emulation.emulate_artefact(path, races, policy)
+            facts = emulation.emulate_artefact(path, races, policy)
         elif len(what) == 1:
             shape = {"grid": grid, "block": block, "cluster": cluster}
-            found = emulation.emulate_file(path, shape, arg or [], races, policy)
+            facts = emulation.emulate_file(path, shape, arg or [], races, policy)
         else:
             case = inputs.case(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-            found = emulation.emulate_problem(case, races, policy)
-    print_facts("emulate", found, as_text, json)
-    if found.findings:
+            facts = emulation.emulate_problem(case, races, policy)
+    print_facts("emulate", facts, as_text, json)
+    if facts.findings:
         raise typer.Exit(1)
 
 
@@ -67,25 +67,25 @@ def _extents(words: list[str]) -> tuple[int, int, int]:
     return m, n, k
 
 
-def as_text(found: EmulatedRun) -> str:
+def as_text(facts: EmulatedRun) -> str:
     """The run, a paragraph for each aspect."""
-    lines = [wrapped("ran", f"{found.what}; {found.launches} launch{'es' * (found.launches != 1)}")]
-    if found.error is not None:
-        lines.append(wrapped("D", f"relative error {found.error:.1e} against fp64"))
-    lines.append(wrapped("findings", f"{len(found.findings)}"))
-    lines += [wrapped("", x) for x in found.findings]
-    lines += [wrapped("untested" if not i else "", x.strip()) for i, x in enumerate(found.untested)]
-    if found.printed:
-        lines += ["printed", *found.printed.splitlines()]
+    lines = [wrapped("ran", f"{facts.what}; {facts.launches} launch{'es' * (facts.launches != 1)}")]
+    if facts.error is not None:
+        lines.append(wrapped("D", f"relative error {facts.error:.1e} against fp64"))
+    lines.append(wrapped("findings", f"{len(facts.findings)}"))
+    lines += [wrapped("", x) for x in facts.findings]
+    lines += [wrapped("untested" if not i else "", x.strip()) for i, x in enumerate(facts.untested)]
+    if facts.printed:
+        lines += ["printed", *facts.printed.splitlines()]
     rows = []
-    for x in found.roles:
+    for x in facts.roles:
         waits = ", ".join(f"{kind} {n:,} ({x.blocked.get(kind, 0):,})" for kind, n in x.waits.items())
         rows.append((str(x.launch), x.name, _warps(x.warps), f"{x.instructions:,}", waits))
     if rows:
         lines += ["", "roles, with warp instructions and waits (of them blocked)"]
         lines.append(table(("", "role", "warps", "instr.", "waits"), rows, right=(3,)))
-    if found.counters:
-        counters = [(name.replace("_", " "), f"{value:,}") for name, value in found.counters.items()]
+    if facts.counters:
+        counters = [(name.replace("_", " "), f"{value:,}") for name, value in facts.counters.items()]
         lines += ["", "counters", table(("", ""), counters, right=(1,))]
     return "\n".join(lines)
 

@@ -35,30 +35,30 @@ def explain(
     from cutegemm.cli.facts.explained import explained
 
     case = inputs.case((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-    plan, found = explained(case)
+    plan, facts = explained(case)
     if html is not None:
         from cutegemm.cli.page.page import page
 
-        html.write_text(page(plan, found), "utf-8")
-    print_facts("explain", found, lambda x: f"written to {html}" if html else as_text(plan, x, why), json)
+        html.write_text(page(plan, facts), "utf-8")
+    print_facts("explain", facts, lambda x: f"written to {html}" if html else as_text(plan, x, why), json)
 
 
-def as_text(plan: KernelPlan, found: Explained, why: bool = False) -> str:
+def as_text(plan: KernelPlan, facts: Explained, why: bool = False) -> str:
     """The explanation, a paragraph per question."""
     from cutegemm.cli.facts.explained import summary
 
-    lines = [wrapped(label, text) for label, text in summary(plan, found)]
-    if found.launch is not None:
-        lines += ["", *_memory(found), "", *_occupancy(found), "", *_roofline(found)]
-    if found.timeline is not None:
-        lines += ["", *_timeline(found.timeline)]
-    if found.candidates:
-        lines += ["", *_candidates(found, why)]
+    lines = [wrapped(label, text) for label, text in summary(plan, facts)]
+    if facts.launch is not None:
+        lines += ["", *_memory(facts), "", *_occupancy(facts), "", *_roofline(facts)]
+    if facts.timeline is not None:
+        lines += ["", *_timeline(facts.timeline)]
+    if facts.candidates:
+        lines += ["", *_candidates(facts, why)]
     return "\n".join(lines)
 
 
-def _memory(found: Explained) -> list[str]:
-    memory, registers = found.memory, found.registers
+def _memory(facts: Explained) -> list[str]:
+    memory, registers = facts.memory, facts.registers
     assert memory is not None and registers is not None
     total = "unknown" if memory.bytes is None else f"{memory.bytes:,}"
     lines = [wrapped("", f"shared memory: {total} of {memory.limit:,} B a CTA ({memory.source})", 0)]
@@ -72,16 +72,16 @@ def _memory(found: Explained) -> list[str]:
     return [*lines, wrapped("registers", str(registers))]
 
 
-def _occupancy(found: Explained) -> list[str]:
-    waves, whole = found.waves, found.occupancy
+def _occupancy(facts: Explained) -> list[str]:
+    waves, whole = facts.waves, facts.occupancy
     assert waves is not None and whole is not None
     bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, whole.bounds), right=(1,))
     return [wrapped("", f"occupancy: {whole}", 0), bounds, wrapped("waves", str(waves))]
 
 
-def _roofline(found: Explained) -> list[str]:
-    roof = found.roofline
-    assert roof is not None and found.traffic is not None
+def _roofline(facts: Explained) -> list[str]:
+    roof = facts.roofline
+    assert roof is not None and facts.traffic is not None
     rows = [
         (x.resource, f"{x.us:,.1f} us", f"{x.us / roof.us:.0%}" if roof.us else "", x.arithmetic)
         for x in roof.rates
@@ -93,35 +93,35 @@ def _roofline(found: Explained) -> list[str]:
     return lines
 
 
-def _timeline(found: Timeline) -> list[str]:
+def _timeline(facts: Timeline) -> list[str]:
     """A line of characters per role: loads, mainloops, epilogues, and dots for waiting."""
-    name = max(len(x.role) for x in found.tracks)
+    name = max(len(x.role) for x in facts.tracks)
     room = max(20, width() - min(name, 24) - 10)
-    head = f"timeline of a CTA, {found.end / 1e3:,.1f} us ({found.source})"
+    head = f"timeline of a CTA, {facts.end / 1e3:,.1f} us ({facts.source})"
     shown = (
-        f"first {found.tiles} of {found.of_tiles} tiles, {found.k_tiles} of {found.of_k_tiles} k tiles each"
+        f"first {facts.tiles} of {facts.of_tiles} tiles, {facts.k_tiles} of {facts.of_k_tiles} k tiles each"
     )
-    each = f"a stage: load {found.load_ns:,.0f} ns, MMAs {found.mma_ns:,.0f} ns; epilogue "
-    each += f"{found.epilogue_ns:,.0f} ns"
+    each = f"a stage: load {facts.load_ns:,.0f} ns, MMAs {facts.mma_ns:,.0f} ns; epilogue "
+    each += f"{facts.epilogue_ns:,.0f} ns"
     lines = [wrapped("", head, 0), wrapped("", f"{shown}; {each}", 2)]
     marks = {"load": "L", "mainloop": "M", "epilogue": "E"}
-    for track in found.tracks:
+    for track in facts.tracks:
         cells = ["."] * room
         for span in track.spans:
-            first = int(span.start / found.end * room)
-            for i in range(first, max(first + 1, min(room, round(span.end / found.end * room)))):
+            first = int(span.start / facts.end * room)
+            for i in range(first, max(first + 1, min(room, round(span.end / facts.end * room)))):
                 cells[min(i, room - 1)] = marks[span.does]
         lines.append(f"  {track.role[:24]:<{min(name, 24)}} {''.join(cells)} {track.waits:4.0%}")
     lines.append("  L load, M mainloop, E epilogue, . waits (the share at the end)")
     return lines
 
 
-def _candidates(found: Explained, why: bool) -> list[str]:
-    listed = found.candidates if why else _best(found)
+def _candidates(facts: Explained, why: bool) -> list[str]:
+    listed = facts.candidates if why else _best(facts)
     rows = [(f"{x.us:,.1f} us", _short(x.what), _fate(x.lost, why)) for x in listed]
-    lines = [f"candidates: {len(found.candidates)}, predicted times", table(("", "", ""), rows, right=(0,))]
-    if len(listed) < len(found.candidates):
-        lines.append(f"  --why lists the other {len(found.candidates) - len(listed)}")
+    lines = [f"candidates: {len(facts.candidates)}, predicted times", table(("", "", ""), rows, right=(0,))]
+    if len(listed) < len(facts.candidates):
+        lines.append(f"  --why lists the other {len(facts.candidates) - len(listed)}")
     return lines
 
 
@@ -138,7 +138,7 @@ def _fate(lost: str, why: bool) -> str:
     return words if why or len(words) <= FATE else words[: FATE - 2] + " …"
 
 
-def _best(found: Explained) -> list:  # type: ignore[type-arg]
+def _best(facts: Explained) -> list:  # type: ignore[type-arg]
     """The first few, and the chosen one."""
-    supported = [x for x in found.candidates if x.serves]
+    supported = [x for x in facts.candidates if x.serves]
     return supported[:BEST] + [x for x in supported[BEST:] if not x.lost][:1]

@@ -40,27 +40,27 @@ def layout(
     if bool(shape) == bool(mma):
         rule = "give a layout or --mma, one of the two"
         raise field_error(InputError, "LAYOUT", shape, rule, "(8,8):(8,1)")
-    found = instruction(mma, operand) if mma else drawn(shape, swizzle, banks, bits, lane)
+    facts = instruction(mma, operand) if mma else drawn(shape, swizzle, banks, bits, lane)
     if svg is not None:
         from cutegemm.cli.page.layout_picture import layout_svg
 
-        svg.write_text(layout_svg(found, bits), "utf-8")
-    print_facts("layout", found, as_text, json)
+        svg.write_text(layout_svg(facts, bits), "utf-8")
+    print_facts("layout", facts, as_text, json)
 
 
-def as_text(found: Drawn) -> str:
+def as_text(facts: Drawn) -> str:
     """The table, and the words of each bank."""
-    extent = f"{found.what} of (row, column); size {found.size:,}, cosize {found.cosize:,}"
-    lines = [found.layout, extent, _table(found)]
-    if found.banks is not None:
-        lines += ["", f"{found.banks.access}: words that each bank serves", draw_phases(found.banks.phases)]
+    extent = f"{facts.what} of (row, column); size {facts.size:,}, cosize {facts.cosize:,}"
+    lines = [facts.layout, extent, _table(facts)]
+    if facts.banks is not None:
+        lines += ["", f"{facts.banks.access}: words of each bank", draw_phases(facts.banks.phases)]
     return "\n".join(lines)
 
 
-def _table(found: Drawn) -> str:
+def _table(facts: Drawn) -> str:
     """The cells, in blocks of as many columns as fit the width."""
-    rows, columns = min(found.rows, MOST_ROWS), min(found.columns, MOST_COLUMNS)
-    words = [cell.words for cell in found.cells]
+    rows, columns = min(facts.rows, MOST_ROWS), min(facts.columns, MOST_COLUMNS)
+    words = [cell.words for cell in facts.cells]
     cell = max(map(len, words)) + 1
     margin = len(str(rows - 1)) + 1
     block = max(1, (width() - margin) // cell)
@@ -71,10 +71,10 @@ def _table(found: Drawn) -> str:
         here = range(first, min(first + block, columns))
         lines.append(" " * margin + "".join(f"{column:{cell}}" for column in here))
         for row in range(rows):
-            values = "".join(f"{words[row * found.columns + column]:>{cell}}" for column in here)
+            values = "".join(f"{words[row * facts.columns + column]:>{cell}}" for column in here)
             lines.append(f"{row:{margin - 1}}:{values}")
-    if (rows, columns) != (found.rows, found.columns):
+    if (rows, columns) != (facts.rows, facts.columns):
         lines.append(
-            f"shown: {rows} of {found.rows} rows, {columns} of {found.columns} columns; --svg has all"
+            f"shown: {rows} of {facts.rows} rows, {columns} of {facts.columns} columns; --svg has all"
         )
     return "\n".join(lines)

@@ -77,10 +77,10 @@ def entry(config: Config) -> Path:
     return directory() / f"{key(config)}.zip"
 
 
-def artifact(config: Config, *, told: bool = True) -> Artifact:
+def artifact(config: Config, *, warn: bool = True) -> Artifact:
     """The compiled kernel of a config: from memory, from disk, or compiled now and stored.
 
-    A kernel whose threads spill causes one warning per process if `told`.
+    With `warn`, a kernel whose threads spill causes one warning per process.
 
     Raises:
         CompileError: the kernel does not compile.
@@ -91,7 +91,7 @@ def artifact(config: Config, *, told: bool = True) -> Artifact:
             new = config not in _MEMORY
             made = _MEMORY.get(config) or _stored_or_made(config)
             _MEMORY[config] = made
-        if new and told and made.resources.spills:
+        if new and warn and made.resources.spills:
             spilled = f"{made.resources.frame_bytes} B spilled per thread"
             text = f"{config.family} kernel: {spilled}; a smaller tile may be faster"
             warnings.warn(text, SpillWarning, stacklevel=3)
@@ -113,8 +113,8 @@ def launches(config: Config, arguments: tuple[Any, ...]) -> list[RecordedLaunch]
     return record_launches(made.obj, made.ptx, arguments)
 
 
-def ensure(configs: Iterable[Config], *, told: bool = True) -> None:
-    """Compile every config, six or more missing ones in parallel; `told` as for `artifact`.
+def ensure(configs: Iterable[Config], *, warn: bool = True) -> None:
+    """Compile every config, six or more missing ones in parallel; `warn` as for `artifact`.
 
     Raises:
         CompileError: a kernel does not compile.
@@ -125,7 +125,7 @@ def ensure(configs: Iterable[Config], *, told: bool = True) -> None:
     if workers > 1:
         jobs.compile_parallel(missing, workers)
     for config in wanted:
-        artifact(config, told=told)
+        artifact(config, warn=warn)
 
 
 def _stored_or_made(config: Config) -> Artifact:
@@ -145,7 +145,7 @@ def _stored_or_made(config: Config) -> Artifact:
     if unusable is not None:
         trouble.append(f"cache entry {path} is unusable and will be rebuilt: {unusable}")
     if unkept is not None:
-        trouble.append(f"compiled kernel not kept: {unkept}")
+        trouble.append(f"compiled kernel not cached: {unkept}")
     if trouble:
         warnings.warn("; ".join(trouble), RuntimeWarning, stacklevel=4)
     return made

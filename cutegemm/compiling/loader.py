@@ -53,7 +53,7 @@ class RecordedLaunch:
 
 
 def load(obj: bytes) -> Callable[..., None]:
-    """Link an object for launching on the GPU; the result takes the kernel's host arguments.
+    """Link an object for launching on the GPU; the result is called with the kernel's host arguments.
 
     Raises:
         CompileError: the object does not link, or the DSL's runtime library is missing.
@@ -224,9 +224,9 @@ def _define_recorder_symbols() -> list[Any]:
         "cuda_dialect_unload_library_once": (lambda *_: 0, (ptr,)),
         "CuteDSLRT_TVMFFISetRaisedCudaError": (lambda *_: 0, (num,)),
     }
-    kept = []
+    callbacks = []
     for name, (function, types) in table.items():
         callback = ctypes.CFUNCTYPE(num, *types)(function)
         llvm.add_symbol(_REPLACED[name], ctypes.cast(callback, ptr).value)
-        kept.append(callback)
-    return kept
+        callbacks.append(callback)
+    return callbacks

@@ -6,7 +6,7 @@ checksum finds damage and a file under another name. It does not stop an attacke
 
 Owner and mode stop other users, as ssh's StrictModes does: the directory and its files must belong to the user or root,
 and nobody else may write them. The user, root, and programs that run as they do can put any code there, as they can in
-the library itself. A directory that root made serves other users after `chmod -R go+rX`.
+the library itself. Other users can read a directory of root's after `chmod -R go+rX`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 28
 
 
 class UnusableError(Exception):
-    """A file or a directory is not to be used; the message says why."""
+    """A file or directory that must not be used; the text has the reason."""
 
 
 def read(folder: Path, name: str) -> bytes | None:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class DamagedError(Exception):
-    """The file is not a database of this version; the message says why."""
+    """The file is not a database of this version; the text has the reason."""
 
 
 class File:

@@ -9,7 +9,7 @@ from cutegemm.arch.sm90 import BANKS
 
 
 def draw_phases(phases: Sequence[Sequence[int]]) -> str:
-    """Draw how many words each of the 32 banks serves: a line for each phase, `.` for none, `+` above 9.
+    """Draw the number of words of each of the 32 banks: a line per phase, `.` for none, `+` above 9.
 
     >>> from cutegemm.layouts.banks import access
     >>> usage = access([8 * t for t in range(32)], 4)

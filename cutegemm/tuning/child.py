@@ -60,7 +60,7 @@ class ReportingScreen(Screen):
         super().__init__(Console(quiet=True), 0)
         self._to = to
 
-    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+    def report(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
         """See `Screen`."""
         self._to.send((problem, text, within))
 
@@ -81,7 +81,7 @@ def tuned(job: Job, screen: Screen) -> list[Outcome]:
         problem = left[0] if problem is None else problem
         job = dataclasses.replace(job, resumed=job.resumed | {problem})
         lives[problem] -= 1
-        screen.says(problem, f"the measuring process {why}; another one continues")
+        screen.report(problem, f"the measuring process {why}; another one continues")
         if not lives[problem]:
             outcome = Outcome(problem, REFUSED, why=f"the measuring process {why} {LIVES} times")
             screen.done(outcome)
@@ -143,7 +143,7 @@ def _listen(
         else:
             problem, text, within = report
             at.append(problem)
-            screen.says(problem, text)
+            screen.report(problem, text)
         until = time.monotonic() + min(within, most)
 
 

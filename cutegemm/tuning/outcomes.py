@@ -81,7 +81,7 @@ class Screen:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+    def report(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
         """Show the current step; the next report should follow `within` this many seconds."""
         self._bar.update(self._task, description=f"{words(problem)}: {text}")
 

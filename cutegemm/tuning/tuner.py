@@ -52,7 +52,7 @@ class Tuner:
     database: Database  # stores and shares results
     most: int  # candidates per problem
     regime: Regime  # of timing
-    compile: Compile = functools.partial(kernel_cache.ensure, told=False)  # compiles kernels in parallel
+    compile: Compile = functools.partial(kernel_cache.ensure, warn=False)  # compiles kernels in parallel
     batches: int | None = None  # the most that are measured per problem in one call; None is all
     until: float = math.inf  # no batch starts after this time of `time.monotonic`
     seeds: Seeds = lambda problem: ()  # fields to try for a problem before the model's order, best first
@@ -112,7 +112,7 @@ class Tuner:
         if own.plan.config is None:
             return Outcome(problem, REFUSED, why="nothing is launched, D is empty")
         leader = self._leader(known, problem, own, others)
-        screen.says(problem, "drawing operands", within=STEP_SECONDS)
+        screen.report(problem, "drawing operands", within=STEP_SECONDS)
         ground = _Ground(self, problem)
         tried: set[str] = set()
         best: Entry | None = None
@@ -188,12 +188,12 @@ class Tuner:
     def _timed(
         self, problem: Problem, ready: dict[str, Sampler], leader: Proposal, screen: Screen
     ) -> dict[str, Times]:
-        def told() -> None:
+        def report() -> None:
             best = min((x for x in ready.values() if x.us), key=lambda x: min(x.us))
-            screen.says(problem, f"best so far {min(best.us):,.1f} us, {best.name}", within=STEP_SECONDS)
+            screen.report(problem, f"best so far {min(best.us):,.1f} us, {best.name}", within=STEP_SECONDS)
 
-        screen.says(problem, f"timing {len(ready)} candidates", within=STEP_SECONDS)
-        return race(list(ready.values()), self.bench, self.regime, stays=leader.name, on_round=told)
+        screen.report(problem, f"timing {len(ready)} candidates", within=STEP_SECONDS)
+        return race(list(ready.values()), self.bench, self.regime, stays=leader.name, on_round=report)
 
     def _keep(self, key: Key, group: Sequence[Proposal], times: dict[str, Times]) -> None:
         """Store the trial of each timed candidate."""
@@ -236,13 +236,13 @@ class _Ground:
             RuntimeError: a candidate left the device unusable.
         """
         tuner = self._tuner
-        screen.says(self._problem, f"compiling {len(group)} candidates", within=COMPILE_SECONDS)
+        screen.report(self._problem, f"compiling {len(group)} candidates", within=COMPILE_SECONDS)
         with contextlib.suppress(CompileError):
             # the loop below finds whose kernel it is
             tuner.compile([step.config for x in group for step in x.plan.steps])
         ready, before = {}, tuner.database.trials(key)
         for x in group:
-            screen.says(self._problem, f"proving {_named(x)}", within=STEP_SECONDS)
+            screen.report(self._problem, f"checking {_named(x)}", within=STEP_SECONDS)
             ptx, trial = _ptx_or_none(x.plan), None
             if ptx is not None:
                 tuner.database.tried(key, x.name, Trial(RUNNING, ptx=ptx))

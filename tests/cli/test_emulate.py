@@ -258,7 +258,7 @@ def test_tuning_is_told_as_data(tmp_path, monkeypatch):
     monkeypatch.setattr("cutegemm.tuning.tune", lambda spec, problems, **options: Report(outcomes))
     found = comparison.tuned(of, again=True)
     assert [x.us for x in found.outcomes] == [3.5, None] and not found.interrupted
-    assert "refused: why" in found.outcomes[1].says
+    assert "refused: why" in found.outcomes[1].text
 
 
 def test_the_ladder_is_the_handwritten_command(monkeypatch, capsys):

@@ -87,7 +87,7 @@ def test_no_partial_file_is_ever_in_place(fresh, made, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(sealed_files.os, "replace", fail)
-    with pytest.warns(RuntimeWarning, match="^compiled kernel not kept: no space left on device$"):
+    with pytest.warns(RuntimeWarning, match="^compiled kernel not cached: no space left on device$"):
         kernel_cache.artifact(CONFIG)
     assert kernel_cache._unpacked(unsealed(whole[0], fresh.name)) == made
     assert {x.name for x in fresh.parent.iterdir()} == {sealed_files.LOCKS}
@@ -99,7 +99,7 @@ def test_a_directory_that_cannot_be_made_is_no_error(monkeypatch, tmp_path, made
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr(kernel_cache, "_MEMORY", {})
     monkeypatch.setattr(kernel_cache, "compile_config", lambda config: made)
-    with pytest.warns(RuntimeWarning, match="^compiled kernel not kept: "):
+    with pytest.warns(RuntimeWarning, match="^compiled kernel not cached: "):
         assert kernel_cache.artifact(CONFIG) is made
 
 

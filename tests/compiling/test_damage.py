@@ -189,7 +189,7 @@ def test_a_directory_of_another_user_is_neither_read_nor_written(fresh, compiled
     another_user(fresh.parent)
     text = refused(fresh, compiled, made)
     why = f"directory {fresh.parent} belongs to user 12345"
-    assert text == UNUSABLE.format(fresh) + f"{why}; compiled kernel not kept: {why}"
+    assert text == UNUSABLE.format(fresh) + f"{why}; compiled kernel not cached: {why}"
     assert fresh.read_bytes() == before
 
 

@@ -117,7 +117,7 @@ class OutcomeOf:
     us: float | None
     model_us: float | None
     fields: dict[str, object]
-    says: str
+    text: str
 
 
 @dataclass(frozen=True)

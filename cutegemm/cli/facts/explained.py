@@ -205,14 +205,14 @@ def _boxes(plan: KernelPlan, step: Multiply) -> list[BoxOf]:
     ]
 
 
-def summary(plan: KernelPlan, found: Explained) -> Iterator[tuple[str, str]]:
+def summary(plan: KernelPlan, explanation: Explained) -> Iterator[tuple[str, str]]:
     """(label, text) pairs, a line each: origin and time of the plan, then the plan's own facts."""
     problem, *kernel = facts(plan)
     yield problem
-    yield "gpu", f"{found.gpu.name}, {found.gpu.sms} SMs ({found.gpu.source})"
-    if found.gpu.note:
-        yield "", found.gpu.note
-    chosen = found.chosen
+    yield "gpu", f"{explanation.gpu.name}, {explanation.gpu.sms} SMs ({explanation.gpu.source})"
+    if explanation.gpu.note:
+        yield "", explanation.gpu.note
+    chosen = explanation.chosen
     more = f", {chosen.predicted_us:,.1f} us predicted" if chosen.basis == MEASURED else ""
     yield "chosen by", f"{chosen.by}; {chosen.us:,.1f} us {chosen.basis}{more}"
     for i, reason in enumerate(chosen.reasons):

@@ -35,7 +35,7 @@ class Check:
 
     name: str
     status: str  # "ok", "note" (nothing to do) or "finding"
-    says: str  # the result
+    message: str  # the result
     fix: str = ""  # the command that fixes a finding; empty otherwise
 
 
@@ -55,7 +55,7 @@ def examine() -> Health:
     """Run all checks."""
     here, folder = driver_info(), _cache_folder()
     torch = torch_build()
-    found = [
+    checks = [
         check_python(sys.version_info[:2]),
         check_driver(here, torch),
         check_gpu(here),
@@ -67,33 +67,35 @@ def examine() -> Health:
         _of_ladder("CUDA headers", "include_dirs", "pip install nvidia-cuda-runtime nvidia-cuda-crt"),
         check_nvdisasm(),
     ]
-    return Health(found)
+    return Health(checks)
 
 
 def check_python(version: tuple[int, ...]) -> Check:
     """The Python version is supported."""
-    says = ".".join(map(str, version))
+    message = ".".join(map(str, version))
     if version >= (3, 10):
-        return Check("python", OK, says)
-    return Check("python", FINDING, f"{says}: 3.10 or newer is needed", "python3.12 -m venv .venv")
+        return Check("python", OK, message)
+    return Check("python", FINDING, f"{message}: 3.10 or newer is needed", "python3.12 -m venv .venv")
 
 
 def check_driver(here: DriverInfo, torch: tuple[str, str | None] | None) -> Check:
     """The driver supports the CUDA of torch and the DSL."""
     if here.missing:
-        says = f"{here.missing} is not installed: the driver is not checked, and the ladder does not compile"
-        return Check("driver", FINDING, says, f"pip install '{here.missing}>=12.9' 'cuda-core>=1.0'")
+        message = (
+            f"{here.missing} is not installed: the driver is not checked, and the ladder does not compile"
+        )
+        return Check("driver", FINDING, message, f"pip install '{here.missing}>=12.9' 'cuda-core>=1.0'")
     if here.version is None:
         return Check("driver", NOTE, f"none ({here.trouble}): kernels compile, and run in the emulator")
-    says = f"runs CUDA up to {here.version[0]}.{here.version[1]}"
+    message = f"runs CUDA up to {here.version[0]}.{here.version[1]}"
     fix = "sudo apt-get install --only-upgrade cuda-drivers"
     if here.trouble:
-        return Check("driver", FINDING, f"{says}, but does not start: {here.trouble}", "nvidia-smi")
+        return Check("driver", FINDING, f"{message}, but does not start: {here.trouble}", "nvidia-smi")
     built = tuple(map(int, (torch[1] or "0.0").split(".")[:2])) if torch else (0, 0)
     need = max(built[0], DSL_CUDA[0])
     if here.version[0] < need:
-        return Check("driver", FINDING, f"{says}; torch and the DSL need CUDA {need}", fix)
-    return Check("driver", OK, says)
+        return Check("driver", FINDING, f"{message}; torch and the DSL need CUDA {need}", fix)
+    return Check("driver", OK, message)
 
 
 def check_gpu(here: DriverInfo) -> Check:
@@ -105,47 +107,51 @@ def check_gpu(here: DriverInfo) -> Check:
         other = here.gpus[0]
         major, minor = other.capability
         lacks = _LACKS.get(major, "instructions of sm_90a")
-        says = f"{other.name} ({major}.{minor}) lacks {lacks}: calls on it are refused or fall back to torch"
-        return Check("gpu", NOTE, says)
+        message = (
+            f"{other.name} ({major}.{minor}) lacks {lacks}: calls on it are refused or fall back to torch"
+        )
+        return Check("gpu", NOTE, message)
     if any(x.name == gpu.name and x.sms == gpu.sms for x in RECORDS):
         return Check("gpu", OK, f"{gpu.name}, {gpu.sms} SMs")
-    says = (
+    message = (
         f"{gpu.name}, {gpu.sms} SMs: no record; planned with the H200's rates and this GPU's own properties"
     )
-    return Check("gpu", NOTE, says)
+    return Check("gpu", NOTE, message)
 
 
 def check_wheels(installed: Iterable[Distribution]) -> list[Check]:
     """The DSL's wheels: a check of their versions, and one of their files."""
     wheels = {x.metadata["Name"]: x for x in installed if (x.metadata["Name"] or "").startswith(DSL)}
     if DSL not in wheels:
-        says = "the CuTe DSL is not installed: no kernel compiles"
-        return [Check("DSL", FINDING, says, f"pip install '{REQUIRED}'")]
+        message = "the CuTe DSL is not installed: no kernel compiles"
+        return [Check("DSL", FINDING, message, f"pip install '{REQUIRED}'")]
     version = wheels[DSL].version
     names = ", ".join(sorted(x.removeprefix(f"{DSL}-") for x in wheels if x != DSL))
     whole = f"pip install --force-reinstall --no-deps {' '.join(f'{x}=={version}' for x in sorted(wheels))}"
     others = {name: x.version for name, x in wheels.items() if x.version != version}
-    found = []
+    checks = []
     if not FROM <= _numbers(version) or _numbers(version)[:2] >= BELOW:
-        says = f"{version}: kernels are made for {REQUIRED.removeprefix(DSL)}"
-        found.append(Check("DSL", FINDING, says, f"pip install '{REQUIRED}'"))
+        message = f"{version}: kernels are made for {REQUIRED.removeprefix(DSL)}"
+        checks.append(Check("DSL", FINDING, message, f"pip install '{REQUIRED}'"))
     elif others:
-        says = f"{DSL} is {version}, but " + ", ".join(f"{name} is {x}" for name, x in others.items())
-        found.append(Check("DSL", FINDING, says, whole))
+        message = f"{DSL} is {version}, but " + ", ".join(f"{name} is {x}" for name, x in others.items())
+        checks.append(Check("DSL", FINDING, message, whole))
     else:
-        found.append(Check("DSL", OK, f"{version} ({names})"))
+        checks.append(Check("DSL", OK, f"{version} ({names})"))
     shared = overwritten(wheels.values())
     if shared:
         (first, second), paths = next(iter(shared.items()))
         count = sum(map(len, shared.values()))
-        says = f"{first} and {second} install {count} different files to the same paths, such as {paths[0]}"
+        message = (
+            f"{first} and {second} install {count} different files to the same paths, such as {paths[0]}"
+        )
         keep = next((x for x in (first, second) if x.endswith("cu13")), first)
         gone = second if keep == first else first
         fix = f"pip uninstall -y {gone} && pip install --force-reinstall --no-deps {keep}=={wheels[keep].version}"
-        found.append(Check("DSL files", FINDING, says, fix))
+        checks.append(Check("DSL files", FINDING, message, fix))
     else:
-        found.append(Check("DSL files", OK, "no wheel overwrites another's"))
-    return found
+        checks.append(Check("DSL files", OK, "no wheel overwrites another's"))
+    return checks
 
 
 def overwritten(wheels: Iterable[Distribution]) -> dict[tuple[str, str], list[str]]:

@@ -83,7 +83,7 @@ class Waves:
         words = (
             f"{self.arithmetic}; the last has {self.last} of {self.at_once}: {self.efficiency:.0%} efficient"
         )
-        return words + (f"; {self.padding:.1%} of tiles lies outside D" if self.padding else "")
+        return words + (f"; {self.padding:.1%} of tiles is outside D" if self.padding else "")
 
 
 def waves_of(plan: KernelPlan, step: Multiply) -> Waves:

@@ -46,7 +46,7 @@ class Track:
 class Timeline:
     """The roles of one CTA over its first tiles."""
 
-    source: str  # where the times come from
+    source: str  # of the times
     tiles: int  # simulated
     of_tiles: int  # tiles of a CTA
     k_tiles: int  # simulated in each tile

@@ -132,22 +132,22 @@ def places(operand: OperandConfig, rows: int, depth: int) -> Iterator[tuple[int,
             yield layout(row, k) * size, row, k
 
 
-def regions(found: Explained) -> str:
+def regions(facts: Explained) -> str:
     """The regions of a CTA's shared memory."""
-    assert found.memory is not None
-    parts, scale = [], WIDTH / found.memory.limit
-    for i, x in enumerate(found.memory.regions):
+    assert facts.memory is not None
+    parts, scale = [], WIDTH / facts.memory.limit
+    for i, x in enumerate(facts.memory.regions):
         title = f"{x.name}: {x.size:,} B from byte {x.offset:#x}"
         parts.append(box(x.offset * scale, 4, max(1.5, x.size * scale - 0.8), 26, colour(i), title))
         if x.size * scale > 7 * len(x.name):
             parts.append(words(x.offset * scale + 4, 21, x.name, "small ink"))
     parts.append(box(0, 2, WIDTH, 30, "frame"))
-    total = "unknown" if found.memory.bytes is None else f"{found.memory.bytes:,}"
-    caption = f"{total} of {found.memory.limit:,} B a CTA may have ({found.memory.source})."
+    total = "unknown" if facts.memory.bytes is None else f"{facts.memory.bytes:,}"
+    caption = f"{total} of {facts.memory.limit:,} B a CTA may have ({facts.memory.source})."
     return figure("memory", caption, (WIDTH, 34), parts)
 
 
-def boxes(plan: KernelPlan, found: Explained) -> str:
+def boxes(plan: KernelPlan, facts: Explained) -> str:
     """The tiles of A, B and D, divided into the TMA boxes of one CTA."""
     config = plan.config
     assert isinstance(config, KernelConfig) and plan.multiply is not None
@@ -156,7 +156,7 @@ def boxes(plan: KernelPlan, found: Explained) -> str:
     majors = {name: x.major for name, x in config.input_of.items()}
     majors |= {x.name: y.major for x, y in zip(config.epilogue.stores, config.outputs, strict=False)}
     made = []
-    for x in found.boxes:
+    for x in facts.boxes:
         if x.operand in named:
             tile, turned = (config.tile[2], tiles[x.operand]), not named[x.operand].k_major
         else:
