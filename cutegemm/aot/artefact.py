@@ -3,7 +3,7 @@
 
 The file is a zip of `manifest.json` and a cubin and a PTX file per kernel, followed by the zip's SHA-256. It holds JSON
 and machine code; nothing is unpickled. The checksum finds damage, not malice: whoever can write the file can write its
-checksum, and the kernels run on the GPU with the rights of the process.
+checksum. The kernels run on the GPU with the rights of the process.
 """
 
 from __future__ import annotations

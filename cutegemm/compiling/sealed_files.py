@@ -4,7 +4,7 @@
 Each file ends with a SHA-256 of its name and contents (`files.sealed`), which is checked before anything is parsed. The
 checksum finds damage and a file under another name. It does not stop an attacker, who could compute it too.
 
-Owner and mode stop other users, as ssh's StrictModes does: the directory and its files must belong to the user or root,
+Owner and mode stop other users, as ssh's StrictModes does. The directory and its files must belong to the user or root,
 and nobody else may write them. The user, root, and programs that run as they do can put any code there, as they can in
 the library itself. Other users can read a directory of root's after `chmod -R go+rX`.
 """

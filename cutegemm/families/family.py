@@ -18,9 +18,9 @@ PLAIN_CONSUMERS = 2
 class Roles:
     """The warpgroup roles of a tensor-core kernel, and its register limits.
 
-    Limits of accumulators are the most fp32 accumulators per thread that compile without spills with any epilogue types
-    (measured with the DSL's ptxas: fp32 column-major D with C, which needs the most registers). A table of registers
-    maps consumer warpgroups to (producer, consumer) registers per thread.
+    Limits of accumulators are the most fp32 accumulators per thread that compile without spills, whatever the
+    epilogue's types are. They were measured with the DSL's ptxas for fp32 column-major D with C, which needs the most
+    registers. A table of registers maps consumer warpgroups to (producer, consumer) registers per thread.
     """
 
     producers: int  # warpgroups that only load: they multicast, and gather operands that TMA cannot address

@@ -85,8 +85,8 @@ def composition(a: Layout, b: Tiler) -> Layout:
     without a carry from one mode of A into the next. That is what is checked.
 
     Raises:
-        SpecError: B's offsets exceed A's domain; a leaf s:d of B reaches the end of a mode of A after a number of steps
-            that does not divide s; or the leaves of B together carry past the end of a mode of A.
+        SpecError: B's offsets exceed A's domain. Or a leaf s:d of B reaches the end of a mode of A after a number of
+            steps that does not divide s. Or the leaves of B together carry past the end of a mode of A.
 
     >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     ((2,2),3):((24,2),8)
