@@ -35,7 +35,7 @@ class PlanGpu:
 
 
 @dataclass(frozen=True)
-class Origin:
+class PlanOrigin:
     """The origin of the plan."""
 
     by: str  # in words
@@ -104,7 +104,7 @@ class Explained:
     problem: str
     spec: str
     gpu: PlanGpu
-    chosen: Origin
+    chosen: PlanOrigin
     candidates: list[Weighed]  # by predicted time
     plan: dict[str, object]  # `KernelPlan.to_dict`
     launch: GemmLaunch | None
@@ -160,13 +160,13 @@ def _problem(case: Case) -> str:
     return f"{p.shape}; A, B {p.a.dtype.value}{outputs}"
 
 
-def _origin(choice: Choice) -> Origin:
+def _origin(choice: Choice) -> PlanOrigin:
     from cutegemm.planning.why import predicted_us
 
     plan, entry = choice.plan, choice.entry
     predicted = predicted_us(plan) if plan.config is not None and plan.problem.k else 0.0
     basis, us = (PREDICTED, predicted) if entry is None else (MEASURED, entry.us)
-    return Origin(plan.chosen_by, basis, us, predicted, list(plan.reasons))
+    return PlanOrigin(plan.chosen_by, basis, us, predicted, list(plan.reasons))
 
 
 def _registers(plan: KernelPlan, config: GemmConfig, made: Artifact | None) -> Registers:
