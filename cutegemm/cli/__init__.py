@@ -8,6 +8,6 @@ schema      the JSON schema of a command's --json
 gpus        the driver and GPUs of this machine
 
 Each command has a file: `explain`, `diff`, `code` (ptx and sass), `layout`, `doctor`, `bench` (and tune), `ladder`,
-`emulate`, `cache`, `database`. They compute with `facts` and print; `page` makes the HTML page of `explain`. Commands
-import modules when they run, so `cutegemm layout` loads neither NumPy nor torch.
+`emulate`, `cache`, `database`. They compute with `facts` and print; `page` makes the HTML page of `explain`. Modules
+are imported when a command runs, so `cutegemm layout` loads neither NumPy nor torch.
 """
