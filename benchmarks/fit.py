@@ -81,7 +81,7 @@ def _moved(device: Device, part: str, constants: dict[str, float]) -> Device:
 def put(name: str, part: str, model: Any, source: str, path: Path = TIMES_FILE) -> None:
     """Put a model's constants into a GPU's record, to four digits, with where they come from."""
     data = json.loads(path.read_text())
-    data[name][f"{part}_source"] = source
+    data.setdefault(name, {})[f"{part}_source"] = source
     data[name][part] = {x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()}
     path.write_text(json.dumps(data, indent=1) + "\n")
 

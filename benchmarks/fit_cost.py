@@ -330,7 +330,6 @@ def main(arguments: list[str]) -> int:
     beside = older([SWEEPS / name for name in names[1]], device)
     found = judged + beside
     start = START if judged else next(x.cost for x in RECORDS if x.name in FRESH)
-    assert start is not None
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
     blocks = fresh(SWEEPS / BLOCKS[args.gpu]) if args.gpu in BLOCKS else []

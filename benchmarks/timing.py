@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.results import Measurement
-from cutegemm.tuning.timing import Device, Readable, Replayer, Sampler, orders
+from cutegemm.tuning.timing import CudaDevice as Device
+from cutegemm.tuning.timing import Readable, Replayer, Sampler, orders
 
 __all__ = ["REGIMES", "Contender", "Device", "Readable", "Regime", "Replayer", "measure", "orders"]
 

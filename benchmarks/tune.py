@@ -39,11 +39,12 @@ from benchmarks.watchdog import NEVER, Beat, again, watch
 from cutegemm import GemmSpec, Problem
 from cutegemm.compiling import kernel_cache
 from cutegemm.database import Database, Entry, export, import_, key_of
+from cutegemm.database.entry import refined
 from cutegemm.database.exchange import SHIPPED
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
 from cutegemm.tuning import CANDIDATES
-from cutegemm.tuning.gpu import Bench, Gpu
+from cutegemm.tuning.gpu import Bench, GpuBench
 from cutegemm.tuning.outcomes import ELSEWHERE, INTERRUPTED, REFUSED, TUNED, Outcome, Screen
 from cutegemm.tuning.tuner import BATCH, COMPILE_SECONDS, Tuner
 
@@ -157,10 +158,10 @@ class Beating(Screen):
         super().__init__(console, problems)
         self._beat = beat
 
-    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+    def report(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
         """See `Screen`."""
         self._beat(within)
-        super().says(problem, text, within=within)
+        super().report(problem, text, within=within)
 
 
 class Work:
@@ -200,7 +201,7 @@ class Work:
                     began = self._clock()
                     if began + self._longest > self._tuner.until:
                         return found
-                    screen.says(problem, "compiling", within=COMPILE_SECONDS)
+                    screen.report(problem, "compiling", within=COMPILE_SECONDS)
                     ahead.ready(place)
                     outcome = self._tuner.tune(problem, screen)
                     found.append(outcome)
@@ -232,7 +233,7 @@ class Work:
     ) -> None:
         """Have some kernels of all problems compiled at once."""
         for problem in problems[:1]:
-            screen.says(problem, "compiling", within=COMPILE_SECONDS)
+            screen.report(problem, "compiling", within=COMPILE_SECONDS)
         with contextlib.suppress(GemmError):
             # whose kernel does not compile, the tuner finds out
             self._compile([x for problem in problems for x in configs(problem)])
@@ -242,7 +243,7 @@ class Work:
         known = self._known(problem)
         with contextlib.suppress(GemmError, TypeError):
             if known is not None:
-                made = plan(known.refined(SPEC), problem, self._tuner.bench.record)
+                made = plan(refined(SPEC, known.fields), problem, self._tuner.bench.record)
                 return [step.config for step in made.steps]
         return []
 
@@ -336,7 +337,7 @@ def main(arguments: list[str]) -> int:
     if args.beat is not None:
         try:
             environment.select(args.device)
-            bench = Gpu()
+            bench = GpuBench()
         except ValueError as error:
             # GemmErrors are such, too
             print(f"python -m benchmarks.tune: {error}", file=sys.stderr)

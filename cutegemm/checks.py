@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of single values that specs, problems and calls share. What they accept, they return as plain Python."""
+"""Checks of single values for specs, problems and calls. They return the accepted value as plain Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, enumerations, bytes (in hex), mappings and sequences as JSON has them."""
+    """A JSON-serialisable form of dataclasses, enumerations, bytes (in hex), mappings and sequences."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -35,10 +35,10 @@ def plain(value: Any) -> Any:
 
 
 def unplain(kind: Any, data: Any) -> Any:
-    """The value of a type that `plain` wrote as `data`, by the annotations of its fields.
+    """The value of a type from `plain`'s form, by the annotations of its fields.
 
     Raises:
-        KeyError, TypeError, ValueError: it is not of this type.
+        KeyError, TypeError, ValueError: the data has another type.
     """
     if dataclasses.is_dataclass(kind):
         hints = _hints(typing.cast(Any, kind))
@@ -61,11 +61,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def integer(kind: type[GemmError], field: str, value: object, low: int, high: int) -> int:
-    """A whole number within bounds as an `int`: anything with `__index__`, NumPy's integers among them, but no bool.
-
-    Raises:
-        GemmError: of the given kind.
-    """
+    """An integer within bounds as an `int`, or an error of `kind`; accepts anything with `__index__` but a bool."""
     number = _index(value)
     if number is None:
         raise field_error(kind, field, value, f"must be an integer from {low} to {high}")
@@ -76,7 +72,7 @@ def integer(kind: type[GemmError], field: str, value: object, low: int, high: in
 
 
 def integers(value: object) -> tuple[int, ...] | None:
-    """A tuple or list of whole numbers as a tuple of `int`; None if it is no such thing."""
+    """A tuple or list of integers as a tuple of `int`; None for anything else."""
     if not isinstance(value, (tuple, list)):
         return None
     numbers = [_index(x) for x in value]
@@ -85,9 +81,9 @@ def integers(value: object) -> tuple[int, ...] | None:
 
 
 def among(value: object, legal: Sequence[object]) -> bool:
-    """Whether a value is one of a few names, numbers, truth values or None; 1 is not True.
+    """Whether a value is one of a few names, numbers, bools or None; 1 is not True.
 
-    Only what can be one is compared: an array would answer element by element.
+    Other types are not compared, because arrays compare element by element.
     """
     if not isinstance(value, (str, int, type(None))):
         return False
@@ -95,22 +91,14 @@ def among(value: object, legal: Sequence[object]) -> bool:
 
 
 def truth(kind: type[GemmError], field: str, value: object) -> bool:
-    """True or False.
-
-    Raises:
-        GemmError: of the given kind.
-    """
+    """True or False, or an error of `kind`."""
     if not isinstance(value, bool):
         raise field_error(kind, field, value, "must be True or False")
     return value
 
 
 def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str]) -> str:
-    """One of a few names.
-
-    Raises:
-        GemmError: of the given kind.
-    """
+    """One of a few names, or an error of `kind`."""
     if not isinstance(value, str) or value not in legal:
         meant = near(value, legal) if isinstance(value, str) else None
         raise field_error(kind, field, value, f"must be one of {', '.join(legal)}", meant)
@@ -118,9 +106,9 @@ def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str
 
 
 class Named:
-    """A base of dataclasses whose unknown fields are refused by name.
+    """A base of dataclasses that refuses unknown fields by name.
 
-    `__new__` sees them before the generated `__init__` does; type checkers read the latter.
+    `__new__` receives them before the generated `__init__`, which type checkers use.
     """
 
     def __new__(cls: type[N], *_: Any, **fields: Any) -> N:
@@ -134,7 +122,7 @@ def keywords(of: type | None = None) -> Callable[[Callable[P, R]], Callable[P, R
     """Refuse unknown keywords of a function by name, as `GemmError`s.
 
     Args:
-        of: a dataclass whose fields are likely to be passed to the function instead.
+        of: a dataclass whose fields users may pass to the function by mistake.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -156,7 +144,7 @@ def keywords(of: type | None = None) -> Callable[[Callable[P, R]], Callable[P, R
 def _unknown(
     name: str, given: Mapping[str, Any], known: Sequence[str], what: str, of: type | None
 ) -> UnknownKeyword:
-    """The error about the first keyword that a class or function does not have."""
+    """The error about the first unknown keyword of a class or function."""
     field = next(x for x in given if x not in known)
     rule = f"{name} has no such {what.removesuffix('s')}; its {what} are {', '.join(known)}"
     if of is not None and field in of.__dataclass_fields__:  # type: ignore[attr-defined]
@@ -166,9 +154,9 @@ def _unknown(
 
 
 def near(name: str, legal: Iterable[str]) -> str | None:
-    """The legal name that a misspelt one means; None where nothing is so near that it could be meant.
+    """The legal name that a misspelt one means; None if none is similar.
 
-    Three letters of four must agree: fewer make "min" of "sin".
+    Three letters of four must agree; a lower limit would turn "sin" into "min".
     """
     return next(iter(difflib.get_close_matches(name, list(legal), 1, 0.75)), None)
 
@@ -179,5 +167,5 @@ def _index(value: object) -> int | None:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except Exception:
-        # whatever an object's own __index__ raises: it is no whole number
+        # whatever an object's own __index__ raises
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error cutegemm raises on purpose, under one root.
+"""Every error that cutegemm raises on purpose, under one root.
 
-An error is data: the field, the value that was given, the rule that it breaks and, if there is one, the nearest
-legal value. The message is built from them. Code should read the attributes, not the text.
-Errors are raised before anything is launched or written.
+An error is data: the field, its value, the rule that it breaks and, if there is one, the nearest legal value. The
+message is built from them. Code should read the attributes, not the text. Errors are raised before anything is launched
+or written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-# Characters of a value in a message; a longer one is cut in the middle.
+# Most characters of a value in a message; a longer value is cut in the middle.
 LONGEST_VALUE = 400
 
 
@@ -27,7 +27,7 @@ class Absent(enum.Enum):
         return "ABSENT"
 
 
-# What `GemmError.value` is where no value was given.
+# `GemmError.value` if there is no value.
 ABSENT = Absent.ABSENT
 
 
@@ -35,17 +35,17 @@ Kind = TypeVar("Kind", bound="GemmError")
 
 
 class GemmError(ValueError):
-    """Root of all errors raised on purpose by cutegemm.
+    """Root of all errors that cutegemm raises on purpose.
 
-    `str(error)` reads "field=value: rule; nearest legal value: nearest", without the parts that are unknown. The
-    public call that fails adds its arguments with `about`.
+    `str(error)` is "field=value: rule; nearest legal value: nearest", without the parts that are unknown. The public
+    call that fails adds its arguments with `about`.
 
     Attributes:
         field: such as "tile.n" or "b.shape"; None if the error concerns no field.
-        value: that was given; `ABSENT` if there is none.
-        rule: what must hold.
+        value: of the field; `ABSENT` if there is none.
+        rule: that must hold.
         nearest: the nearest legal value; None if there is none.
-        context: arguments of the calls that failed, by name, as text, outermost last. A traceback shows them (PEP 678).
+        context: arguments of the failed calls as text, outermost last; tracebacks show them (PEP 678).
     """
 
     field: str | None
@@ -74,7 +74,7 @@ class GemmError(ValueError):
     def about(self: Kind, **circumstances: object) -> Kind:
         """Add circumstances, such as `spec=spec, a=(128, 64)`, and return the error itself.
 
-        A name that is already there keeps its value: the innermost call wins. The text of the error does not change.
+        An existing name keeps its value, so the innermost call wins. The text of the error does not change.
         """
         for name, value in circumstances.items():
             if name not in self.context:
@@ -100,7 +100,7 @@ class InputError(GemmError):
 
 
 class CompileError(GemmError):
-    """A kernel could not be compiled, or may not be compiled now."""
+    """A kernel does not compile, or compiling is not allowed now."""
 
 
 class HardwareError(GemmError):
@@ -108,7 +108,7 @@ class HardwareError(GemmError):
 
 
 class MissingPackageError(GemmError, ImportError):
-    """A package is not installed; the rule has the line that installs it. Also an `ImportError`."""
+    """A package is not installed; the rule has the command that installs it. Also an `ImportError`."""
 
 
 class CheckError(GemmError):
@@ -125,7 +125,7 @@ class EmulatorError(GemmError):
     findings: tuple[Any, ...] = ()
 
 
-# a module that may be missing -> what pip is given, as in pyproject.toml
+# a module that may be missing -> the argument of pip, as in pyproject.toml
 _PACKAGES = {
     "torch": "'torch>=2.11'",
     "cutlass": "'nvidia-cutlass-dsl>=4.8.1,<4.9'",
@@ -138,11 +138,7 @@ _PACKAGES = {
 
 @contextlib.contextmanager
 def needing() -> Iterator[None]:
-    """Imports of packages that not every use of cutegemm needs.
-
-    Raises:
-        MissingPackageError: one of them is not installed.
-    """
+    """Turns a failed import of an optional package into a `MissingPackageError`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -162,24 +158,20 @@ def check(
     value: object = ABSENT,
     nearest: object = None,
 ) -> None:
-    """Raise an error of `kind` unless `condition` holds.
-
-    Raises:
-        GemmError: the given kind of it.
-    """
+    """Raise an error of `kind` unless `condition` holds."""
     if not condition:
         raise kind(rule, field=field, value=value, nearest=nearest)
 
 
 def field_error(kind: type[Kind], field: str, value: object, rule: str, nearest: object = None) -> Kind:
-    """The error about one field, to be raised."""
+    """An error about one field."""
     return kind(rule, field=field, value=value, nearest=nearest)
 
 
 def shown(value: object) -> str:
-    """A value on one line of a message: its repr, shortened; of a tensor its type, shape and dtype.
+    """A value on one line of a message: its repr, shortened; for a tensor, type, shape and dtype.
 
-    The repr of a tensor has many lines, and that of one on a GPU waits for the device.
+    The repr of a tensor has many lines, and that of a GPU tensor synchronizes.
     """
     try:
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
@@ -187,14 +179,14 @@ def shown(value: object) -> str:
         if isinstance(shape, tuple) and dtype is not None and (shape or not here):
             return f"<{type(value).__name__} {tuple(shape)} {dtype}>"
     except RuntimeError:
-        # a nested tensor has no one shape
+        # a nested tensor has no single shape
         return f"<{type(value).__name__}>"
     try:
         text = repr(value)
     except Exception as error:
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     if "\n" in text:
-        # of a list of tensors
+        # a list of tensors
         text = " ".join(text.split())
     if len(text) <= LONGEST_VALUE:
         return text

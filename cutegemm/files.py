@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are replaced as a whole, so that readers get the old bytes or the new; and zips of named members."""
+"""Files that are replaced as a whole, so readers get the old bytes or the new; checksums; and zips of named members."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import secrets
@@ -13,17 +14,18 @@ from pathlib import Path
 
 from cutegemm.errors import InputError, field_error
 
-# all members of a zip together
+# bytes of all members of a zip together
 MOST_BYTES = 1 << 31
+SEAL_BYTES = hashlib.sha256().digest_size
 
 
 def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file beside its place and rename it into it; where that fails, nothing is left behind.
+    """Write a temporary file and rename it to `path`; a failure leaves no temporary file.
 
     Args:
-        path: of the file, in a folder that is there.
-        data: all of it.
-        mode: its permissions, less those that the process's umask takes away.
+        path: of the file, in an existing folder.
+        data: the whole contents.
+        mode: permissions before the process's umask.
 
     Raises:
         OSError: it cannot be written.
@@ -39,10 +41,10 @@ def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def replace_given(field: str, path: Path, data: bytes) -> None:
-    """`replace` of a file that a caller named in an argument.
+    """`replace` for a file that the caller passed in the argument `field`.
 
     Raises:
-        InputError: it cannot be written; what was there before is there still.
+        InputError: it cannot be written; an earlier file is kept.
     """
     try:
         replace(path, data)
@@ -51,8 +53,29 @@ def replace_given(field: str, path: Path, data: bytes) -> None:
         raise field_error(InputError, field, str(path), rule) from error
 
 
+def sealed(data: bytes, name: str = "") -> bytes:
+    """Data, followed by a SHA-256 of the data and of its file's name."""
+    return data + _seal(data, name)
+
+
+def unsealed(file: bytes, name: str = "") -> bytes:
+    """The data that `sealed` was given.
+
+    Raises:
+        ValueError: the file was changed or truncated, or has another name.
+    """
+    data = file[:-SEAL_BYTES]
+    if file[-SEAL_BYTES:] != _seal(data, name):
+        raise ValueError("it differs from its checksum")
+    return data
+
+
+def _seal(data: bytes, name: str) -> bytes:
+    return hashlib.sha256(name.encode() + b"\0" + data).digest()
+
+
 def packed(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    """A zip of members by name. It has no time of day: the same members make the same bytes."""
+    """A zip of members by name, without time stamps: the same members make the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         for name, data in members.items():
@@ -60,13 +83,13 @@ def packed(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) 
     return buffer.getvalue()
 
 
-def unpacked(source: Path | io.BytesIO) -> dict[str, bytes]:
-    """The members of a zip that are at most `MOST_BYTES` together.
+def unpacked(data: bytes) -> dict[str, bytes]:
+    """The members of a zip.
 
     Raises:
-        ValueError: they are more. Damage raises almost anything.
+        ValueError: they have more than `MOST_BYTES` together. A damaged zip raises many other exceptions.
     """
-    with zipfile.ZipFile(source) as file:
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
         if sum(x.file_size for x in file.infolist()) > MOST_BYTES:
             raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
         return {name: file.read(name) for name in file.namelist()}

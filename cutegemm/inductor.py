@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our product as a choice of torch.compile: Inductor times it beside its own and takes the fastest.
+"""Our GEMM as a candidate of torch.compile's autotuning: Inductor times it with its own and uses the fastest.
 
-Covered is what Inductor lowers as `aten.mm`: matmul of matrices, and nn.Linear without a bias. It offers no such choice
-for `addmm` (nn.Linear with a bias) or `bmm`: there a converted model (`cutegemm.nn.convert`) takes our op instead.
+Inductor offers this for `aten.mm`: matmul of matrices, and nn.Linear without a bias. It does not for `addmm` (nn.Linear
+with a bias) and `bmm`; there a converted model (`cutegemm.nn.convert`) uses our op.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import hopper, serve
 from cutegemm.spec import GemmSpec
 
-# torch's minor versions whose interface this was written for: what `_interface` reads there
+# torch's minor versions for whose internal interface (`_interface`) this is written
 VERSIONS = ("2.11", "2.13")
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _program = kept(Program(GemmSpec(), PLAIN))
 
 
 def cutegemm_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """a @ b into `out`: what compiled code calls, by this name.
+    """a @ b into `out`; compiled code calls it by this name.
 
-    Without a Hopper GPU, and for types that no kernel has, torch computes it.
+    torch computes it without a Hopper GPU, and for unsupported types.
     """
     if hopper(a.device) and a.dtype in _TYPES and a.dtype == b.dtype == out.dtype:
         serve(_program, a, b, (), (1.0,), (), {"d": out})
@@ -36,13 +36,13 @@ def cutegemm_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch
 
 
 def enable() -> None:
-    """Offer our product to Inductor's autotuning of `mm`; again is once.
+    """Offer our GEMM to Inductor's autotuning of `mm`. Idempotent.
 
-    Call it before the first compilation, and in every process that runs what was compiled: code from a warm cache finds
-    our product by its name.
+    Call it before the first compilation, and in every process that runs compiled code, because code from a warm cache
+    finds our GEMM by its name.
 
     Raises:
-        HardwareError: this torch's Inductor is another one than was relied on.
+        HardwareError: this torch version's Inductor is not supported.
 
     Example:
         >>> cutegemm.inductor.enable()                              # doctest: +SKIP
@@ -55,21 +55,16 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Offer it no longer. What was compiled with it keeps it."""
+    """Stop offering it; code that was compiled with it still uses it."""
     config, _ = _interface()
     config.external_matmul = [x for x in config.external_matmul if x is not cutegemm_mm]
 
 
 def _interface() -> tuple[Any, Any]:
-    """Inductor's configuration, and what makes a function known to compiled code by its name.
-
-    Raises:
-        HardwareError: there is no such thing in this version.
-    """
+    """Inductor's configuration, and the function that registers a kernel by its name."""
     version = re.match(r"\d+\.\d+", torch.__version__)
-    found = version.group() if version else torch.__version__
-    rule = f"Inductor's interface for outside products is known of torch {' and '.join(VERSIONS)}"
-    if found not in VERSIONS:
+    rule = f"Inductor's interface for external GEMMs is supported for torch {' and '.join(VERSIONS)}"
+    if version is None or version.group() not in VERSIONS:
         raise field_error(HardwareError, "torch.__version__", torch.__version__, rule, VERSIONS[-1])
     from torch._inductor import config
     from torch._inductor.kernel import mm

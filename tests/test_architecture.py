@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may import whom: floors, circles, and how full the top level is (`docs/architecture.md`)."""
+"""The architecture (`docs/architecture.md`): layers, import cycles, and limits of files and folders."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import cutegemm
 
 PACKAGE = Path(cutegemm.__file__).parent
 MOST_FILES = 10
-MOST_CIRCLES = 2  # groups of modules that import each other
-MOST_IN_A_CIRCLE = 4  # modules of one
+MOST_CYCLES = 2  # groups of modules that import each other
+MOST_IN_A_CYCLE = 4  # modules of such a group
 MOST_LINES = 400
-MOST_SHARED_NAMES = 8  # file names that stand in two packages
-MOST_OF_SM90 = 6  # files that name sm90, outside of what is written for it
+MOST_SHARED_NAMES = 8  # file names that exist in two packages
+MOST_OF_SM90 = 6  # files outside the code for sm_90 that name it
 MOST_IN_A_FOLDER = 15
 
-# From the ground up: a room imports from floors below its own, and from itself. Rooms of one floor are strangers.
-FLOORS = (
+# From the bottom up: a package imports from lower layers and from itself, not from others of its layer.
+LAYERS = (
     {"errors"},
     {"checks", "files"},
     {"dtypes", "emulator"},
@@ -44,11 +44,11 @@ FLOORS = (
     {"__main__"},
     {"__init__"},
 )
-FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+LAYER = {package: height for height, packages in enumerate(LAYERS) for package in packages}
 
 
 def module(path: Path) -> str:
-    """A file's dotted name below the package; "" is the package itself."""
+    """A file's dotted name below cutegemm; "" is cutegemm itself."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -57,7 +57,7 @@ FILES = {module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imports(path: Path, at_once: bool = False) -> Iterator[str]:
-    """Modules of the package that a file imports, anywhere in its code or only when it is itself imported."""
+    """Modules of cutegemm that a file imports: all of them, or only those imported when it is itself imported."""
     tree = ast.parse(path.read_text())
     for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -70,26 +70,26 @@ def imports(path: Path, at_once: bool = False) -> Iterator[str]:
         yield from (x.removeprefix("cutegemm").lstrip(".") for x in named if x.split(".")[0] == "cutegemm")
 
 
-def room(name: str) -> str:
-    """The part of the package that a module belongs to."""
+def package_of(name: str) -> str:
+    """The package or top-level module that a module belongs to."""
     return name.split(".")[0] or "__init__"
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_arrow_runs_up(name):
-    """A module imports from lower floors and from its own room; an import inside a function counts."""
+def test_imports_come_from_lower_layers(name):
+    """A module imports from lower layers and from its own package; imports in functions count."""
     for other in imports(FILES[name]):
-        here, there = room(name), room(other)
-        assert here == there or FLOOR[there] < FLOOR[here], f"{name} imports {other}"
+        here, there = package_of(name), package_of(other)
+        assert here == there or LAYER[there] < LAYER[here], f"{name} imports {other}"
 
 
-def test_every_room_has_a_floor():
-    """What lies at the package's top level is named above, and nothing else is."""
-    assert {room(name) for name in FILES} == set(FLOOR)
+def test_every_package_has_a_layer():
+    """The layers name exactly the packages and modules at the top level."""
+    assert {package_of(name) for name in FILES} == set(LAYER)
 
 
-def circles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """The groups of two or more modules that reach each other through imports."""
+def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The groups of two or more modules that import each other, directly or not."""
     reached = {name: set(direct) for name, direct in graph.items()}
     for middle in graph:
         for name in graph:
@@ -99,48 +99,48 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [set(group) for group in found if len(group) > 1]
 
 
-def test_circles_are_few():
-    """At most two circles of imports, of four modules at most; imports in functions and for types count."""
+def test_import_cycles_are_few():
+    """There are at most two import cycles of at most four modules; imports in functions and for types count."""
     graph = {name: {x for x in imports(path) if x in FILES and x != name} for name, path in FILES.items()}
-    found = circles(graph)
-    assert len(found) <= MOST_CIRCLES and max(map(len, found), default=0) <= MOST_IN_A_CIRCLE, found
+    found = cycles(graph)
+    assert len(found) <= MOST_CYCLES and max(map(len, found), default=0) <= MOST_IN_A_CYCLE, found
 
 
-def test_a_circle_is_found():
-    """Modules that reach each other over others are one circle; what they only import is none of it."""
+def test_a_cycle_is_found():
+    """A cycle holds modules that import each other through others, but not modules that they only import."""
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"d"}}
-    assert circles(graph) == [{"a", "b", "c"}]
+    assert cycles(graph) == [{"a", "b", "c"}]
 
 
-def test_the_planner_has_no_circle():
-    """Not even one that only closes inside a function or for a type checker."""
+def test_the_planner_has_no_import_cycle():
+    """Imports in functions and for type checkers count."""
     graph = {
-        name: {x for x in imports(path) if room(x) == "planning"}
+        name: {x for x in imports(path) if package_of(x) == "planning"}
         for name, path in FILES.items()
-        if room(name) == "planning"
+        if package_of(name) == "planning"
     }
     TopologicalSorter(graph).prepare()
 
 
 def test_the_top_level_is_small():
-    """At most ten files lie beside the packages."""
+    """The top level has at most ten modules besides the packages."""
     assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES
 
 
-def test_a_file_name_stands_once():
-    """Few file names stand in two packages, so that a name alone says which module is meant."""
+def test_file_names_are_unique():
+    """Few file names exist in two packages, so that a name identifies a module."""
     names = collections.Counter(x.name for x in FILES.values())
     twice = {name for name, count in names.items() if count > 1 and name != "__init__.py"}
     assert len(twice) <= MOST_SHARED_NAMES, twice
 
 
 def test_few_files_name_sm90():
-    """What names the architecture lies in `arch` and in what is written for it, but for a few files."""
+    """Apart from a few files, only `arch` and the code for sm_90 name the architecture."""
     own = {"arch", "kernels", "layouts", "emulator"}
     found = {
         name
         for name, path in FILES.items()
-        if room(name) not in own and re.search("sm_?90", path.read_text(), re.I)
+        if package_of(name) not in own and re.search("sm_?90", path.read_text(), re.I)
     }
     assert len(found) <= MOST_OF_SM90, found
 
@@ -149,13 +149,13 @@ def test_few_files_name_sm90():
     "package", ["kernels", "emulator", "config", "layouts", "epilogue", "compiling", "gemm", "running", "ops"]
 )
 def test_a_folder_is_small(package):
-    """A folder holds at most fifteen modules."""
+    """A folder has at most fifteen modules."""
     for folder in (PACKAGE / package, *(x for x in (PACKAGE / package).rglob("*") if x.is_dir())):
         assert len([x for x in folder.glob("*.py") if x.name != "__init__.py"]) <= MOST_IN_A_FOLDER, folder
 
 
 def test_no_name_hides_a_module():
-    """`import cutegemm.x.y as m` gives a module: what a package exports has another name than its modules."""
+    """No export of a package has the name of one of its modules, so `import cutegemm.x.y as m` gives the module."""
     for name, path in FILES.items():
         if path.name == "__init__.py":
             modules = {x.rpartition(".")[2] for x in FILES if x and x.rpartition(".")[0] == name}
@@ -164,7 +164,7 @@ def test_no_name_hides_a_module():
 
 
 def exported(path: Path) -> set[str]:
-    """Names that a package takes from modules, modules themselves left out."""
+    """Names that a package imports from modules, without modules themselves."""
     found = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -177,9 +177,9 @@ def exported(path: Path) -> set[str]:
 
 
 def test_files_are_short():
-    """A file of ours has at most 400 lines."""
+    """A file has at most 400 lines."""
     root = PACKAGE.parent
-    # to be split
+    # still to be split
     left = {
         "benchmarks/pytorch.py",
         "tests/contract/test_arguments.py",
@@ -195,17 +195,17 @@ def test_files_are_short():
 
 @pytest.mark.parametrize("package", ["compiling", "kernels", "planning", "running"])
 def test_a_large_package_names_its_modules(package):
-    """The docstring of a package says where to look, so that it names every module."""
+    """The docstring of a package names every module."""
     text = ast.get_docstring(ast.parse(FILES[package].read_text())) or ""
     missing = {x for x in FILES if x.startswith(f"{package}.") and f"`{x.split('.')[1]}`" not in text}
     assert not missing
 
 
-def test_families_are_told_apart_in_their_table_alone():
-    """No code but the table compares a family's name; it may only ask whether there is such a family."""
+def test_only_the_table_of_families_compares_their_names():
+    """Other code may only check whether a family exists."""
     for name, path in FILES.items():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Compare) and room(name) != "families":
+            if isinstance(node, ast.Compare) and package_of(name) != "families":
                 sides = (node.left, *node.comparators)
                 family = any(isinstance(x, ast.Attribute) and x.attr == "family" for x in sides)
                 known = all(isinstance(x, ast.In | ast.NotIn) for x in node.ops)
@@ -213,22 +213,24 @@ def test_families_are_told_apart_in_their_table_alone():
                 assert not family or (known and not named), f"{name}:{node.lineno}"
 
 
-def test_what_is_planned_for_any_architecture_knows_none():
-    """Limits reach the planner by value: outside of what is written for sm_90, nothing imports its constants."""
+def test_code_for_any_architecture_imports_no_constants():
+    """The planner gets limits by value: only code for sm_90 imports its constants."""
     own = {"arch", "kernels", "layouts", "compiling"}
-    found = {name for name, path in FILES.items() if "arch.sm90" in imports(path) and room(name) not in own}
+    found = {
+        name for name, path in FILES.items() if "arch.sm90" in imports(path) and package_of(name) not in own
+    }
     assert not found
 
 
-def test_the_document_names_every_room():
-    """`docs/architecture.md` has a line for each part of the package."""
+def test_the_document_names_every_package():
+    """`docs/architecture.md` has a line for each package and top-level module."""
     text = (PACKAGE.parent / "docs" / "architecture.md").read_text()
-    missing = [name for name in FLOOR if name != "__init__" and f"`{name}" not in text]
+    missing = [name for name in LAYER if name != "__init__" and f"`{name}" not in text]
     assert not missing
 
 
 def test_text_is_utf_8_everywhere():
-    """Files are read and written as UTF-8, whatever the machine's locale says."""
+    """Files are read and written as UTF-8, whatever the locale is."""
     found = []
     for name, path in FILES.items():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

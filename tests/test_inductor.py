@@ -68,7 +68,7 @@ def test_another_torch_is_refused(monkeypatch, version):
     """The refusal names the versions whose interface is known."""
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(
-        HardwareError, match=r"is known of torch 2\.11 and 2\.13; nearest legal value: '2.13'"
+        HardwareError, match=r"is supported for torch 2\.11 and 2\.13; nearest legal value: '2.13'"
     ):
         inductor.enable()
 

@@ -158,7 +158,7 @@ REFUSALS = [
     ),
     (
         {"schedule": "pingpong", "cluster": (1, 1, 2)},
-        'schedule=\'pingpong\': splits are added by the consumers of schedule="cooperative"; '
+        'schedule=\'pingpong\': splits are reduced by the consumers of schedule="cooperative"; '
         "nearest legal value: 'cooperative'",
     ),
     ({"cluster": (2.0, 1)}, f"cluster=(2.0, 1): {CLUSTER_RULE}"),
@@ -192,10 +192,13 @@ REFUSALS = [
         'b_load=\'gather\': threads that load are the producer warpgroup of schedule="cooperative"; '
         "nearest legal value: 'relayout'",
     ),
-    ({"schedule": "pingpong", "consumers": 3}, "consumers=3: two warpgroups take turns; nearest legal value: 2"),
+    (
+        {"schedule": "pingpong", "consumers": 3},
+        "consumers=3: pingpong has two consumer warpgroups; nearest legal value: 2",
+    ),
     (
         {"schedule": "pingpong", "scheduler": "per_tile"},
-        "scheduler='per_tile': warpgroups that take turns need more than one tile each; "
+        "scheduler='per_tile': pingpong warpgroups need more than one tile each; "
         "nearest legal value: 'persistent'",
     ),
     *[

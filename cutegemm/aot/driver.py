@@ -12,9 +12,11 @@ from typing import Any
 from cutegemm.aot.recipe import PARAM_ALIGN, KernelBinary, KernelLaunch
 from cutegemm.errors import HardwareError
 
+Extents = tuple[int, int, int]
 
-class Loaded:
-    """An artefact's kernels on the current device, and their launches.
+
+class LoadedKernels:
+    """An artefact's kernels on one device.
 
     Args:
         kernels: of the artefact.
@@ -29,10 +31,10 @@ class Loaded:
         from cuda.core import ObjectCode
 
         # the context that torch and the CUDA runtime use
-        self._context = _done(driver.cuDevicePrimaryCtxRetain(_done(driver.cuDeviceGet(index))))
-        _done(driver.cuCtxSetCurrent(self._context))
+        self._context = checked(driver.cuDevicePrimaryCtxRetain(checked(driver.cuDeviceGet(index))))
+        checked(driver.cuCtxSetCurrent(self._context))
 
-        # the object code keeps the kernel's code on the device
+        # the object keeps the kernel's code on the device
         self._code = [ObjectCode.from_cubin(x.cubin) for x in kernels]
         try:
             self._kernels = [code.get_kernel(x.name).handle for code, x in zip(self._code, kernels)]
@@ -41,15 +43,15 @@ class Loaded:
         for kernel in self._kernels:
             _load_now(driver, kernel)
 
-    def launcher(self, launch: KernelLaunch) -> Launcher:
-        """What makes one launch of a recipe."""
-        return Launcher(self._kernels[launch.kernel], launch, self._context)
+    def launcher(self, launch: KernelLaunch) -> RecipeLauncher:
+        """The launcher of one launch of a recipe."""
+        return RecipeLauncher(self._kernels[launch.kernel], launch, self._context)
 
 
-class Launcher:
-    """One launch of a recipe, ready but for a call's addresses and numbers.
+class RecipeLauncher:
+    """Launches one kernel of a recipe, given a call's addresses and numbers.
 
-    The driver copies parameters when it launches, so one buffer serves all calls; a lock keeps threads apart.
+    The driver copies parameters at the launch, so all calls share one buffer, under a lock.
 
     Args:
         kernel: the driver's handle.
@@ -63,12 +65,13 @@ class Launcher:
         self._launch, self._driver, self._lock = launch, driver, threading.Lock()
         self._context, self._no_context = context, int(driver.CUresult.CUDA_ERROR_INVALID_CONTEXT)
         self._function = driver.CUfunction(int(kernel))
-        self._config, self._kept = _config(driver, launch)
-        _done(driver.cuCtxSetCurrent(context))
+        cluster = None if launch.cluster == (1, 1, 1) else launch.cluster
+        self._config = launch_config(launch.grid, launch.block, launch.smem, cluster, launch.pdl)
+        checked(driver.cuCtxSetCurrent(context))
         if launch.smem:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            device = _done(driver.cuCtxGetDevice())
-            _done(driver.cuKernelSetAttribute(attribute, launch.smem, kernel, device))
+            device = checked(driver.cuCtxGetDevice())
+            checked(driver.cuKernelSetAttribute(attribute, launch.smem, kernel, device))
         *offsets, size = launch.offsets
         memory = ctypes.create_string_buffer(size + PARAM_ALIGN)
         start = -(-ctypes.addressof(memory) // PARAM_ALIGN) * PARAM_ALIGN
@@ -79,11 +82,7 @@ class Launcher:
         self._places = [(x, start + offsets[x.param] + x.offset, x.size) for x in launch.patches]
 
     def __call__(self, addresses: Mapping[str, int], numbers: Mapping[str, float], stream: int) -> None:
-        """Launch.
-
-        Args:
-            addresses, numbers: of the call, by name.
-            stream: CUDA stream handle.
+        """Launch on a CUDA stream with a call's addresses and numbers, by name.
 
         Raises:
             HardwareError: the driver refuses the launch.
@@ -92,62 +91,63 @@ class Launcher:
             for patch, place, size in self._places:
                 ctypes.memmove(place, patch.value(addresses, numbers), size)
             self._config.hStream = stream
-            status = self._launched()
+            status = self._launch_status()
             if int(status) == self._no_context:
-                _done(self._driver.cuCtxSetCurrent(self._context))
-                status = self._launched()
+                checked(self._driver.cuCtxSetCurrent(self._context))
+                status = self._launch_status()
         if int(status):
             raise HardwareError(f"the driver refused a launch of the artefact: {status}")
 
-    def _launched(self) -> Any:
-        """The driver's answer to the launch."""
+    def _launch_status(self) -> Any:
         pointers = ctypes.addressof(self._pointers)
         return self._driver.cuLaunchKernelEx(self._config, self._function, pointers, 0)[0]
 
 
 def _load_now(driver: Any, kernel: Any) -> None:
-    """Put a kernel's code on the device of the current context.
+    """Load a kernel's code onto the device of the current context.
 
-    By default the driver does it at the first launch, which synchronizes and is illegal while a graph is captured
+    By default the driver loads it at the first launch, which synchronizes and is illegal during graph capture
     (CUDA C++ Programming Guide, Lazy Loading).
-
-    Raises:
-        HardwareError: the driver refuses the kernel.
     """
-    function = _done(driver.cuKernelGetFunction(kernel))
-    # drivers before CUDA 12.4 lack it; they load in cuKernelGetFunction or not at all
+    function = checked(driver.cuKernelGetFunction(kernel))
+    # drivers before CUDA 12.4 lack cuFuncLoad; they load in cuKernelGetFunction or not at all
     with contextlib.suppress(RuntimeError):
-        _done(driver.cuFuncLoad(function))
+        checked(driver.cuFuncLoad(function))
 
 
-def _config(driver: Any, launch: KernelLaunch) -> tuple[Any, list[Any]]:
-    """The driver's launch configuration, and what it refers to."""
+def launch_config(
+    grid: Extents, block: Extents, smem: int, cluster: Extents | None = None, pdl: bool = False
+) -> Any:
+    """The driver's configuration of a launch; `pdl` is programmatic dependent launch."""
+    from cuda.bindings import driver
+
     config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
-    config.sharedMemBytes = launch.smem
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block
+    config.sharedMemBytes = smem
     ids, attributes = driver.CUlaunchAttributeID, []
-    if launch.cluster != (1, 1, 1):
-        cluster = driver.CUlaunchAttribute()
-        cluster.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = launch.cluster
-        attributes.append(cluster)
-    if launch.pdl:
-        early = driver.CUlaunchAttribute()
-        early.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        early.value.programmaticStreamSerializationAllowed = 1
-        attributes.append(early)
+    if cluster is not None:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        extents = attribute.value.clusterDim
+        extents.x, extents.y, extents.z = cluster
+        attributes.append(attribute)
+    if pdl:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
     config.attrs, config.numAttrs = attributes, len(attributes)
-    return config, attributes
+    return config
 
 
-def _done(result: tuple[Any, ...]) -> Any:
-    """What a call of the driver gave.
+def checked(result: tuple[Any, ...]) -> Any:
+    """The result of a driver call.
 
     Raises:
         HardwareError: it failed.
     """
-    status, *rest = result
+    status, *values = result
     if int(status):
         raise HardwareError(f"the CUDA driver answered {status}")
-    return rest[0] if rest else None
+    return values[0] if values else None

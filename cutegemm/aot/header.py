@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An artefact as one C header: kernels and recipes as constants, launched through the CUDA driver API.
 
-The header needs `cuda.h` and libcuda, no Python, no DSL and no runtime library. C11 and C++17 compile it. Each recipe
-becomes a struct of arguments and a function; what they share stands in the preamble.
+The header needs `cuda.h` and libcuda, but not Python, the DSL or a runtime library. It is valid C11 and C++17. Each
+recipe becomes a struct of arguments and a function; the preamble has their shared types and functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cutegemm.launch_layout import COUNTERS
 from cutegemm.problems import columns
 from cutegemm.spec import GemmSpec
 
-# keywords of C11 and C++20, and macros of the included headers; an input cannot have the name of a Python keyword
+# keywords of C11 and C++20 that are not Python keywords, which no input can be called; and macros of the headers
 KEYWORDS = frozenset(
     """alignas alignof asm auto bitand bitor bool case catch char co_await co_return co_yield compl concept const
     const_cast consteval constexpr constinit decltype default delete do double dynamic_cast enum explicit export
@@ -30,20 +30,20 @@ KEYWORDS = frozenset(
 )
 LINE_BYTES = 24  # bytes of an array per line of C
 
-# what every header begins with: its types, and what loads and launches a kernel
+# the types and functions at the start of every header, which load and launch a kernel
 PREAMBLE = Path(__file__).with_name("runtime.h")
 
 LOADING = """\
 typedef struct {{ CUlibrary libraries[{count}]; CUkernel kernels[{count}]; }} {name}_module;
 
-/* Unloads what was loaded. */
+/* Unloads the kernels. */
 static inline void {name}_unload({name}_module *module) {{
   for (unsigned i = 0; i < {count}; ++i)
     if (module->libraries[i]) cuLibraryUnload(module->libraries[i]);
   memset(module, 0, sizeof *module);
 }}
 
-/* Loads the kernels onto the device; where that fails, nothing stays loaded. A context must be current on a device of
+/* Loads the kernels onto the device; after a failure nothing stays loaded. A context must be current on a device of
  * compute capability 9.0 with at least {sms} SMs. */
 static inline CUresult {name}_load({name}_module *module) {{
   static const unsigned char *const images[] = {{{images}}};
@@ -67,9 +67,9 @@ static inline CUresult {name}_load({name}_module *module) {{
 
 CALL = """\
 /* {shape}
-{lies}
- * workspace: {workspace} bytes, 16-byte aligned. counters: {counters} bytes, zero before the first launch; each
- * launch leaves them zero. Both may be 0 where they have no bytes. Launches of one stream may share them. */
+{layouts}
+ * workspace: {workspace} bytes, 16-byte aligned. counters: {counters} bytes, zero before the first launch and
+ * reset by each launch. Either may be a null pointer if it has no bytes. Launches on one stream may share them. */
 typedef struct {{ {fields} }} {name}_args;
 enum {{ {name}_workspace_bytes = {workspace}, {name}_counter_bytes = {counters} }};
 
@@ -92,7 +92,7 @@ def header(artefact: Artefact, name: str) -> str:
 
     Args:
         artefact: with recipes that launch something.
-        name: prefix of all that is defined, a C identifier.
+        name: prefix of all definitions, a C identifier.
 
     Raises:
         InputError: the name is not a C identifier, or nothing is launched.
@@ -131,7 +131,7 @@ def _loading(artefact: Artefact, name: str) -> str:
 
 
 def _call(recipe: Recipe, module: str, name: str, spec: GemmSpec) -> Iterator[str]:
-    """The constants of a recipe's launches, and the function that makes them."""
+    """The constants of a recipe's launches, and the function that runs them."""
     members = _members(recipe)
     sources = list(members)
     tensors = [x for x in sources if x not in recipe.numbers]
@@ -142,7 +142,7 @@ def _call(recipe: Recipe, module: str, name: str, spec: GemmSpec) -> Iterator[st
     typed = {x: "float" if kinds.get(x, FLOAT) == FLOAT else "int32_t" for x in recipe.numbers}
     yield CALL.format(
         shape=f"M x N x K = {p.m} x {p.n} x {p.k}, batch {p.batch}. Strides (row, column, batch) are in elements.",
-        lies="\n".join(f" * {members[x]}: {text}." for x, text in _layouts(recipe, spec).items()),
+        layouts="\n".join(f" * {members[x]}: {text}." for x, text in _layouts(recipe, spec).items()),
         workspace=recipe.workspace_bytes,
         counters=recipe.counter_bytes,
         fields=" ".join(
@@ -167,16 +167,16 @@ def _call(recipe: Recipe, module: str, name: str, spec: GemmSpec) -> Iterator[st
 
 
 def _layouts(recipe: Recipe, spec: GemmSpec) -> dict[str, str]:
-    """How each tensor of a call lies in memory, in words."""
+    """The memory layout of each tensor of a call, in words."""
     p = recipe.problem
-    found = {
+    layouts = {
         x: f"{o.dtype.value}, {o.rows} x {o.cols} x {o.batch}, strides {o.strides}, {o.align}-byte aligned"
         for x, o in {"a": p.a, "b": p.b, **dict(p.inputs), **dict(p.outputs)}.items()
     }
-    found |= {x: "one fp32 number in device memory, 4-byte aligned" for x in p.device_scalars}
+    layouts |= {x: "one fp32 number in device memory, 4-byte aligned" for x in p.device_scalars}
     graph = spec.epilogue
     if not isinstance(graph, Graph):
-        return found
+        return layouts
     for x in graph.reductions:
         shape = x.shape(p.batch, p.m, columns(graph, p.n), recipe.parts)
         text = f"fp32, {' x '.join(map(str, shape))}, contiguous, 4-byte aligned"
@@ -184,22 +184,22 @@ def _layouts(recipe: Recipe, spec: GemmSpec) -> dict[str, str]:
             text += f"; {x.by_axis(*recipe.parts)} partial results"
             text += ", first all maxima, then all sums of exp(x - maximum)" * (x.kind == "logsumexp")
         axis = x.by_axis("over rows", "over columns", "over all of D")
-        found[x.name] = f"{text}; {x.kind} {axis}"
-    return found
+        layouts[x.name] = f"{text}; {x.kind} {axis}"
+    return layouts
 
 
 def _members(recipe: Recipe) -> dict[str, str]:
     """The member of the struct of arguments for each source of a launch, in the order of sources."""
     names = [*recipe.tensors, WORKSPACE, COUNTERS, *recipe.numbers]
-    found = {WORKSPACE: "workspace", COUNTERS: "counters"}
+    members = {WORKSPACE: "workspace", COUNTERS: "counters"}
     for name in names:
-        member = found.get(name, name)
-        while name not in found and (
-            member in KEYWORDS or member in found.values() or (member != name and member in names)
+        member = members.get(name, name)
+        while name not in members and (
+            member in KEYWORDS or member in members.values() or (member != name and member in names)
         ):
             member += "_"
-        found[name] = member
-    return {x: found[x] for x in names}
+        members[name] = member
+    return {x: members[x] for x in names}
 
 
 def _constants(step: KernelLaunch, name: str, sources: Sequence[str]) -> Iterator[str]:

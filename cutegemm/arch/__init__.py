@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hardware is: limits of sm_90 with their sources, and records of GPUs."""
+"""The hardware: limits of sm_90 with their sources, and records of GPUs."""

@@ -8,5 +8,5 @@ from cutegemm.arch.limits import Limits
 
 ARCHITECTURES: dict[str, Limits] = {x.name: x for x in (sm90.LIMITS,)}
 
-# what a spec or a problem is checked against before a device is known
+# specs and problems are checked against this before a device is known
 DEFAULT = sm90.LIMITS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From operand types to the tensor-core instruction that multiplies them. One row a pair of types and an arithmetic.
+"""The tensor-core instruction for each pair of operand types and each arithmetic.
 
 Source: PTX ISA 9.0, wgmma.mma_async (shapes, types of D, transposition of A and B).
 """
@@ -13,61 +13,48 @@ from typing import Any
 
 from cutegemm.dtypes import DType
 
-EXACT = "exact"  # the arithmetic that multiplies elements as they are stored
-TF32 = "tf32"  # that of fp32 operands rounded to 10 fraction bits
-TF32X3 = "tf32x3"  # fp32 elements as a high and a low part of tf32, and three products of the parts
+EXACT = "exact"  # elements are multiplied as they are stored
+TF32 = "tf32"  # fp32 elements are rounded to 10 fraction bits
+TF32X3 = "tf32x3"  # fp32 elements are split into a high and a low tf32 part, with three products of parts
 ARITHMETICS = (EXACT, TF32, TF32X3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """What is fixed about one wgmma by its operands' types.
+    """The properties of a wgmma that its operand types determine."""
 
-    Attributes:
-        form: the DSL's name for it, a key of `kernels.host.operand_layouts.FORMS`.
-        k: elements of K that it multiplies.
-        columns: the widths that exist; all are multiples of the first.
-        accumulator: type that it adds in.
-        majors: how shared memory may hold tiles of A and B: contiguous along K ("k"), and along M or N ("mn").
-        fraction: bits that it keeps below the greatest of the numbers that it adds, and of its sums.
-        promote: elements of K after which partial sums are added to others in fp32, because of those bits; 0 is never.
-        coarse: the same for outputs that keep at most eight significant bits, whose own rounding is far larger.
-        ignored: low bits of an operand's elements that it does not read; loads round to the others.
-        parts: of each element, which a copy of the operand holds: `run` elements along K of one, then of the next.
-        run: elements of K that a tile's depth is a multiple of where elements have parts.
-    """
-
-    form: str
-    k: int
-    columns: tuple[int, ...]
+    form: str  # the DSL's name for it, a key of `kernels.host.operand_layouts.FORMS`
+    k: int  # elements of K
+    columns: tuple[int, ...]  # legal widths, multiples of the first
     accumulator: DType
-    majors: tuple[str, ...]
-    fraction: int = 23
-    promote: int = 0
-    coarse: int = 0
-    ignored: int = 0
+    majors: tuple[str, ...]  # majors of A and B in shared memory: along K ("k"), along M or N ("mn")
+    fraction: int = 23  # bits of addends and sums that it keeps below the greatest addend
+    promote: int = 0  # elements of K after which partial sums are added in fp32, for those bits; 0 is never
+    coarse: int = 0  # the same for outputs of at most eight significant bits, whose own rounding is far larger
+    ignored: int = 0  # low bits of an operand's elements that it does not read; loads round to the others
+    # parts of each element; a copy of the operand holds `run` elements along K of one part, then of the next
     parts: int = 1
-    run: int = 1
+    run: int = 1  # with parts, a tile's depth must be a multiple of so many elements of K
 
     def stored(self, depth: Any) -> Any:
-        """Elements along K of what an operand of so many lies in: itself, or the copy of its parts."""
+        """Elements along K of the memory of an operand of this depth: itself, or the copy of its parts."""
         return depth if self.parts == 1 else (depth + (self.run - 1)) // self.run * (self.run * self.parts)
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
-        """The parts of A and B that are multiplied, small products first: the least, low by low, is left out."""
+        """The parts of A and B that are multiplied, small products first, without low by low, which is negligible."""
         return ((0, 0),) if self.parts == 1 else ((1, 0), (0, 1), (0, 0))
 
     @property
     def n_step(self) -> int:
-        """What columns come in multiples of."""
+        """The step of legal widths."""
         return self.columns[0]
 
 
 EIGHTS = tuple(range(8, 257, 8))
 _HALF = Instruction(form="half", k=16, columns=EIGHTS, accumulator=DType.FP32, majors=("k", "mn"))
-# the bits are measured on an H200; four instructions between promotions leave an error near that of the operands, and
-# eight one of a tenth of what rounding to bf16 adds
+# the bits are measured on an H200; with four instructions between promotions the error is near that of the operands, and
+# with eight a tenth of what rounding to bf16 adds
 _EIGHT = Instruction(
     form="fp8",
     k=32,
@@ -89,7 +76,7 @@ _WHOLE = Instruction(
 )
 _BYTES = (DType.INT8, DType.UINT8)
 _TF32 = Instruction(form="tf32", k=8, columns=EIGHTS, accumulator=DType.FP32, majors=("k",), ignored=13)
-# tensor cores truncate sums, so that long ones are promoted; both parts of a run fill one row of the 128-byte swizzle
+# tensor cores truncate sums, so long sums are promoted; both parts of a run fill one row of the 128-byte swizzle
 _PARTS = dataclasses.replace(_TF32, ignored=0, parts=2, run=16, promote=32, coarse=32)
 
 INSTRUCTIONS: dict[tuple[DType, DType, str], Instruction] = {
@@ -103,29 +90,25 @@ INSTRUCTIONS: dict[tuple[DType, DType, str], Instruction] = {
 
 
 def instruction(a: DType, b: DType, arithmetic: str = EXACT) -> Instruction:
-    """The instruction that multiplies operands of these types.
-
-    Raises:
-        KeyError: there is none in the table.
-    """
+    """The instruction for operands of these types; KeyError if there is none."""
     return INSTRUCTIONS[a, b, arithmetic]
 
 
 def multiplying(a: object, b: object, arithmetic: str = EXACT) -> Iterator[Instruction]:
-    """The instructions for operands of these types; whatever is not a `DType` stands for any type."""
-    for (left, right, how), found in INSTRUCTIONS.items():
+    """The instructions for operands of these types; anything but a `DType` means any type."""
+    for (left, right, how), candidate in INSTRUCTIONS.items():
         types = (a is left or not isinstance(a, DType)) and (b is right or not isinstance(b, DType))
         if types and how == arithmetic:
-            yield found
+            yield candidate
 
 
 def on_cuda_cores(a: object, arithmetic: str = EXACT) -> bool:
-    """Whether operands of a type are multiplied on the CUDA cores alone."""
+    """Whether only CUDA cores multiply operands of a type."""
     return a is DType.FP32 and arithmetic == EXACT
 
 
 def arithmetic_fault(a: object, arithmetic: str) -> tuple[str, object, str, object] | None:
-    """What keeps an arithmetic from operands of a type, as `types_fault`; what is not a `DType` is unspecified."""
+    """Why an arithmetic does not support operands of a type, as `types_fault`; only a `DType` is specified."""
     legal = [left for left, _, how in INSTRUCTIONS if how == arithmetic]
     if arithmetic == EXACT or not isinstance(a, DType) or a in legal:
         return None
@@ -133,16 +116,16 @@ def arithmetic_fault(a: object, arithmetic: str) -> tuple[str, object, str, obje
 
 
 def partners(a: DType) -> tuple[DType, ...]:
-    """The types of B that kernels multiply A by: on tensor cores, or fp32 by fp32 on CUDA cores."""
+    """The types of B that kernels support for a type of A, on tensor cores or (fp32) on CUDA cores."""
     alone = (a,) if on_cuda_cores(a) else ()
     return tuple(dict.fromkeys((*alone, *(right for left, right, _ in INSTRUCTIONS if left is a))))
 
 
 def types_fault(a: object, b: object) -> tuple[str, object, str, object] | None:
-    """What keeps kernels from multiplying A by B: the field, its value, the rule, the nearest type; None if nothing.
+    """Why no kernel multiplies A by B: field, value, rule, nearest type; None if one does.
 
     Args:
-        a, b: types; whatever is not a `DType` is unspecified.
+        a, b: types; anything but a `DType` is unspecified.
     """
     for name, x in (("a_dtype", a), ("b_dtype", b)):
         if isinstance(x, DType) and not partners(x):

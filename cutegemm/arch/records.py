@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs that are known, and what is assumed of one that is not."""
+"""The records of known GPUs, and the figures assumed for other GPUs."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from cutegemm.arch import sm90
-from cutegemm.arch.device import CoreModel, CostModel, Device, LoadModel, TimeModel
+from cutegemm.arch.device import CoreModel, CostModel, Device, LoadModel
 
-# The constants of each GPU by name, with where they come from; `benchmarks.fit_cost` and `benchmarks.fit` write them.
+# Rates of each GPU by name, with their source; written by `benchmarks.fit_cost` and `benchmarks.fit`.
 TIMES_FILE = Path(__file__).with_name("times.json")
-_FITTED = json.loads(TIMES_FILE.read_text("utf-8"))
-TIMES = {name: TimeModel(**x["time"]) for name, x in _FITTED.items()}
-# what single kernels take over what those rates say; `benchmarks.fit_cost` writes it, too
+# Factors of single kernels on the times that those rates predict; written by `benchmarks.fit_cost`.
 KERNELS_FILE = Path(__file__).with_name("kernels.json")
-KERNELS = {name: x["kernels"] for name, x in json.loads(KERNELS_FILE.read_text("utf-8")).items()}
-# rates of the cost model, of GPUs whose kernels were swept for it
-COSTS = {name: CostModel(**x["cost"]) for name, x in _FITTED.items() if "cost" in x}
-# of operands that TMA cannot address, of GPUs whose ways to load them were swept
-LOADS = {name: LoadModel(**x["loads"]) for name, x in _FITTED.items() if "loads" in x}
-# of the CUDA cores, of GPUs where those were measured
-CORES = {name: CoreModel(**x["cores"]) for name, x in _FITTED.items() if "cores" in x}
+_MODELS = {"cores": CoreModel, "cost": CostModel, "loads": LoadModel}
+
+
+def _fitted(name: str) -> dict[str, Any]:
+    """The fields of `Device` that were fitted on a GPU."""
+    rates, kernels = (json.loads(x.read_text("utf-8")).get(name, {}) for x in (TIMES_FILE, KERNELS_FILE))
+    fitted: dict[str, Any] = {part: kind(**rates[part]) for part, kind in _MODELS.items() if part in rates}
+    return fitted | ({"kernels": kernels["kernels"]} if kernels else {})
+
 
 H200 = Device(
     name="NVIDIA H200",
@@ -32,29 +33,21 @@ H200 = Device(
     clusters=((1, 132), (2, 66), (4, 30), (8, 15)),
     # measured, device-to-device copy
     dram_gbs=4_260.0,
-    # as the driver gives it
+    # as the driver reports it
     l2_bytes=60 * 2**20,
-    time=TIMES["NVIDIA H200"],
-    cores=CORES["NVIDIA H200"],
-    loads=LOADS["NVIDIA H200"],
-    cost=COSTS["NVIDIA H200"],
-    kernels=KERNELS["NVIDIA H200"],
+    **_fitted("NVIDIA H200"),
 )
 
 H100 = dataclasses.replace(
     H200,
     # the SXM board: 132 SMs, HBM3
     name="NVIDIA H100 80GB HBM3",
-    # measured, device-to-device copy, of 3,350 nominal
+    # measured, device-to-device copy; 3,350 nominal
     dram_gbs=3_000.0,
     # H100 whitepaper
     l2_bytes=50 * 2**20,
-    time=TIMES["NVIDIA H100 80GB HBM3"],
-    cores=CORES.get("NVIDIA H100 80GB HBM3", CORES["NVIDIA H200"]),
-    loads=LOADS.get("NVIDIA H100 80GB HBM3", LOADS["NVIDIA H200"]),
-    cost=COSTS.get("NVIDIA H100 80GB HBM3", COSTS["NVIDIA H200"]),
-    kernels=KERNELS.get("NVIDIA H100 80GB HBM3", KERNELS["NVIDIA H200"]),
-    note="its clusters, loads of odd operands, the CUDA cores' times and the cost model's rates are the H200's",
+    note="its clusters and the rates of its cost models are the H200's",
+    **_fitted("NVIDIA H100 80GB HBM3"),
 )
 
 DEFAULT = H200
@@ -62,15 +55,15 @@ RECORDS = (H200, H100)
 
 
 def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | None = None) -> Device:
-    """The record of a Hopper GPU by its name, or one that starts from its own properties and says so.
+    """The record of a Hopper GPU, or the default's rates with this GPU's own properties; its note says which.
 
-    A part of a GPU has the name of the whole and fewer SMs: it is no known GPU.
+    A GPU instance (MIG) has the name of the whole GPU and fewer SMs, so it has no record.
 
     Args:
-        name: as the driver gives it.
+        name: as the driver reports it.
         sms: streaming multiprocessors.
-        l2_bytes: of the L2 cache; None where it is not known.
-        dram_gbs: GB/s of a device-to-device copy; None where it is not known.
+        l2_bytes: size of the L2 cache; None if unknown.
+        dram_gbs: GB/s of a device-to-device copy; None if unknown.
 
     Example:
         >>> find("NVIDIA H200", sms=132) is H200
@@ -92,43 +85,38 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
     )
 
 
-# MHz: the SM clock of the GPUs whose times are in the record, at most
+# highest SM clock of the GPUs with records, MHz
 RECORD_MHZ = 1_980.0
 
 
 def from_properties(
     device: Device, *, clusters: tuple[tuple[int, int], ...], clock_mhz: float, dram_gbs: float
 ) -> Device:
-    """A GPU without a record, with what it says of itself in the place of what was assumed.
+    """A GPU without a record, with its queried properties instead of the assumed ones; its note names them.
 
-    Everything that the SMs' clock times is scaled by it: the tensor cores, the CUDA cores, and what L2 delivers. Its
-    note says what it starts from.
+    Rates that follow the SM clock are scaled: those of the tensor cores, the CUDA cores, L2 and loading threads.
 
     Args:
-        device: of `find`, without a record.
-        clusters: (CTAs a cluster, clusters resident at once).
-        clock_mhz: the SMs' highest; 0 where it is not known.
+        device: from `find`, without a record.
+        clusters: (CTAs per cluster, clusters resident at once).
+        clock_mhz: highest SM clock; 0 if unknown.
         dram_gbs: GB/s of a device-to-device copy.
     """
     scale = clock_mhz / RECORD_MHZ if clock_mhz > 0 else 1.0
-    time = device.time
-    scaled = dataclasses.replace(time, mma=time.mma / scale, l2=time.l2 * scale, l2_lone=time.l2_lone * scale)
-    cores = dataclasses.replace(device.cores, slot=device.cores.slot / scale)
-    rates = device.cost
-    if rates is not None:
-        cycles = {name: getattr(rates, name) / scale for name in ("mma", "smem")}
-        rates = dataclasses.replace(rates, **cycles, port=rates.port * scale, l2=rates.l2 * scale)
-    loads = device.loads
-    rated = {name: getattr(loads, name) * scale for name in ("shift", "gather", "copy")}
-    loads = dataclasses.replace(loads, **rated, stage=loads.stage / scale)
-    asked = f"its own clusters, {dram_gbs:,.0f} GB/s" + (f", {clock_mhz:,.0f} MHz" if clock_mhz > 0 else "")
+
+    def scaled(model: Any, times: tuple[str, ...], rates: tuple[str, ...] = ()) -> Any:
+        changed = {x: getattr(model, x) / scale for x in times} | {
+            x: getattr(model, x) * scale for x in rates
+        }
+        return dataclasses.replace(model, **changed)
+
+    queried = f"its own clusters, {dram_gbs:,.0f} GB/s" + (f", {clock_mhz:,.0f} MHz" if clock_mhz > 0 else "")
     return dataclasses.replace(
         device,
         clusters=clusters,
         dram_gbs=dram_gbs,
-        time=scaled,
-        cores=cores,
-        loads=loads,
-        cost=rates,
-        note=f"{device.note}, {asked}",
+        cores=scaled(device.cores, ("slot",)),
+        loads=scaled(device.loads, ("stage",), ("shift", "gather", "copy")),
+        cost=scaled(device.cost, ("mma", "smem"), ("port", "l2")),
+        note=f"{device.note}, {queried}",
     )

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of sm_90, each with its unit and source.
 
-What is written for sm_90 alone (its kernels, its layouts) uses the constants; what plans for any architecture
-uses `LIMITS`, which a device and a config carry.
+Code for sm_90 alone (its kernels, its layouts) uses the constants. Code for any architecture uses `LIMITS`, which a
+device and a config carry.
 
-Sources: "CG" is the CUDA C++ Programming Guide 13.0, table of technical specifications per compute
-capability; "PTX" is PTX ISA 9.0.
+Sources: "CG" is the CUDA C++ Programming Guide 13.0, table of technical specifications per compute capability; "PTX" is
+PTX ISA 9.0.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ARCH = "sm_90a"
 
 # bytes a CTA may use: 227 KiB, CG
 SMEM_BYTES = 232_448
-# bytes of an SM: 228 KiB, of which every resident CTA costs 1 KiB beside its own, CG
+# bytes of an SM: 228 KiB; every resident CTA takes 1 KiB besides its own, CG
 SMEM_SM_BYTES = 233_472
 SMEM_CTA_RESERVED = 1_024
-# bytes: a 128-byte-swizzled tile repeats every 8 rows x 128 bytes, PTX wgmma smem layout
+# bytes: the 128-byte swizzle repeats every 8 rows x 128 bytes, PTX wgmma smem layout
 SMEM_ALIGN = 1_024
 # 32-bit registers, CG
 REGISTERS_PER_SM = 65_536
@@ -27,10 +27,6 @@ REGISTERS_PER_SM = 65_536
 WARP = 32
 # threads that issue one wgmma together, PTX wgmma
 WARPGROUP = 128
-# per CTA, CG
-MAX_THREADS = 1_024
-# CTAs per cluster without opting in to non-portable sizes, CG
-MAX_CLUSTER = 8
 
 # rows of one wgmma, PTX wgmma.mma_async
 WGMMA_M = 64
@@ -41,14 +37,8 @@ WGMMA_MAX_N = 256
 TMA_ALIGN = 16
 # elements per box dimension, PTX tensor maps
 TMA_MAX_BOX = 256
-# bytes: exclusive bound of a tensor-map stride, CUDA driver cuTensorMapEncodeTiled
-TMA_MAX_STRIDE = 1 << 40
-# elements of one dimension: coordinates are signed 32-bit, PTX cp.async.bulk.tensor
-MAX_EXTENT = (1 << 31) - 1
-# CTAs along x, CG
-MAX_GRID = (1 << 31) - 1
 
-# of shared memory, 4 bytes wide each, CG
+# banks of shared memory, 4 bytes wide, CG
 BANKS = 32
 
 LIMITS = Limits(
@@ -70,12 +60,17 @@ LIMITS = Limits(
     sm_ctas=32,
     warp=WARP,
     warpgroup=WARPGROUP,
-    max_threads=MAX_THREADS,
-    max_cluster=MAX_CLUSTER,
+    # CG
+    max_threads=1_024,
+    # without opting in to non-portable sizes, CG
+    max_cluster=8,
     mma_m=WGMMA_M,
     mma_max_n=WGMMA_MAX_N,
     tma_align=TMA_ALIGN,
-    tma_max_stride=TMA_MAX_STRIDE,
-    max_extent=MAX_EXTENT,
-    max_grid=MAX_GRID,
+    # CUDA driver, cuTensorMapEncodeTiled
+    tma_max_stride=1 << 40,
+    # coordinates are signed 32-bit, PTX cp.async.bulk.tensor
+    max_extent=(1 << 31) - 1,
+    # CG
+    max_grid=(1 << 31) - 1,
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands, and what they end with: 0, 1 where there are findings, 2 where something was asked wrongly."""
+"""The commands and their exit status: 0, 1 for findings, 2 for wrong usage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FINDINGS, USAGE, INTERRUPTED = 1, 2, 130
 
 
 class Commands(TyperGroup):
-    """The commands; errors raised on purpose end them with a line on standard error and status 2."""
+    """The commands; an error raised on purpose prints a line on standard error and exits with status 2."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -29,13 +29,13 @@ class Commands(TyperGroup):
             with needing():
                 return super().invoke(ctx)
         except (GemmError, OSError) as error:
-            # a reader that closes the pipe early is not an error of ours
+            # the reader closed the pipe, which is not an error
             if isinstance(error, BrokenPipeError):
                 raise
-            says = str(error)
+            text = str(error)
             if isinstance(error, OSError) and error.filename:
-                says = f"{error.filename}: {error.strerror}"
-            typer.echo(f"{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + f": {says}", err=True)
+                text = f"{error.filename}: {error.strerror}"
+            typer.echo(f"{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + f": {text}", err=True)
             raise typer.Exit(USAGE) from error
         except KeyboardInterrupt as error:
             typer.echo("stopped", err=True)
@@ -67,13 +67,13 @@ def show_schema(
         str, typer.Argument(help="explain, layout, …", autocompletion=lambda: list(schema.DOCUMENTS))
     ],
 ) -> None:
-    """Print the JSON schema of what a command's --json prints."""
+    """Print the JSON schema of a command's --json output."""
     known = choice(InputError, "COMMAND", command, tuple(schema.DOCUMENTS))
     typer.echo(json.dumps(schema.document(known), indent=1))
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"cutegemm {importlib.import_module('cutegemm').__version__}")
         raise typer.Exit
 
@@ -88,10 +88,10 @@ def options(
 
 
 def _interrupted(number: int, frame: object) -> None:
-    """End at once where the DSL is at work: an exception in the middle of its compiler ends the process by a fault.
+    """Exit at once if the DSL is loaded, because an exception inside its compiler crashes the process.
 
-    Files are renamed into their places and SQLite keeps a journal, so nothing is left half written. Tuning keeps what
-    it knows by itself.
+    Files are replaced by renaming and SQLite has a journal, so no file is left half written. Tuning stores its own
+    results.
     """
     if "cutlass" in sys.modules and "cutegemm.tuning.tuner" not in sys.modules:
         os.write(2, b"stopped\n")
@@ -101,7 +101,7 @@ def _interrupted(number: int, frame: object) -> None:
 
 def main() -> None:
     """Run the command line."""
-    # one that was told to ignore the signal goes on ignoring it
+    # a process that ignores the signal keeps ignoring it
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     app(prog_name="cutegemm")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.output import print_facts, table, wrapped
 
 if TYPE_CHECKING:
@@ -15,49 +15,49 @@ if TYPE_CHECKING:
 
 
 def bench(
-    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
-    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "", json: given.Json = False,
+    m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
+    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "", json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Time a kernel beside torch.matmul; needs a Hopper GPU.
+    """Time a kernel and torch.matmul; needs a Hopper GPU.
 
-    The rounds are interleaved, so that both meet the same clocks.
+    The rounds are interleaved, so that both run at the same clocks.
     """
     from cutegemm.cli.facts import comparison
     from cutegemm.compiling.progress import announced
 
-    asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
+    case = inputs.case((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
     with announced(lambda: "timing"):
-        found = comparison.compared({comparison.OURS: asked})
-    print_facts("bench", found, as_text, json)
+        facts = comparison.compared({comparison.OURS: case})
+    print_facts("bench", facts, as_text, json)
 
 
-def as_text(found: Comparison) -> str:
-    """The contenders, a line each, and the verdict."""
+def as_text(facts: Comparison) -> str:
+    """One line per contender, and the verdict."""
     rows = [
         (x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}", f"{x.tflops:,.1f}", f"{x.factor:.3f} x")
-        for x in found.rows
+        for x in facts.rows
     ]
-    head = wrapped("problem", found.problem), wrapped("gpu", f"{found.gpu}; {found.versions}")
-    heads = ("", "a call", "spread", "TFLOP/s", f"of {found.rows[-1].name}")
-    return "\n".join([*head, table(heads, rows, right=(1, 2, 3, 4)), found.verdict])
+    head = wrapped("problem", facts.problem), wrapped("gpu", f"{facts.gpu}; {facts.versions}")
+    heads = ("", "a call", "spread", "TFLOP/s", f"of {facts.rows[-1].name}")
+    return "\n".join([*head, table(heads, rows, right=(1, 2, 3, 4)), facts.verdict])
 
 
 def tune(
-    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
-    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
-    candidates: Annotated[int, typer.Option(min=1, help="measured at most")] = 32,
-    seconds: Annotated[float | None, typer.Option(help="after which no further candidates begin")] = None,
-    again: Annotated[bool, typer.Option("--again", help="measure what is known, too")] = False,
-    json: given.Json = False,
+    m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
+    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    candidates: Annotated[int, typer.Option(min=1, help="the most that are measured")] = 32,
+    seconds: Annotated[float | None, typer.Option(help="after which no further candidates start")] = None,
+    again: Annotated[bool, typer.Option("--again", help="also measure known problems")] = False,
+    json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Keep the fastest kernel for build; needs a Hopper GPU.
+    """Find the fastest kernel for build; needs a Hopper GPU.
 
-    Candidates for M N K are measured beside each other. Ctrl-C keeps what is known.
+    Candidates for M N K are measured in interleaved rounds. Ctrl-C keeps the results so far.
     """
     from cutegemm.cli.facts import comparison
 
-    asked = given.asked((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
-    found = comparison.tuned(asked, candidates=candidates, seconds=seconds, again=again)
-    print_facts("tune", found, lambda x: "\n".join(wrapped("", y.says, 0) for y in x.outcomes), json)
-    if found.interrupted:
+    case = inputs.case((m, n, k), spec, epilogue, dtype=dtype, batch=batch, majors=majors)
+    facts = comparison.tuned(case, candidates=candidates, seconds=seconds, again=again)
+    print_facts("tune", facts, lambda x: "\n".join(wrapped("", y.text, 0) for y in x.outcomes), json)
+    if facts.interrupted:
         raise typer.Exit(130)

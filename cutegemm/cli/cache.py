@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm cache`: the compiled kernels of this machine, listed, cleared, taken to another one."""
+"""`cutegemm cache`: list, clear, export and import the compiled kernels of this machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli.given import Json, option
+from cutegemm.cli.inputs import Json, option
 from cutegemm.cli.output import print_facts, table
 
 if TYPE_CHECKING:
-    from cutegemm.compiling.archive import CacheDone, Kept
+    from cutegemm.compiling.archive import CachedKernel, CacheResult
 
 DAY = 86_400.0
-DONE = {"list": "kept in", "clear": "removed from", "export": "written from", "import": "taken into"}
+DONE = {"list": "in", "clear": "removed from", "export": "exported from", "import": "imported into"}
 
 HELP = "List, clear, export or import compiled kernels."
 commands = typer.Typer(name="cache", help=HELP, no_args_is_help=True, rich_markup_mode=None)
@@ -25,33 +25,33 @@ commands = typer.Typer(name="cache", help=HELP, no_args_is_help=True, rich_marku
 
 @commands.command("list")
 def list_(json: Json = False) -> None:
-    """List the kept kernels, the newest first."""
+    """List the cached kernels, the newest first."""
     from cutegemm.compiling import archive
 
-    found = archive.listed()
-    _show("list", len(found), json, found)
+    kernels = archive.listed()
+    _show("list", len(kernels), json, kernels)
 
 
 @commands.command()
 def clear(
-    older: Annotated[float | None, option("--older-than", "DAYS", "only those not written since")] = None,
+    older: Annotated[float | None, option("--older-than", "DAYS", "only older ones")] = None,
     unusable: Annotated[bool, typer.Option("--unusable", help="only damaged ones")] = False,
     json: Json = False,
 ) -> None:
-    """Forget kept kernels. What runs them keeps them, and others compile again."""
+    """Delete cached kernels. Running processes keep theirs; others compile again."""
     from cutegemm.compiling import archive
 
-    found = archive.listed()
+    kernels = archive.listed()
     if older is not None:
-        found = [x for x in found if x.modified < time.time() - older * DAY]
+        kernels = [x for x in kernels if x.modified < time.time() - older * DAY]
     if unusable:
-        found = [x for x in found if x.trouble]
-    _show("clear", archive.clear(x.name for x in found), json, found)
+        kernels = [x for x in kernels if x.trouble]
+    _show("clear", archive.clear(x.name for x in kernels), json, kernels)
 
 
 @commands.command()
 def export(file: Annotated[Path, typer.Argument(help="to write")], json: Json = False) -> None:
-    """Write all kept kernels to FILE.
+    """Write all cached kernels to FILE.
 
     For a machine with the same version of cutegemm and of the DSL.
     """
@@ -62,22 +62,22 @@ def export(file: Annotated[Path, typer.Argument(help="to write")], json: Json = 
 
 @commands.command("import")
 def import_(file: Annotated[Path, typer.Argument(help="that export wrote")], json: Json = False) -> None:
-    """Take the kernels of FILE. They are native code: take only files that you trust."""
+    """Add the kernels of FILE. They are native code: import only files that you trust."""
     from cutegemm.compiling import archive
 
     _show("import", archive.import_(file), json)
 
 
-def _show(action: str, count: int, json: bool, kernels: Sequence[Kept] = ()) -> None:
+def _show(action: str, count: int, json: bool, kernels: Sequence[CachedKernel] = ()) -> None:
     from cutegemm.compiling import archive, kernel_cache
 
     size = sum(x.bytes for x in kernels)
-    done = archive.CacheDone(action, str(kernel_cache.directory()), count, size, list(kernels))
+    done = archive.CacheResult(action, str(kernel_cache.directory()), count, size, list(kernels))
     print_facts("cache", done, as_text, json)
 
 
-def as_text(done: CacheDone) -> str:
-    """What was done, and the kernels of a list."""
+def as_text(done: CacheResult) -> str:
+    """The result, and the kernels of a list."""
     lines = [f"{done.count} kernel{'s' * (done.count != 1)} {DONE[done.action]}", done.folder]
     rows = [
         (x.name[:8], x.family or "-", f"{x.bytes:,} B", _age(x.modified), x.trouble or x.what)

@@ -9,32 +9,32 @@ from typing import Annotated
 
 import typer
 
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.output import print_facts
 
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write it there")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write it to a file")]
 
 
-def _printing(language: str, says: str) -> Callable[..., None]:
-    """The command that prints one language."""
+def _command(language: str, doc: str) -> Callable[..., None]:
+    """The command that prints the code in one language."""
 
     def show(
-        m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
-        gpu: given.GpuName = "", dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
-        out: Out = None, json: given.Json = False,
+        m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
+        gpu: inputs.GpuName = "", dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+        out: Out = None, json: inputs.Json = False,
     ) -> None:  # fmt: skip
         from cutegemm.cli.facts.machine_code import code_of
 
-        asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-        found = code_of(asked, language)
+        case = inputs.case((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+        facts = code_of(case, language)
         if out is not None:
-            out.write_text(found.text, "utf-8")
-        told = f"{len(found.text.splitlines()):,} lines written to {out}"
-        print_facts(language, found, lambda x: told if out else x.text, json)
+            out.write_text(facts.text, "utf-8")
+        written = f"{len(facts.text.splitlines()):,} lines written to {out}"
+        print_facts(language, facts, lambda x: written if out else x.text, json)
 
-    show.__name__, show.__doc__ = language, says
+    show.__name__, show.__doc__ = language, doc
     return show
 
 
-ptx = _printing("ptx", "Print the PTX of the GEMM kernel, compiled or cached.")
-sass = _printing("sass", "Print the SASS of the GEMM kernel; needs nvdisasm.")
+ptx = _command("ptx", "Print the PTX of the GEMM kernel, compiled or cached.")
+sass = _command("sass", "Print the SASS of the GEMM kernel; needs nvdisasm.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm diff`: two specs side by side, so that only real changes show."""
+"""`cutegemm diff`: compares two specs so that only real changes show."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.output import print_facts, table, wrapped
 
 if TYPE_CHECKING:
     from cutegemm.cli.facts.difference import Difference
     from cutegemm.cli.facts.machine_code import CodeChange
 
-# opcodes that are listed of each language, and lines of a unified diff
+# opcodes that are listed per language, and lines of a unified diff
 OPCODES, LINES = 12, 40
 
 
@@ -25,52 +25,52 @@ def diff(
     m: Annotated[int, typer.Argument(min=1, help="rows of D")] = 256,
     n: Annotated[int, typer.Argument(min=1, help="columns of D")] = 256,
     k: Annotated[int, typer.Argument(min=1, help="columns of A, rows of B")] = 256,
-    epilogue: given.Epilogue = "", gpu: given.GpuName = "",
-    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
+    epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
+    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     code: Annotated[bool, typer.Option("--code", help="print the changed lines of PTX and SASS")] = False,
-    ir: Annotated[bool, typer.Option("--ir", help="compare the MLIR that the DSL traces, too")] = False,
+    ir: Annotated[bool, typer.Option("--ir", help="also compare the MLIR that the DSL traces")] = False,
     emulate: Annotated[bool, typer.Option(help="compare the emulator's counters")] = True,
-    time: Annotated[bool, typer.Option(help="time both, where there is a GPU")] = True,
-    json: given.Json = False,
+    time: Annotated[bool, typer.Option(help="time both if there is a GPU")] = True,
+    json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Compare two specs; 1 where their kernels differ.
+    """Compare two specs; 1 if their kernels differ.
 
-    Plan, code, resources, the emulator's counters, and the time where there is a GPU.
+    Plan, code, resources, the emulator's counters, and the time if there is a GPU.
     """
     from cutegemm.cli.facts.difference import difference
     from cutegemm.compiling.progress import announced
 
     one, two = (
-        given.asked((m, n, k), x, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+        inputs.case((m, n, k), x, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
         for x in (first, second)
     )
     with announced(lambda: "comparing"):
-        found = difference(one, two, emulate=emulate, time=time, trace=ir)
-    print_facts("diff", found, partial(as_text, code=code), json)
-    if not found.same:
+        facts = difference(one, two, emulate=emulate, time=time, trace=ir)
+    print_facts("diff", facts, partial(as_text, code=code), json)
+    if not facts.same:
         raise typer.Exit(1)
 
 
-def as_text(found: Difference, code: bool = False) -> str:
-    """Both sides, a table for each question."""
-    heads = zip(("problem", "first", "second"), (found.problem, *found.specs), strict=True)
+def as_text(facts: Difference, code: bool = False) -> str:
+    """Both specs, and a table for each aspect."""
+    heads = zip(("problem", "first", "second"), (facts.problem, *facts.specs), strict=True)
     lines = [wrapped(*x) for x in heads]
-    if found.same:
-        return "\n".join([*lines, "one kernel serves both"])
+    if facts.same:
+        return "\n".join([*lines, "both give the same kernel"])
     for title in ("plan", "resources", "counters"):
-        rows = [(_cut(x.name), _cut(x.before, 24), x.after) for x in getattr(found, title)]
+        rows = [(_cut(x.name), _cut(x.before, 24), x.after) for x in getattr(facts, title)]
         if rows:
             lines += ["", title, table(("", "first", "second"), rows)]
-    if found.counters_note:
-        lines.append(wrapped("counters", found.counters_note))
-    for change in found.code:
+    if facts.counters_note:
+        lines.append(wrapped("counters", facts.counters_note))
+    for change in facts.code:
         lines += ["", *_code(change, code)]
-    if found.time is not None:
-        rows = [(x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}") for x in found.time.rows]
-        lines += ["", f"time on {found.time.gpu}", table(("", "a call", "spread"), rows, right=(1, 2))]
-        lines.append(f"  {found.time.verdict}")
+    if facts.time is not None:
+        rows = [(x.name, f"{x.us:,.2f} us", f"{x.spread:.1%}") for x in facts.time.rows]
+        lines += ["", f"time on {facts.time.gpu}", table(("", "a call", "spread"), rows, right=(1, 2))]
+        lines.append(f"  {facts.time.verdict}")
     else:
-        lines += ["", wrapped("time", found.time_note)]
+        lines += ["", wrapped("time", facts.time_note)]
     return "\n".join(lines)
 
 
@@ -82,14 +82,14 @@ def _code(change: CodeChange, lines: bool) -> list[str]:
     name = change.language.upper()
     if not change.lines:
         return [f"{name}: the same {change.before:,} instructions"]
-    found = [f"{name}: {change.before:,} and {change.after:,} instructions"]
+    text = [f"{name}: {change.before:,} and {change.after:,} instructions"]
     rows = [(_cut(x, 44), f"{a:,}", f"{b:,}") for x, (a, b) in list(change.opcodes.items())[:OPCODES]]
     if rows:
-        found.append(table(("opcode", "first", "second"), rows, right=(1, 2)))
+        text.append(table(("opcode", "first", "second"), rows, right=(1, 2)))
     if len(change.opcodes) > OPCODES:
-        found.append(f"  and {len(change.opcodes) - OPCODES} more")
+        text.append(f"  and {len(change.opcodes) - OPCODES} more")
     if lines:
-        found += [_cut(x, 80) for x in change.lines[:LINES]]
+        text += [_cut(x, 80) for x in change.lines[:LINES]]
         if len(change.lines) > LINES:
-            found.append(f"{len(change.lines) - LINES:,} more lines; --json has all")
-    return found
+            text.append(f"{len(change.lines) - LINES:,} more lines; --json has all")
+    return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm doctor`: what of this machine needs to be fixed, each with the command that fixes it."""
+"""`cutegemm doctor`: problems of this machine, each with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cutegemm.cli.given import Json
+from cutegemm.cli.inputs import Json
 from cutegemm.cli.output import print_facts, table
 
 if TYPE_CHECKING:
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def doctor(json: Json = False) -> None:
-    """Look for what is missing or broken; 1 for findings."""
+    """Look for missing or broken parts; 1 for findings."""
     from cutegemm.cli.facts import health
 
-    found = health.examine()
-    print_facts("doctor", found, as_text, json)
-    if found.findings:
+    facts = health.examine()
+    print_facts("doctor", facts, as_text, json)
+    if facts.findings:
         raise typer.Exit(1)
 
 
-def as_text(found: Health) -> str:
-    """A line for each check, and the commands that fix."""
+def as_text(facts: Health) -> str:
+    """A line for each check, and the commands that fix findings."""
     marks = {"ok": "ok", "note": "note", "finding": "FIX"}
-    rows = [(marks[x.status], x.name, x.says) for x in found.checks]
-    fixes = [f"{x.name}: run\n  {x.fix}" for x in found.findings]
+    rows = [(marks[x.status], x.name, x.message) for x in facts.checks]
+    fixes = [f"{x.name}: run\n  {x.fix}" for x in facts.findings]
     count = f"{len(fixes)} to fix" if fixes else "nothing to fix"
     return "\n\n".join([table(("", "", ""), rows, indent=0), *fixes, count])

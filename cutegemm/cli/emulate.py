@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm emulate`: a kernel on the CPU, with what a profiler would count and what the race detector finds."""
+"""`cutegemm emulate`: runs a kernel on the CPU, with a profiler's counters and the race detector's findings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.output import print_facts, table, wrapped
 from cutegemm.errors import InputError, field_error
 
 if TYPE_CHECKING:
-    from cutegemm.cli.facts.emulation import Emulated
+    from cutegemm.cli.facts.emulation import EmulatedRun
 
-# how an artefact begins
+# first bytes of an artefact
 ZIP = b"PK"
 
 
@@ -24,8 +24,8 @@ def emulate(
     what: Annotated[
         list[str], typer.Argument(metavar="M N K | FILE", help="a problem; a PTX file or an artefact")
     ],
-    spec: given.Spec = "", epilogue: given.Epilogue = "", gpu: given.GpuName = "",
-    dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
+    spec: inputs.Spec = "", epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
+    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     races: Annotated[bool, typer.Option(help="look for races")] = True,
     policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
     grid: Annotated[str, typer.Option(help="of FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
@@ -34,11 +34,11 @@ def emulate(
     arg: Annotated[
         list[str] | None, typer.Option(help="of FILE.ptx, in order: a number, or an array such as f16:128x64")
     ] = None,
-    json: given.Json = False,
+    json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Run a kernel on the CPU; 1 where something is wrong.
+    """Run a kernel on the CPU; 1 for findings.
 
-    The kernel runs exactly as compiled. Races are looked for, and what a profiler counts is counted.
+    The kernel runs exactly as compiled, with a race detector and a profiler's counters.
     """
     from cutegemm.cli.facts import emulation
     from cutegemm.compiling.progress import announced
@@ -46,15 +46,15 @@ def emulate(
     with announced(lambda: "emulating"):
         path = Path(what[0])
         if len(what) == 1 and path.is_file() and path.open("rb").read(len(ZIP)) == ZIP:
-            found = emulation.emulate_artefact(path, races, policy)
+            facts = emulation.emulate_artefact(path, races, policy)
         elif len(what) == 1:
             shape = {"grid": grid, "block": block, "cluster": cluster}
-            found = emulation.emulate_file(path, shape, arg or [], races, policy)
+            facts = emulation.emulate_file(path, shape, arg or [], races, policy)
         else:
-            asked = given.asked(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-            found = emulation.emulate_problem(asked, races, policy)
-    print_facts("emulate", found, as_text, json)
-    if found.findings:
+            case = inputs.case(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+            facts = emulation.emulate_problem(case, races, policy)
+    print_facts("emulate", facts, as_text, json)
+    if facts.findings:
         raise typer.Exit(1)
 
 
@@ -67,32 +67,32 @@ def _extents(words: list[str]) -> tuple[int, int, int]:
     return m, n, k
 
 
-def as_text(found: Emulated) -> str:
-    """The run, a paragraph for each question."""
-    lines = [wrapped("ran", f"{found.what}; {found.launches} launch{'es' * (found.launches != 1)}")]
-    if found.error is not None:
-        lines.append(wrapped("D", f"relative error {found.error:.1e} against fp64"))
-    lines.append(wrapped("findings", f"{len(found.findings)}"))
-    lines += [wrapped("", x) for x in found.findings]
-    lines += [wrapped("untested" if not i else "", x.strip()) for i, x in enumerate(found.untested)]
-    if found.printed:
-        lines += ["printed", *found.printed.splitlines()]
+def as_text(facts: EmulatedRun) -> str:
+    """The run, a paragraph for each aspect."""
+    lines = [wrapped("ran", f"{facts.what}; {facts.launches} launch{'es' * (facts.launches != 1)}")]
+    if facts.error is not None:
+        lines.append(wrapped("D", f"relative error {facts.error:.1e} against fp64"))
+    lines.append(wrapped("findings", f"{len(facts.findings)}"))
+    lines += [wrapped("", x) for x in facts.findings]
+    lines += [wrapped("untested" if not i else "", x.strip()) for i, x in enumerate(facts.untested)]
+    if facts.printed:
+        lines += ["printed", *facts.printed.splitlines()]
     rows = []
-    for x in found.roles:
+    for x in facts.roles:
         waits = ", ".join(f"{kind} {n:,} ({x.blocked.get(kind, 0):,})" for kind, n in x.waits.items())
         rows.append((str(x.launch), x.name, _warps(x.warps), f"{x.instructions:,}", waits))
     if rows:
         lines += ["", "roles, with warp instructions and waits (of them blocked)"]
         lines.append(table(("", "role", "warps", "instr.", "waits"), rows, right=(3,)))
-    if found.counters:
-        counters = [(name.replace("_", " "), f"{value:,}") for name, value in found.counters.items()]
+    if facts.counters:
+        counters = [(name.replace("_", " "), f"{value:,}") for name, value in facts.counters.items()]
         lines += ["", "counters", table(("", ""), counters, right=(1,))]
     return "\n".join(lines)
 
 
 def _warps(numbers: list[int]) -> str:
-    """0-3, 8."""
-    # consecutive numbers are as far from their places in the list
+    """Warp numbers as ranges, such as "0-3, 8"."""
+    # number minus index is constant within a run of consecutive numbers
     groups = itertools.groupby(enumerate(sorted(numbers)), lambda x: x[1] - x[0])
     runs = [[x for _, x in group] for _, group in groups]
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm explain`: what `build` would run for a problem, why, and what bounds it; as text, JSON or a page."""
+"""`cutegemm explain`: the plan that `build` would run, its reasons and its bounds; as text, JSON or HTML."""
 
 from __future__ import annotations
 
@@ -10,54 +10,55 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.output import print_facts, table, width, wrapped
 
 if TYPE_CHECKING:
     from cutegemm.cli.facts.explained import Explained
     from cutegemm.cli.facts.timeline import Timeline
+    from cutegemm.planning.kernel_plan import KernelPlan
 
-# candidates that are listed without --why, and letters of why each lost
+# candidates that are listed without --why, and letters of the reason why each lost
 BEST, FATE = 6, 26
-# why one lost, in few letters
+# abbreviations of these reasons
 SHORT = {"slower by ": "+", "predicted faster by ": "-", ", but later in the order": ", ordered later"}
 
 
 def explain(
-    m: given.M, n: given.N, k: given.K, spec: given.Spec = "", epilogue: given.Epilogue = "",
-    gpu: given.GpuName = "", dtype: given.Dtype = "", batch: given.Batch = 1, majors: given.Majors = "",
+    m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
+    gpu: inputs.GpuName = "", dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     why: Annotated[bool, typer.Option("--why", help="list every candidate")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained page")] = None,
-    json: given.Json = False,
+    json: inputs.Json = False,
 ) -> None:  # fmt: skip
     """Show the plan that build would run, and what bounds it."""
     from cutegemm.cli.facts.explained import explained
 
-    asked = given.asked((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-    plan, found = explained(asked)
+    case = inputs.case((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+    plan, facts = explained(case)
     if html is not None:
         from cutegemm.cli.page.page import page
 
-        html.write_text(page(plan, found), "utf-8")
-    print_facts("explain", found, lambda x: f"written to {html}" if html else as_text(x, why), json)
+        html.write_text(page(plan, facts), "utf-8")
+    print_facts("explain", facts, lambda x: f"written to {html}" if html else as_text(plan, x, why), json)
 
 
-def as_text(found: Explained, why: bool = False) -> str:
-    """The explanation, a paragraph for each question."""
+def as_text(plan: KernelPlan, facts: Explained, why: bool = False) -> str:
+    """The explanation, a paragraph per question."""
     from cutegemm.cli.facts.explained import summary
 
-    lines = [wrapped(label, text) for label, text in summary(found)]
-    if found.kernel is not None:
-        lines += ["", *_memory(found), "", *_occupancy(found), "", *_roofline(found)]
-    if found.timeline is not None:
-        lines += ["", *_timeline(found.timeline)]
-    if found.candidates:
-        lines += ["", *_candidates(found, why)]
+    lines = [wrapped(label, text) for label, text in summary(plan, facts)]
+    if facts.launch is not None:
+        lines += ["", *_memory(facts), "", *_occupancy(facts), "", *_roofline(facts)]
+    if facts.timeline is not None:
+        lines += ["", *_timeline(facts.timeline)]
+    if facts.candidates:
+        lines += ["", *_candidates(facts, why)]
     return "\n".join(lines)
 
 
-def _memory(found: Explained) -> list[str]:
-    memory, registers = found.memory, found.registers
+def _memory(facts: Explained) -> list[str]:
+    memory, registers = facts.memory, facts.registers
     assert memory is not None and registers is not None
     total = "unknown" if memory.bytes is None else f"{memory.bytes:,}"
     lines = [wrapped("", f"shared memory: {total} of {memory.limit:,} B a CTA ({memory.source})", 0)]
@@ -71,16 +72,16 @@ def _memory(found: Explained) -> list[str]:
     return [*lines, wrapped("registers", str(registers))]
 
 
-def _occupancy(found: Explained) -> list[str]:
-    waves, whole = found.waves, found.occupancy
+def _occupancy(facts: Explained) -> list[str]:
+    waves, whole = facts.waves, facts.occupancy
     assert waves is not None and whole is not None
     bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, whole.bounds), right=(1,))
     return [wrapped("", f"occupancy: {whole}", 0), bounds, wrapped("waves", str(waves))]
 
 
-def _roofline(found: Explained) -> list[str]:
-    roof = found.roofline
-    assert roof is not None and found.traffic is not None
+def _roofline(facts: Explained) -> list[str]:
+    roof = facts.roofline
+    assert roof is not None and facts.traffic is not None
     rows = [
         (x.resource, f"{x.us:,.1f} us", f"{x.us / roof.us:.0%}" if roof.us else "", x.arithmetic)
         for x in roof.rates
@@ -92,42 +93,42 @@ def _roofline(found: Explained) -> list[str]:
     return lines
 
 
-def _timeline(found: Timeline) -> list[str]:
-    """A line of characters for each role: loads, mainloops, epilogues, and dots for waiting."""
-    name = max(len(x.role) for x in found.tracks)
+def _timeline(facts: Timeline) -> list[str]:
+    """A line of characters per role: loads, mainloops, epilogues, and dots for waiting."""
+    name = max(len(x.role) for x in facts.tracks)
     room = max(20, width() - min(name, 24) - 10)
-    head = f"timeline of a CTA, {found.end / 1e3:,.1f} us ({found.source})"
+    head = f"timeline of a CTA, {facts.end / 1e3:,.1f} us ({facts.source})"
     shown = (
-        f"first {found.tiles} of {found.of_tiles} tiles, {found.k_tiles} of {found.of_k_tiles} k tiles each"
+        f"first {facts.tiles} of {facts.of_tiles} tiles, {facts.k_tiles} of {facts.of_k_tiles} k tiles each"
     )
-    each = f"a stage: load {found.load_ns:,.0f} ns, products {found.mma_ns:,.0f} ns; epilogue "
-    each += f"{found.epilogue_ns:,.0f} ns"
+    each = f"a stage: load {facts.load_ns:,.0f} ns, MMAs {facts.mma_ns:,.0f} ns; epilogue "
+    each += f"{facts.epilogue_ns:,.0f} ns"
     lines = [wrapped("", head, 0), wrapped("", f"{shown}; {each}", 2)]
     marks = {"load": "L", "mainloop": "M", "epilogue": "E"}
-    for track in found.tracks:
+    for track in facts.tracks:
         cells = ["."] * room
         for span in track.spans:
-            first = int(span.start / found.end * room)
-            for i in range(first, max(first + 1, min(room, round(span.end / found.end * room)))):
+            first = int(span.start / facts.end * room)
+            for i in range(first, max(first + 1, min(room, round(span.end / facts.end * room)))):
                 cells[min(i, room - 1)] = marks[span.does]
         lines.append(f"  {track.role[:24]:<{min(name, 24)}} {''.join(cells)} {track.waits:4.0%}")
     lines.append("  L load, M mainloop, E epilogue, . waits (the share at the end)")
     return lines
 
 
-def _candidates(found: Explained, why: bool) -> list[str]:
-    listed = found.candidates if why else _best(found)
+def _candidates(facts: Explained, why: bool) -> list[str]:
+    listed = facts.candidates if why else _best(facts)
     rows = [(f"{x.us:,.1f} us", _short(x.what), _fate(x.lost, why)) for x in listed]
-    lines = [f"candidates: {len(found.candidates)}, predicted times", table(("", "", ""), rows, right=(0,))]
-    if len(listed) < len(found.candidates):
-        lines.append(f"  --why lists the other {len(found.candidates) - len(listed)}")
+    lines = [f"candidates: {len(facts.candidates)}, predicted times", table(("", "", ""), rows, right=(0,))]
+    if len(listed) < len(facts.candidates):
+        lines.append(f"  --why lists the other {len(facts.candidates) - len(listed)}")
     return lines
 
 
 def _short(what: str) -> str:
     """ "tile (128, 256, 64), cluster (2, 1)" as "128x256x64, cluster 2x1"."""
-    found = re.sub(r"\(([\d, ]+)\)", lambda x: x[1].replace(", ", "x"), what)
-    return found.removeprefix("tile ").replace("K in", "split-K").replace(" parts", "")
+    short = re.sub(r"\(([\d, ]+)\)", lambda x: x[1].replace(", ", "x"), what)
+    return short.removeprefix("tile ").replace("K in", "split-K").replace(" parts", "")
 
 
 def _fate(lost: str, why: bool) -> str:
@@ -137,7 +138,7 @@ def _fate(lost: str, why: bool) -> str:
     return words if why or len(words) <= FATE else words[: FATE - 2] + " …"
 
 
-def _best(found: Explained) -> list:  # type: ignore[type-arg]
-    """The first few, and the one that was taken wherever it stands."""
-    served = [x for x in found.candidates if x.serves]
-    return served[:BEST] + [x for x in served[BEST:] if not x.lost][:1]
+def _best(facts: Explained) -> list:  # type: ignore[type-arg]
+    """The first few, and the chosen one."""
+    supported = [x for x in facts.candidates if x.serves]
+    return supported[:BEST] + [x for x in supported[BEST:] if not x.lost][:1]

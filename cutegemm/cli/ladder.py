@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm ladder`: the handwritten kernels on this machine, `python -m handwritten` under another name."""
+"""`cutegemm ladder`: the handwritten kernels on this machine, an alias of `python -m handwritten`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-# every word goes to the ladder's own command, --help and --json FILE too
+# the ladder's own command parses all arguments, including --help and --json FILE
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 

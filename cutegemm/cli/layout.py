@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cutegemm layout`: draws a layout, or which thread holds which value of an instruction, and counts conflicts."""
+"""`cutegemm layout`: draws a layout or the fragment of an instruction, and counts bank conflicts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from cutegemm.cli.facts.drawing import ACCESSES, Drawn, drawn, instruction
-from cutegemm.cli.given import Json, option
+from cutegemm.cli.inputs import Json, option
 from cutegemm.cli.output import print_facts, width
 from cutegemm.errors import InputError, field_error
 from cutegemm.layouts.draw import draw_phases
 
-# rows and columns that the terminal shows; an SVG has all
+# most rows and columns on the terminal; an SVG has all
 MOST_ROWS, MOST_COLUMNS = 64, 64
 _BANKS = f"count the conflicts of one warp's access: {', '.join(ACCESSES)}"
 
@@ -24,7 +24,7 @@ def layout(
         str,
         typer.Argument(metavar="[LAYOUT]", help='such as "(8,8):(8,1)" or "S<3,3,3> o 0 o (8,64):(64,1)"'),
     ] = "",
-    swizzle: Annotated[str, option("--swizzle", "B,M,S", "put Swizzle<B,M,S> around it")] = "",
+    swizzle: Annotated[str, option("--swizzle", "B,M,S", "apply Swizzle<B,M,S> to it")] = "",
     banks: Annotated[str, option("--banks", "ACCESS", _BANKS, lambda: ACCESSES)] = "",
     mma: Annotated[str, option("--mma", "m64nNkK", "draw a wgmma's fragment instead")] = "",
     operand: Annotated[str, option("--operand", "c|a", "of --mma: accumulators, or A")] = "c",
@@ -35,46 +35,46 @@ def layout(
 ) -> None:
     """Draw a layout or an instruction; count bank conflicts.
 
-    Of an instruction, which thread holds which value.
+    For an instruction, show which thread holds which value.
     """
     if bool(shape) == bool(mma):
         rule = "give a layout or --mma, one of the two"
         raise field_error(InputError, "LAYOUT", shape, rule, "(8,8):(8,1)")
-    found = instruction(mma, operand) if mma else drawn(shape, swizzle, banks, bits, lane)
+    facts = instruction(mma, operand) if mma else drawn(shape, swizzle, banks, bits, lane)
     if svg is not None:
         from cutegemm.cli.page.layout_picture import layout_svg
 
-        svg.write_text(layout_svg(found, bits), "utf-8")
-    print_facts("layout", found, as_text, json)
+        svg.write_text(layout_svg(facts, bits), "utf-8")
+    print_facts("layout", facts, as_text, json)
 
 
-def as_text(found: Drawn) -> str:
-    """The table, and what each bank serves."""
-    extent = f"{found.what} of (row, column); size {found.size:,}, cosize {found.cosize:,}"
-    lines = [found.layout, extent, _table(found)]
-    if found.banks is not None:
-        lines += ["", f"{found.banks.access}: words that each bank serves", draw_phases(found.banks.phases)]
+def as_text(facts: Drawn) -> str:
+    """The table, and the words of each bank."""
+    extent = f"{facts.what} of (row, column); size {facts.size:,}, cosize {facts.cosize:,}"
+    lines = [facts.layout, extent, _table(facts)]
+    if facts.banks is not None:
+        lines += ["", f"{facts.banks.access}: words of each bank", draw_phases(facts.banks.phases)]
     return "\n".join(lines)
 
 
-def _table(found: Drawn) -> str:
-    """The cells, in blocks of as many columns as fit beside each other."""
-    rows, columns = min(found.rows, MOST_ROWS), min(found.columns, MOST_COLUMNS)
-    words = [cell.words for cell in found.cells]
+def _table(facts: Drawn) -> str:
+    """The cells, in blocks of as many columns as fit the width."""
+    rows, columns = min(facts.rows, MOST_ROWS), min(facts.columns, MOST_COLUMNS)
+    words = [cell.words for cell in facts.cells]
     cell = max(map(len, words)) + 1
     margin = len(str(rows - 1)) + 1
     block = max(1, (width() - margin) // cell)
-    # blocks of a power of two, where one fits, read best
+    # a power of two is the most readable
     block = min(columns, 1 << block.bit_length() - 1)
     lines = []
     for first in range(0, columns, block):
         here = range(first, min(first + block, columns))
         lines.append(" " * margin + "".join(f"{column:{cell}}" for column in here))
         for row in range(rows):
-            values = "".join(f"{words[row * found.columns + column]:>{cell}}" for column in here)
+            values = "".join(f"{words[row * facts.columns + column]:>{cell}}" for column in here)
             lines.append(f"{row:{margin - 1}}:{values}")
-    if (rows, columns) != (found.rows, found.columns):
+    if (rows, columns) != (facts.rows, facts.columns):
         lines.append(
-            f"shown: {rows} of {found.rows} rows, {columns} of {found.columns} columns; --svg has all"
+            f"shown: {rows} of {facts.rows} rows, {columns} of {facts.columns} columns; --svg has all"
         )
     return "\n".join(lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print: one JSON document, or text that fits the terminal, and 80 columns where there is none."""
+"""Output of commands: one JSON document, or text that fits the terminal, or 80 columns in a pipe."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import typer
 from cutegemm.checks import plain
 
 T = TypeVar("T")
-# columns where output is piped; and the least that a table's last column is wrapped to
+# columns of piped output, and the least width of a table's last column
 PIPED, LEAST = 80, 16
 
 
 def width() -> int:
-    """Columns of the terminal that is written to; `PIPED` where it is none."""
+    """Columns of the terminal, or `PIPED`."""
     import shutil
     import sys
 
@@ -26,16 +26,19 @@ def width() -> int:
 
 
 def print_facts(command: str, facts: T, as_text: Callable[[T], str], as_json: bool) -> None:
-    """Print a command's facts: as text, or as JSON that `schema` describes."""
+    """Print a command's facts as text, or as JSON (see `schema`)."""
     typer.echo(json.dumps({"command": command, **plain(facts)}, indent=1) if as_json else as_text(facts))
 
 
 def _lines(text: str, columns: int) -> list[str]:
-    return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=False) or [""]
+    wrapped = (
+        textwrap.wrap(x, columns, break_on_hyphens=False, break_long_words=False) for x in text.splitlines()
+    )
+    return [line for lines in wrapped for line in lines] or [""]
 
 
 def wrapped(label: str, text: str, margin: int = 12) -> str:
-    """A labelled paragraph: the label once, the text beside it."""
+    """A paragraph with a label on the left of its first line."""
     lines = _lines(text, max(20, width() - margin))
     return "\n".join(f"{label if not i else '':<{margin}}{line}" for i, line in enumerate(lines))
 
@@ -43,7 +46,7 @@ def wrapped(label: str, text: str, margin: int = 12) -> str:
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = (), indent: int = 2
 ) -> str:
-    """Columns of text; the last one is wrapped to the width, those whose place is in `right` end together."""
+    """Columns of text; the last one is wrapped to the width, and those with indices in `right` are right-aligned."""
     cells = [[str(x) for x in heads], *([str(x) for x in row] for row in rows)]
     if not any(cells[0]):
         del cells[0]
@@ -52,7 +55,7 @@ def table(
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     before = indent + sum(widths[:-1]) + 2 * (len(widths) - 1)
     room = width() - before
-    # where the columns leave too little, the last one has a line of its own
+    # if the other columns leave too little width, the last one gets lines of its own
     below = room < min(LEAST, widths[-1])
     margin, last = (indent + 4, width() - indent - 4) if below else (before, room)
     lines = []

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON schema of a command's `--json`, made from the dataclass that it prints, so that the two cannot differ."""
+"""The JSON schema of a command's `--json` output, generated from the dataclass that it prints."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import types
 import typing
 from typing import Any
 
-# command -> where the dataclass is that it prints
+from cutegemm.families.family import load
+
+# command -> "module:name" of the dataclass that it prints
 DOCUMENTS = {
     "explain": "cutegemm.cli.facts.explained:Explained",
     "layout": "cutegemm.cli.facts.drawing:Drawn",
@@ -17,22 +18,21 @@ DOCUMENTS = {
     "diff": "cutegemm.cli.facts.difference:Difference",
     "ptx": "cutegemm.cli.facts.machine_code:Code",
     "sass": "cutegemm.cli.facts.machine_code:Code",
-    "emulate": "cutegemm.cli.facts.emulation:Emulated",
+    "emulate": "cutegemm.cli.facts.emulation:EmulatedRun",
     "bench": "cutegemm.cli.facts.comparison:Comparison",
     "tune": "cutegemm.cli.facts.comparison:Tuned",
-    "cache": "cutegemm.compiling.archive:CacheDone",
+    "cache": "cutegemm.compiling.archive:CacheResult",
     "database": "cutegemm.cli.database:Entries",
 }
 _SIMPLE = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 
 
 def document(command: str) -> dict[str, Any]:
-    """The schema (JSON Schema 2020-12) of what `cutegemm COMMAND --json` prints."""
-    module, _, name = DOCUMENTS[command].partition(":")
-    found = _of(getattr(importlib.import_module(module), name))
-    found["properties"] = {"command": {"const": command}, **found["properties"]}
-    found["required"] = ["command", *found["required"]]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": command, **found}
+    """The schema (JSON Schema 2020-12) of the output of `cutegemm COMMAND --json`."""
+    schema = _of(load(DOCUMENTS[command]))
+    schema["properties"] = {"command": {"const": command}, **schema["properties"]}
+    schema["required"] = ["command", *schema["required"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": command, **schema}
 
 
 def _of(kind: Any) -> dict[str, Any]:

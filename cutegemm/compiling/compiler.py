@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a config to a compiled kernel: object, PTX, cubin and resources. Needs no GPU.
 
-The DSL is imported here, inside functions: a cached kernel never needs it. It is not thread-safe, so one
-process compiles one kernel at a time, and several specs compile in subprocesses.
+Functions import the DSL when they need it, since a cached kernel does not. The DSL is not thread-safe, so a process
+compiles one kernel at a time, and several specs compile in subprocesses.
 """
 
 from __future__ import annotations
@@ -27,23 +27,17 @@ from cutegemm.errors import CompileError, field_error, needing
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
 
-# Characters of a compiler's words that stand in an error.
-LAST_WORDS = 240
-# The DSL aborts the process when two threads compile.
+# Characters of a compiler's message that an error shows.
+LONGEST_MESSAGE = 240
+# The DSL aborts the process if two threads compile.
 _DSL = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """One compiled kernel.
+    """One compiled kernel."""
 
-    Attributes:
-        obj: host code with the cubin inside, for `loader.load`.
-        ptx, cubin: of the kernel.
-        resources: registers, spills, shared memory, code size, instructions.
-    """
-
-    obj: bytes
+    obj: bytes  # host code that contains the cubin, for `loader.load`
     ptx: str
     cubin: bytes
     resources: resources.Resources
@@ -53,7 +47,7 @@ def compile_config(config: Config) -> Artifact:
     """Compile one kernel for sm_90a; about a second.
 
     Raises:
-        CompileError: the DSL or ptxas refused it; the message holds their last words, its cause all of them.
+        CompileError: the DSL or ptxas refused it; its text has their last message, its cause all of them.
         MissingPackageError: the DSL is not installed.
     """
     # read when the DSL is first imported
@@ -63,11 +57,11 @@ def compile_config(config: Config) -> Artifact:
             import cutlass.cute as cute
             from cutlass.cute.runtime import make_fake_stream
 
-        driver, arguments = _driver(config)
+        driver, arguments = driver_of(config)
         options = f"--enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder} --gpu-arch {hw.ARCH}"
         try:
             with announced(lambda: f"compiling a {config.family} kernel"), _standard_error(), _undisturbed():
-                # exported, never called: an engine would make the host code twice more
+                # the object is exported and never called, so no JIT engine is needed
                 compiled = cute.compile(
                     driver, *arguments, make_fake_stream(), options=options, no_jit_engine=True
                 )
@@ -75,7 +69,7 @@ def compile_config(config: Config) -> Artifact:
             compiled.export_to_c(str(path), function_name=loader.ENTRY)
         # the DSL raises many kinds, none documented
         except Exception as error:
-            rule = f"{config.family} kernel does not compile: {_last_words(error)}"
+            rule = f"{config.family} kernel does not compile: {_last_message(error)}"
             raise CompileError(rule).about(config=config) from error
         obj, ptx, cubin = path.read_bytes(), compiled.__ptx__, compiled.__cubin__
     launch = record_launches(obj, ptx, (*layout_of(config).sample(), 0))[0]
@@ -84,12 +78,12 @@ def compile_config(config: Config) -> Artifact:
 
 @contextlib.contextmanager
 def _standard_error() -> Iterator[None]:
-    """Give the DSL a `sys.stderr` and a descriptor 2, which it flushes and redirects; a service may lack both."""
+    """Provide `sys.stderr` and file descriptor 2, which the DSL redirects; a service may have neither."""
     with contextlib.ExitStack() as stack:
         try:
             os.fstat(2)
         except OSError:
-            # the lowest free descriptor may be another one
+            # open returns the lowest free descriptor, which may not be 2
             sink = os.open(os.devnull, os.O_WRONLY)
             if sink != 2:
                 os.dup2(sink, 2)
@@ -103,9 +97,9 @@ def _standard_error() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C is heard when the compiler is done: a KeyboardInterrupt in its midst ends the process by a fault.
+    """Delay Ctrl-C until the compiler is done, because a KeyboardInterrupt inside it crashes the process.
 
-    A handler of the program's own, and other threads, are left as they are.
+    A program's own signal handler, and other threads, are left alone.
     """
     usual = signal.default_int_handler
     if (
@@ -114,32 +108,32 @@ def _undisturbed() -> Iterator[None]:
     ):
         yield
         return
-    heard: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, usual)
-        if heard:
+        if interrupts:
             raise KeyboardInterrupt
 
 
-def _last_words(error: Exception) -> str:
-    """What a compiler calls an error, or else its last line; without colours, shortened."""
-    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
-    named = [x.split("error: ", 1)[1] for x in said if x.startswith("error: ")]
-    last = (named or said)[-1]
-    return last if len(last) <= LAST_WORDS else f"{last[: LAST_WORDS - 4]} ..."
+def _last_message(error: Exception) -> str:
+    """The last line that starts with "error: ", or the last line; without colours, shortened."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines() or [type(error).__name__]
+    errors = [x.removeprefix("error: ") for x in lines if x.startswith("error: ")]
+    last = (errors or lines)[-1]
+    return last if len(last) <= LONGEST_MESSAGE else f"{last[: LONGEST_MESSAGE - 4]} ..."
 
 
-def record_launches(obj: bytes, ptx: str, arguments: tuple[Any, ...]) -> list[loader.Launch]:
-    """Run the object's host code with CUDA replaced and return what it launches."""
+def record_launches(obj: bytes, ptx: str, arguments: tuple[Any, ...]) -> list[loader.RecordedLaunch]:
+    """Run the object's host code with CUDA replaced and return its launches."""
     record = loader.recorder(obj, resources.kernel_name(ptx), resources.param_sizes(ptx))
     return record(*arguments)
 
 
-def _driver(config: Config) -> tuple[Any, tuple[Any, ...]]:
-    """The kernel's driver and arguments of the right types for tracing."""
+def driver_of(config: Config) -> tuple[Any, tuple[Any, ...]]:
+    """The kernel's driver, and typed arguments with which it is traced."""
     import cutlass
 
     if config.family not in FAMILIES:

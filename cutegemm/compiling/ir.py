@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel's MLIR as the DSL traces it, canonicalised, by a process `python -m cutegemm.compiling.ir FILE`.
+"""A kernel's canonicalised MLIR as the DSL traces it, from a process `python -m cutegemm.compiling.ir FILE`.
 
-The DSL reads what it is to keep when it is first imported, so that each kernel has a process of its own.
+The DSL reads its options when it is first imported, so each kernel needs a process of its own.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ KEEP = {"CUTE_DSL_KEEP": "ir", "CUTE_DSL_ARCH": hw.ARCH}
 
 
 def ir(config: Config) -> str:
-    """The MLIR of a config's kernel; some seconds, as nothing of it is kept.
+    """The MLIR of a config's kernel; takes seconds, since it is not cached.
 
     Raises:
-        CompileError: it does not compile; the message holds the last line of what was said.
+        CompileError: it does not compile; its text has the last line of the DSL's output.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.mlir"
@@ -38,8 +38,8 @@ def ir(config: Config) -> str:
             check=False,
         )
         if done.returncode or not path.exists():
-            words = done.stderr.strip().splitlines() or ["nothing was said"]
-            raise CompileError(f"the DSL gives no IR: {words[-1]}")
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise CompileError(f"the DSL gives no IR: {lines[-1]}")
         return path.read_text("utf-8")
 
 
@@ -48,7 +48,7 @@ def main(target: str) -> None:
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream
 
-    driver, arguments = compiler._driver(config_from_data(json.load(sys.stdin)))
+    driver, arguments = compiler.driver_of(config_from_data(json.load(sys.stdin)))
     options = f"--enable-tvm-ffi --dump-dir {Path(target).parent} --gpu-arch {hw.ARCH}"
     compiled = cute.compile(driver, *arguments, make_fake_stream(), options=options)
     Path(target).write_text(compiled.__mlir__, "utf-8")
@@ -56,6 +56,3 @@ def main(target: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
-
-
-__all__ = ["ir"]

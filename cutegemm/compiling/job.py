@@ -12,15 +12,15 @@ from cutegemm.errors import CompileError, GemmError
 
 
 def main() -> int:
-    """Compile what standard input lists; 1 after the first that does not compile."""
-    # tvm_ffi imports torch where it can, which takes two seconds and which no compiler needs
+    """Compile the configs on standard input; 1 after the first that does not compile."""
+    # tvm_ffi imports torch if it can, which takes two seconds and which the compiler does not need
     sys.modules["torch"] = None  # type: ignore[assignment]
     for data in json.load(sys.stdin):
         try:
             kernel_cache.artifact(config_from_data(data))
         except GemmError as error:
-            said = error.rule if isinstance(error, CompileError) else str(error)
-            sys.stdout.write(f"{jobs.FAILED}{json.dumps(said)}\n")
+            message = error.rule if isinstance(error, CompileError) else str(error)
+            sys.stdout.write(f"{jobs.FAILED}{json.dumps(message)}\n")
             return 1
         sys.stdout.write(jobs.DONE)
         sys.stdout.flush()

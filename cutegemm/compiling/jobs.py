@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several kernels at once: each process compiles its share into the disk cache, for the DSL is not thread-safe."""
+"""Several kernels at once, in processes that compile into the disk cache, because the DSL is not thread-safe."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cutegemm.compiling.progress import announced
 from cutegemm.config import Config
 from cutegemm.errors import CompileError
 
-# What a job says on a line of its own: after each kernel, and before the words of an error in JSON.
+# Lines that a job prints: one after each kernel, and one before an error's text in JSON.
 DONE = "compiled\n"
 FAILED = "does not compile: "
-# Characters kept of what a job that broke off said last.
-LAST_WORDS = 300
+# Characters that are shown of the last output of a job that broke off.
+LAST_OUTPUT = 300
 
 
 def compile_parallel(configs: Sequence[Config], workers: int) -> None:
-    """Compile into the disk cache in `workers` fresh interpreters, and say how far it is.
+    """Compile into the disk cache in `workers` fresh interpreters, and show the progress.
 
-    Ctrl-C ends them all at once; what they have compiled by then is kept.
+    Ctrl-C ends all of them at once; kernels that are compiled by then stay in the cache.
 
     Raises:
-        CompileError: a kernel does not compile; the others of its share may be missing too.
+        CompileError: a kernel does not compile; others of its process may be missing too.
     """
     done: list[None] = []
     with (
@@ -49,9 +49,9 @@ def compile_parallel(configs: Sequence[Config], workers: int) -> None:
 
 @contextlib.contextmanager
 def _killed_when_interrupted() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """`_started`, whose processes all end when anything but a kernel that does not compile is raised.
+    """`_started`, whose processes are killed on any exception but a CompileError.
 
-    It is called in the pool's threads: there no signal comes between a process's start and its place in the list.
+    The pool's threads call it, where no signal can arrive between a process's start and its entry in the list.
     """
     processes: list[subprocess.Popen[str]] = []
     stopped = threading.Event()
@@ -74,7 +74,7 @@ def _killed_when_interrupted() -> Iterator[Callable[[str], subprocess.Popen[str]
 
 
 def _started(folder: str) -> subprocess.Popen[str]:
-    """A process that waits for a list of configs; its temporary files lie in a folder, also when it is killed."""
+    """A process that waits for a list of configs; a killed one leaves its temporary files in the folder."""
     paths = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(
         [sys.executable, "-m", "cutegemm.compiling.job"],
@@ -89,25 +89,25 @@ def _started(folder: str) -> subprocess.Popen[str]:
 def _followed(
     start: Callable[[], subprocess.Popen[str]], configs: Sequence[Config], advance: Callable[[], None]
 ) -> None:
-    """Start a process that compiles configs, and read what it says; `advance` is called after each.
+    """Start a process that compiles configs, and follow its output; `advance` is called after each kernel.
 
     Raises:
         CompileError: a kernel does not compile, or the process broke off.
     """
-    said: list[str] = []
+    output: list[str] = []
     with start() as process:
         assert process.stdin is not None and process.stdout is not None
-        # one that broke off before it read is told of below
+        # a process that broke off before it read is reported below
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps([config.to_data() for config in configs]))
             process.stdin.close()
         for line in process.stdout:
-            said.append(line)
+            output.append(line)
             if line == DONE:
                 advance()
-    failed = [line for line in said if line.startswith(FAILED)]
+    failed = [line for line in output if line.startswith(FAILED)]
     if failed:
         raise CompileError(json.loads(failed[0].removeprefix(FAILED)))
     if process.returncode:
-        words = "".join(said).strip()[-LAST_WORDS:]
-        raise CompileError(f"a compiling process broke off with status {process.returncode}: {words}")
+        last = "".join(output).strip()[-LAST_OUTPUT:]
+        raise CompileError(f"a compiling process broke off with status {process.returncode}: {last}")

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled kernels, kept in memory and on disk, so that each is compiled once per machine.
+"""Compiled kernels, cached in memory and on disk, so each is compiled once per machine.
 
-An entry is one sealed file (`sealed_files`): a zip of object, PTX, cubin and a description. Its name covers the config
-(with the epilogue graph), the DSL's version, the architecture, the host's machine and the kernel sources, and
-its seal covers its name, so an object is only ever used for the config and sources that it was compiled from.
-What is not as it was written is compiled again, with one warning. A kernel that several processes want is
-compiled by one of them.
+An entry is one file (`sealed_files`): a zip of object, PTX, cubin and a description. Its name is a hash of the config
+(with the epilogue graph), the DSL's version, the architecture, the host's machine and the kernel sources. Its checksum
+covers the name, so an object is used only for the config and sources that it was compiled from. A changed file is
+compiled again, with one warning. If several processes need a kernel, one of them compiles it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import io
 import json
 import os
 import platform
@@ -27,13 +25,13 @@ from typing import Any
 from cutegemm.arch import sm90 as hw
 from cutegemm.compiling import folders, jobs, sealed_files, sources
 from cutegemm.compiling.compiler import Artifact, compile_config, record_launches
-from cutegemm.compiling.loader import Launch
+from cutegemm.compiling.loader import RecordedLaunch
 from cutegemm.compiling.resources import Resources, SpillWarning
 from cutegemm.config import Config
 from cutegemm.files import packed, unpacked
 
-FORMAT = 3
-# kernels that compile in the time that a process takes to start
+FORMAT = 4
+# kernels that compile in the time in which a process starts
 START = 3
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -42,13 +40,13 @@ _LOCK = threading.RLock()
 
 
 def directory() -> Path:
-    """Where entries lie: $CUTEGEMM_CACHE_DIR, or the user's cache directory."""
+    """The directory of entries, in $CUTEGEMM_CACHE_DIR or the user's cache directory."""
     return folders.cache_folder() / "kernels"
 
 
 @functools.cache
 def sources_digest() -> str:
-    """SHA-256 over every source file a kernel's code depends on."""
+    """SHA-256 of every source file that a kernel's code depends on."""
     digest = hashlib.sha256()
     kernels = [
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.glob("kernels/**/*.py")
@@ -61,7 +59,7 @@ def sources_digest() -> str:
 
 @functools.cache
 def dsl_version() -> str:
-    """Version of the installed CuTe DSL; without one nothing in the cache has the key that is asked for."""
+    """Version of the installed CuTe DSL; "none" matches no entry."""
     try:
         return importlib.metadata.version("nvidia-cutlass-dsl")
     except importlib.metadata.PackageNotFoundError:
@@ -75,38 +73,38 @@ def key(config: Config) -> str:
 
 
 def entry(config: Config) -> Path:
-    """The file that holds a config's kernel once it is compiled."""
+    """The file of a config's kernel."""
     return directory() / f"{key(config)}.zip"
 
 
-def artifact(config: Config, *, told: bool = True) -> Artifact:
+def artifact(config: Config, *, warn: bool = True) -> Artifact:
     """The compiled kernel of a config: from memory, from disk, or compiled now and stored.
 
-    A kernel whose threads spill is warned of once a process, unless not `told`.
+    With `warn`, a kernel whose threads spill causes one warning per process.
 
     Raises:
         CompileError: the kernel does not compile.
     """
-    found = _MEMORY.get(config)
-    if found is None:
+    made = _MEMORY.get(config)
+    if made is None:
         with _LOCK:
             new = config not in _MEMORY
-            found = _MEMORY.get(config) or _stored_or_made(config)
-            _MEMORY[config] = found
-        if new and told and found.resources.spills:
-            spilled = f"{found.resources.frame_bytes} B spilled per thread"
+            made = _MEMORY.get(config) or _stored_or_made(config)
+            _MEMORY[config] = made
+        if new and warn and made.resources.spills:
+            spilled = f"{made.resources.frame_bytes} B spilled per thread"
             text = f"{config.family} kernel: {spilled}; a smaller tile may be faster"
             warnings.warn(text, SpillWarning, stacklevel=3)
-    return found
+    return made
 
 
 def stored(config: Config) -> Artifact | None:
-    """The compiled kernel of a config if there is one, from memory or from disk; nothing is compiled."""
+    """The compiled kernel of a config from memory or disk; None if it is not compiled."""
     return _MEMORY.get(config) or _read(entry(config))[0]
 
 
-def launches(config: Config, arguments: tuple[Any, ...]) -> list[Launch]:
-    """What the host code of a config launches with these arguments, CUDA replaced.
+def launches(config: Config, arguments: tuple[Any, ...]) -> list[RecordedLaunch]:
+    """The launches that the host code of a config makes with these arguments, with CUDA replaced.
 
     Raises:
         CompileError: the kernel does not compile.
@@ -115,8 +113,8 @@ def launches(config: Config, arguments: tuple[Any, ...]) -> list[Launch]:
     return record_launches(made.obj, made.ptx, arguments)
 
 
-def ensure(configs: Iterable[Config], *, told: bool = True) -> None:
-    """Have every config compiled, six or more missing ones in parallel; `told` as for `artifact`.
+def ensure(configs: Iterable[Config], *, warn: bool = True) -> None:
+    """Compile every config, six or more missing ones in parallel; `warn` as for `artifact`.
 
     Raises:
         CompileError: a kernel does not compile.
@@ -127,46 +125,46 @@ def ensure(configs: Iterable[Config], *, told: bool = True) -> None:
     if workers > 1:
         jobs.compile_parallel(missing, workers)
     for config in wanted:
-        artifact(config, told=told)
+        artifact(config, warn=warn)
 
 
 def _stored_or_made(config: Config) -> Artifact:
-    """The entry on disk, or a new one where there is none or it cannot be used; one warning tells of trouble."""
+    """The entry on disk, or a new one if there is none or it is unusable; one warning names all problems."""
     path = entry(config)
-    found, _ = _read(path)
-    if found is not None:
-        return found
+    stored, _ = _read(path)
+    if stored is not None:
+        return stored
     with sealed_files.lock(path.parent, path.stem):
         # another process may have compiled it meanwhile
-        found, unusable = _read(path)
-        if found is not None:
-            return found
+        stored, unusable = _read(path)
+        if stored is not None:
+            return stored
         made = compile_config(config)
         unkept = _write(path, config, made)
     trouble = []
     if unusable is not None:
         trouble.append(f"cache entry {path} is unusable and will be rebuilt: {unusable}")
     if unkept is not None:
-        trouble.append(f"compiled kernel not kept: {unkept}")
+        trouble.append(f"compiled kernel not cached: {unkept}")
     if trouble:
         warnings.warn("; ".join(trouble), RuntimeWarning, stacklevel=4)
     return made
 
 
 def _read(path: Path) -> tuple[Artifact | None, str | None]:
-    """The kernel of an entry, or why there is none to use; neither where there is no entry."""
+    """(kernel, None) of an entry, (None, reason) if it is unusable, (None, None) if there is no entry."""
     try:
         data = sealed_files.read(path.parent, path.name)
         return (None, None) if data is None else (_unpacked(data), None)
     except (sealed_files.UnusableError, OSError) as error:
         return None, str(error)
     except Exception as error:
-        # sealed, but not as this version writes it
+        # the checksum is right, but another version wrote it
         return None, f"{type(error).__name__}: {error}"
 
 
 def _write(path: Path, config: Config, made: Artifact) -> str | None:
-    """Store an entry; why not, where it cannot be stored."""
+    """Store an entry; returns the reason if that fails, else None."""
     try:
         sealed_files.write(path.parent, path.name, _packed(config, made))
     except (sealed_files.UnusableError, OSError) as error:
@@ -175,7 +173,7 @@ def _write(path: Path, config: Config, made: Artifact) -> str | None:
 
 
 def _packed(config: Config, made: Artifact) -> bytes:
-    """A zip of a kernel's parts and what they are."""
+    """A zip of a kernel's object, PTX, cubin and description."""
     description = {
         "format": FORMAT,
         "config": config.to_data(),
@@ -192,7 +190,7 @@ def _packed(config: Config, made: Artifact) -> bytes:
 
 
 def _unpacked(data: bytes) -> Artifact:
-    members = unpacked(io.BytesIO(data))
+    members = unpacked(data)
     obj, ptx, cubin = (members[f"kernel.{part}"] for part in ("o", "ptx", "cubin"))
     description = json.loads(members["entry.json"])
     return Artifact(obj, ptx.decode(), cubin, Resources(**description["resources"]))

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading a compiled kernel's object: for launching, or with every CUDA call replaced by a recorder.
+"""Loads a compiled kernel's object, to launch it or to record its launches with every CUDA call replaced.
 
-An object exported by the DSL holds host code, the cubin inside it and one TVM-FFI entry point. LLVM's MCJIT
-(llvmlite) links it in milliseconds, without a compiler, a linker or the DSL. Its CUDA calls resolve to the
-DSL's runtime library, or, for `recorder`, to Python: the object's symbol names are patched to names of the
-same length, so that both kinds live in one process.
+An object that the DSL exports holds host code, the cubin and one TVM-FFI entry point. LLVM's MCJIT (llvmlite) links it
+in milliseconds, without a compiler, a linker or the DSL. Its CUDA calls resolve to the DSL's runtime library, or to
+Python for `recorder`. For that, symbol names in the object are patched to names of the same length, so both kinds can
+coexist in one process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.metadata
@@ -26,7 +27,7 @@ from cutegemm.errors import CompileError, field_error
 ENTRY = "gemm"
 _LOCK = threading.Lock()
 
-# CUDA calls of the host code (undocumented wrappers of the DSL's runtime, seen in its objects) -> recorder's name
+# CUDA calls of the host code (undocumented wrappers in the DSL's runtime, seen in its objects) -> recorder's name
 _REPLACED = {
     name: name.replace("cuda", "reco").replace("_cuK", "_reK").replace("CuteDSLRT", "RecoDSLRT")
     for name in (
@@ -39,28 +40,20 @@ _REPLACED = {
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One kernel launch as the host code asked for it.
+class RecordedLaunch:
+    """One kernel launch as the host code requested it."""
 
-    Attributes:
-        kernel: the kernel's name in the PTX.
-        grid, block, cluster: CTAs, threads, CTAs per cluster, each (x, y, z).
-        smem: dynamic shared memory, bytes.
-        params: the bytes of every kernel parameter, tensor maps included, in PTX order.
-        pdl: whether it may start before the launch before it has ended (programmatic dependent launch).
-    """
-
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    smem: int
-    params: tuple[bytes, ...]
-    pdl: bool = False
+    kernel: str  # its name in the PTX
+    grid: tuple[int, int, int]  # CTAs along (x, y, z)
+    block: tuple[int, int, int]  # threads
+    cluster: tuple[int, int, int]  # CTAs per cluster
+    smem: int  # dynamic shared memory, bytes
+    params: tuple[bytes, ...]  # the bytes of every kernel parameter, including tensor maps, in PTX order
+    pdl: bool = False  # programmatic dependent launch: whether it may start before the previous launch ends
 
 
 def load(obj: bytes) -> Callable[..., None]:
-    """Link an object for launching on the GPU; the result takes the kernel's host arguments.
+    """Link an object for launching on the GPU; the result is called with the kernel's host arguments.
 
     Raises:
         CompileError: the object does not link, or the DSL's runtime library is missing.
@@ -69,7 +62,7 @@ def load(obj: bytes) -> Callable[..., None]:
     return _link(obj)
 
 
-def recorder(obj: bytes, kernel: str, param_sizes: list[int]) -> Callable[..., list[Launch]]:
+def recorder(obj: bytes, kernel: str, param_sizes: list[int]) -> Callable[..., list[RecordedLaunch]]:
     """Link an object with CUDA replaced: calling the result runs the host code and returns its launches.
 
     Args:
@@ -80,11 +73,11 @@ def recorder(obj: bytes, kernel: str, param_sizes: list[int]) -> Callable[..., l
     _define_recorder_symbols()
     patched = obj
     for name, other in _REPLACED.items():
-        # A string table may keep a name as the tail of a longer one, so only the end is matched.
+        # A string table may store a name as the tail of a longer one, so only the end is matched.
         patched = patched.replace(name.encode() + b"\0", other.encode() + b"\0")
     function = _link(patched)
 
-    def record(*args: Any) -> list[Launch]:
+    def record(*args: Any) -> list[RecordedLaunch]:
         with _LOCK:
             _RECORDING.kernel, _RECORDING.sizes, _RECORDING.launches = kernel, param_sizes, []
             function(*args)
@@ -95,25 +88,12 @@ def recorder(obj: bytes, kernel: str, param_sizes: list[int]) -> Callable[..., l
 
 @functools.cache
 def _load_runtime() -> ctypes.CDLL:
-    files = (
-        importlib.metadata.files("nvidia-cutlass-dsl-libs-cu12")
-        if _installed("nvidia-cutlass-dsl-libs-cu12")
-        else []
-    )
-    if _installed("nvidia-cutlass-dsl-libs-cu13"):
-        files = list(files or []) + list(importlib.metadata.files("nvidia-cutlass-dsl-libs-cu13") or [])
-    for file in files or []:
-        if file.name == "libcute_dsl_runtime.so" and "stubs" not in file.parts:
-            return ctypes.CDLL(str(file.locate()), ctypes.RTLD_GLOBAL)
-    raise CompileError("libcute_dsl_runtime.so not found: nvidia-cutlass-dsl is not installed whole")
-
-
-def _installed(distribution: str) -> bool:
-    try:
-        importlib.metadata.distribution(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    for wheel in ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            for file in importlib.metadata.files(wheel) or []:
+                if file.name == "libcute_dsl_runtime.so" and "stubs" not in file.parts:
+                    return ctypes.CDLL(str(file.locate()), ctypes.RTLD_GLOBAL)
+    raise CompileError("libcute_dsl_runtime.so not found: nvidia-cutlass-dsl is not completely installed")
 
 
 @functools.cache
@@ -131,20 +111,16 @@ _NAMES = itertools.count()
 
 
 def _check_object(obj: bytes) -> None:
-    """Refuse what is no whole relocatable object, which would end the process when linked.
+    """Refuse anything but a whole relocatable object, because linking it would crash the process.
 
     Source: ELF-64 Object File Format, version 1.5: e_ident, e_type, e_shoff, e_shentsize, e_shnum.
-
-    Raises:
-        CompileError: naming what the bytes are not.
     """
     header = struct.Struct("<4sBB10xHH20xQ10xHHH")
-    rule = "must be a whole ELF-64 relocatable object"
-    if len(obj) < header.size:
-        raise field_error(CompileError, "obj", f"{len(obj)} bytes", rule)
-    magic, bits, order, kind, _, table, size, count, _ = header.unpack_from(obj)
-    if (magic, bits, order, kind) != (b"\x7fELF", 2, 1, 1) or table + size * count > len(obj):
-        raise field_error(CompileError, "obj", f"{len(obj)} bytes", rule)
+    if len(obj) >= header.size:
+        magic, bits, order, kind, _, table, size, count, _ = header.unpack_from(obj)
+        if (magic, bits, order, kind) == (b"\x7fELF", 2, 1, 1) and table + size * count <= len(obj):
+            return
+    raise field_error(CompileError, "obj", f"{len(obj)} bytes", "must be a whole ELF-64 relocatable object")
 
 
 def _link(obj: bytes) -> Callable[..., None]:
@@ -190,7 +166,7 @@ class _Recording:
 
     kernel = ""
     sizes: list[int] = []
-    launches: list[Launch] = []
+    launches: list[RecordedLaunch] = []
 
 
 _RECORDING = _Recording()
@@ -209,7 +185,7 @@ def _record_launch(config: int, _kernel: int, args: int) -> int:
             cluster = tuple(int.from_bytes(raw[8 + 4 * j : 12 + 4 * j], "little") for j in range(3))
     params = tuple(ctypes.string_at(pointers[i], size) for i, size in enumerate(_RECORDING.sizes))
     grid, block = _triple(launch.grid), _triple(launch.block)
-    record = Launch(_RECORDING.kernel, grid, block, _triple(cluster), launch.smem, params, pdl)
+    record = RecordedLaunch(_RECORDING.kernel, grid, block, _triple(cluster), launch.smem, params, pdl)
     _RECORDING.launches.append(record)
     return 0
 
@@ -231,7 +207,7 @@ def _write_zero(target: int, *_: Any) -> int:
 
 @functools.cache
 def _define_recorder_symbols() -> list[Any]:
-    """Register the recorder's callbacks under the patched names; returns them, to be kept alive."""
+    """Register the recorder's callbacks under the patched names; the cached result keeps them alive."""
     import llvmlite.binding as llvm
 
     ptr, num = ctypes.c_void_p, ctypes.c_int
@@ -248,9 +224,9 @@ def _define_recorder_symbols() -> list[Any]:
         "cuda_dialect_unload_library_once": (lambda *_: 0, (ptr,)),
         "CuteDSLRT_TVMFFISetRaisedCudaError": (lambda *_: 0, (num,)),
     }
-    kept = []
+    callbacks = []
     for name, (function, types) in table.items():
         callback = ctypes.CFUNCTYPE(num, *types)(function)
         llvm.add_symbol(_REPLACED[name], ctypes.cast(callback, ptr).value)
-        kept.append(callback)
-    return kept
+        callbacks.append(callback)
+    return callbacks

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled kernel uses, read from its PTX and cubin without a GPU or CUDA tools; and its SASS.
+"""A compiled kernel's resources, read from its PTX and cubin without a GPU or CUDA tools; and its SASS.
 
-Source of the ELF attributes: the cubin's .nv.info section as ptxas writes it (EIATTR records); the ids were
-checked against cuobjdump --dump-resource-usage.
+Source of the ELF attributes: the cubin's .nv.info section as ptxas writes it (EIATTR records). The ids were checked
+against cuobjdump --dump-resource-usage.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import math
 import os
 import re
 import shutil
@@ -23,9 +25,9 @@ _EIATTR_REGCOUNT = 0x2F
 _EIATTR_FRAME_SIZE = 0x11
 _EIFMT_SVAL = 4  # record with an explicit size
 _SYMBOL_BYTES = 24  # of an entry of a 64-bit ELF's symbol table
-_SMEM_RESERVED = 1024  # bytes that a kernel's .nv.shared section counts beside its variables: the system's
+_SMEM_RESERVED = 1024  # bytes of a kernel's .nv.shared section that CUDA reserves
 
-# bytes of coordinates and addresses, spilled outside of the mainloop and read again once a tile
+# bytes of coordinates and addresses that are spilled outside of the mainloop and reloaded once per tile
 ADDRESS_SPILL_BYTES = 24
 
 _FEATURES = {  # name -> pattern in PTX
@@ -47,23 +49,16 @@ class SpillWarning(RuntimeWarning):
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one kernel.
+    """The resources of one kernel."""
 
-    Attributes:
-        registers: per thread at launch (setmaxnreg may move them between warpgroups later).
-        frame_bytes: local-memory stack per thread; more than 0 means spills or indexed arrays.
-        smem_bytes: dynamic shared memory per CTA.
-        code_bytes: machine code.
-        threads: per CTA.
-        instructions: how often each characteristic instruction stands in the PTX.
-    """
-
-    registers: int
-    frame_bytes: int
-    smem_bytes: int
-    code_bytes: int
-    threads: int
-    instructions: dict[str, int] = field(default_factory=dict)
+    registers: int  # per thread at launch (setmaxnreg may move them between warpgroups later)
+    frame_bytes: int  # local-memory stack per thread; more than 0 means spills or indexed arrays
+    smem_bytes: int  # dynamic shared memory per CTA
+    code_bytes: int  # machine code
+    threads: int  # per CTA
+    instructions: dict[str, int] = field(
+        default_factory=dict
+    )  # counts of characteristic instructions in the PTX
 
     @property
     def spills(self) -> bool:
@@ -81,19 +76,12 @@ class Resources:
 
 @dataclass(frozen=True)
 class KernelCode:
-    """What a cubin says of one kernel.
+    """A cubin's figures of one kernel."""
 
-    Attributes:
-        registers: per thread at launch.
-        frame_bytes: local-memory stack per thread.
-        static_smem_bytes: `__shared__` variables, per CTA.
-        code_bytes: machine code.
-    """
-
-    registers: int
-    frame_bytes: int
-    static_smem_bytes: int
-    code_bytes: int
+    registers: int  # per thread at launch
+    frame_bytes: int  # local-memory stack per thread
+    static_smem_bytes: int  # `__shared__` variables, per CTA
+    code_bytes: int  # machine code
 
 
 def kernels(cubin: bytes) -> dict[str, KernelCode]:
@@ -105,59 +93,53 @@ def kernels(cubin: bytes) -> dict[str, KernelCode]:
     if cubin[:4] != b"\x7fELF":
         raise CompileError("cubin is not an ELF file")
     sections = _elf_sections(cubin)
-    found = {}
+    codes = {}
     if ".nv.info" in sections:
         for name, attributes in _attributes(cubin, sections).items():
             if _EIATTR_REGCOUNT in attributes and f".text.{name}" in sections:
                 shared = sections.get(f".nv.shared.{name}")
-                found[name] = KernelCode(
+                codes[name] = KernelCode(
                     registers=attributes[_EIATTR_REGCOUNT],
                     frame_bytes=attributes.get(_EIATTR_FRAME_SIZE, 0),
                     static_smem_bytes=shared[1] - _SMEM_RESERVED if shared else 0,
                     code_bytes=sections[f".text.{name}"][1],
                 )
-    if not found:
+    if not codes:
         raise CompileError("cubin holds no kernel")
-    return found
+    return codes
 
 
 def measure(ptx: str, cubin: bytes, smem_bytes: int) -> Resources:
-    """Read a kernel's resources from its PTX and its cubin, which holds that kernel alone.
+    """Read a kernel's resources from its PTX and its cubin, which holds only that kernel.
 
     Raises:
         CompileError: the cubin is not an ELF file, or holds no kernel.
     """
     (code, *_) = kernels(cubin).values()
-    threads = re.search(r"\.reqntid\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?", ptx)
-    count = 1
-    for extent in threads.groups() if threads else ():
-        count *= int(extent or 1)
-    found = {name: len(re.findall(pattern, ptx)) for name, pattern in _FEATURES.items()}
-    return Resources(code.registers, code.frame_bytes, smem_bytes, code.code_bytes, count, found)
+    block = re.search(r"\.reqntid\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?", ptx)
+    threads = math.prod(int(extent or 1) for extent in (block.groups() if block else ()))
+    counts = {name: len(re.findall(pattern, ptx)) for name, pattern in _FEATURES.items()}
+    return Resources(code.registers, code.frame_bytes, smem_bytes, code.code_bytes, threads, counts)
 
 
 def kernel_name(ptx: str) -> str:
     """The name of the PTX's (only) entry."""
-    found = re.search(r"\.entry\s+([\w$]+)", ptx)
-    if not found:
+    entry = re.search(r"\.entry\s+([\w$]+)", ptx)
+    if not entry:
         raise CompileError("PTX holds no .entry")
-    return found[1]
+    return entry[1]
 
 
 def param_sizes(ptx: str) -> list[int]:
     """Bytes of each kernel parameter, in order (PTX ISA, kernel function parameters)."""
     start = ptx.index(".entry")
     head = ptx[start : ptx.index("\n)", start)]
-    sizes = []
-    for bits, count in re.findall(
-        r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^\[\n,]*(?:\[(\d+)\])?", head
-    ):
-        sizes.append(int(bits) // 8 * int(count or 1))
-    return sizes
+    params = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^\[\n,]*(?:\[(\d+)\])?", head)
+    return [int(bits) // 8 * int(count or 1) for bits, count in params]
 
 
 def sass(cubin: bytes) -> str:
-    """The machine code as text, by nvdisasm (the nvidia-cuda-nvdisasm wheel, CUDA_HOME or PATH).
+    """The machine code as text from nvdisasm (the nvidia-cuda-nvdisasm wheel, CUDA_HOME or PATH).
 
     Raises:
         CompileError: no nvdisasm was found, or it failed.
@@ -175,13 +157,11 @@ def sass(cubin: bytes) -> str:
 
 
 def nvdisasm() -> str | None:
-    """The path of nvdisasm: of the wheel, of CUDA_HOME or on PATH; None where there is none."""
-    try:
+    """The path of nvdisasm: in the wheel, in CUDA_HOME or on PATH; None if it is not installed."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("nvidia-cuda-nvdisasm") or []:
             if file.name == "nvdisasm":
                 return str(file.locate())
-    except importlib.metadata.PackageNotFoundError:
-        pass
     home = os.environ.get("CUDA_HOME")
     if home and (Path(home) / "bin/nvdisasm").exists():
         return str(Path(home) / "bin/nvdisasm")
@@ -191,8 +171,8 @@ def nvdisasm() -> str | None:
 def machine_code(cubin: bytes) -> bytes:
     """The instructions of all kernels of a cubin."""
     sections = _elf_sections(cubin)
-    found = (sections[x] for x in sorted(sections) if x.startswith(".text."))
-    return b"".join(cubin[at : at + size] for at, size in found)
+    code = (sections[x] for x in sorted(sections) if x.startswith(".text."))
+    return b"".join(cubin[at : at + size] for at, size in code)
 
 
 def _elf_sections(cubin: bytes) -> dict[str, tuple[int, int]]:
@@ -213,7 +193,7 @@ def _attributes(cubin: bytes, sections: dict[str, tuple[int, int]]) -> dict[str,
     symbols, strings = sections[".symtab"][0], sections[".strtab"][0]
     at, size = sections[".nv.info"]
     end = at + size
-    found: dict[str, dict[int, int]] = {}
+    attributes: dict[str, dict[int, int]] = {}
     while at < end:
         form, attribute, payload = struct.unpack_from("<BBH", cubin, at)
         at += 4
@@ -222,6 +202,6 @@ def _attributes(cubin: bytes, sections: dict[str, tuple[int, int]]) -> dict[str,
         if payload == 8:
             symbol, value = struct.unpack_from("<II", cubin, at)
             (name,) = struct.unpack_from("<I", cubin, symbols + _SYMBOL_BYTES * symbol)
-            found.setdefault(_text(cubin, strings + name), {})[attribute] = value
+            attributes.setdefault(_text(cubin, strings + name), {})[attribute] = value
         at += payload
-    return found
+    return attributes

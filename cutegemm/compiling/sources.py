@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which source files a module's code depends on, read from its imports; nothing is imported."""
+"""The source files that a module depends on, read from its import statements without importing it."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _IMPORT = re.compile(
 
 
 def behind(package: Path, modules: Iterable[str]) -> list[Path]:
-    """The files of `modules` of a package, and of everything in the package that they import, sorted.
+    """The files of `modules` and of everything in the package that they import, sorted.
 
     Args:
-        package: the package's folder; its name is the first part of absolute imports.
+        package: the package's folder; absolute imports start with its name.
         modules: dotted names below the package, such as "kernels.simt".
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
         path = _file(package, name)
-        if name in found or path is None:
+        if name in files or path is None:
             continue
-        found[name] = path
+        files[name] = path
         waiting += _imports(path, package.name)
-    return sorted(set(found.values()))
+    return sorted(set(files.values()))
 
 
 def _file(package: Path, name: str) -> Path | None:
-    """The file of a dotted name below the package, or None if it names no module."""
+    """The file of a dotted name below the package; None if it is not a module."""
     base = package.joinpath(*name.split("."))
     candidates = (base.with_suffix(".py"), base / "__init__.py")
     return next((x for x in candidates if x.is_file()), None)
 
 
 def _imports(path: Path, package: str) -> Iterator[str]:
-    """Dotted names below the package that a file's import statements may mean, at any depth of its code."""
+    """Dotted names below the package that a file's import statements may mean, also of imports in functions."""
     prefix = package + "."
-    # every process that asks for a kernel reads them: the statements alone are parsed, not the whole files
+    # parsing only the statements is faster, and every process that needs a kernel does it
     statements = "\n".join(x for x in _IMPORT.findall(path.read_text("utf-8")) if package in x)
     for node in ast.parse(statements).body:
         if isinstance(node, ast.Import):

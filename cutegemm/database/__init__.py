@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured best, by GPU, spec and problem: the user's own file, and one that ships.
+"""The fastest measured kernels, by GPU, spec and problem: the user's own file, and one that ships.
 
-entry          what is known of a problem, its key, which neighbour a shape takes
+entry          an entry and its key
 sqlite_file    one SQLite file: WAL, many processes, damage
-user_database  the user's: entries, trials, claims
+user_database  the user's file: entries, trials, claims
 exchange       entries as JSON: `export`, `import_`, and the file that ships
-choice         the plan that `build` takes
+choice         the plan that `build` uses
 
     python -m cutegemm.database show | export FILE | import FILE
 """

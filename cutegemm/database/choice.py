@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `plan`, `build` and `run` choose: an entry of the database with the problem's extents, else the model's choice.
+"""What `plan`, `build` and `run` choose: the database entry of exactly this problem, else the cost model's choice.
 
-A neighbour's entry serves only if the GPU's record has the model's error, and the model predicts the entry's choice
-within that error of its own. `CUTEGEMM_DATABASE=off` leaves every choice to the model.
+`CUTEGEMM_DATABASE=off` leaves every choice to the model.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from cutegemm.arch.device import Device
 from cutegemm.database import user_database
-from cutegemm.database.entry import Entry, Extents, Key, key_of, nearest, refined
+from cutegemm.database.entry import Entry, Key, key_of, refined
 from cutegemm.database.exchange import shipped
 from cutegemm.database.user_database import Database
 from cutegemm.errors import GemmError
@@ -29,40 +28,27 @@ from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
 MODEL = "the model"
-# choices that are kept
+# choices that are cached
 REMEMBERED = 1024
-# seconds between two looks at whether another process has changed the user's file
+# seconds between two checks whether another process has changed the user's file
 LOOK = 1.0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan, and where it comes from.
-
-    Attributes:
-        plan: under the spec that was asked; its `chosen_by` says where it comes from.
-        entry: of the database; None where the model chose.
-        extents: of the entry, which may be a neighbour's.
-    """
+    """A plan for the requested spec, and the database entry that it comes from; None if the cost model chose."""
 
     plan: KernelPlan
     entry: Entry | None = None
-    extents: Extents | None = None
-
-    @property
-    def near(self) -> bool:
-        """Whether the entry is a neighbour's, whose kernel may be another."""
-        of = self.plan.problem
-        return self.extents is not None and self.extents != (of.m, of.n, of.k, of.batch)
 
 
 def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database | None = None) -> Choice:
-    """The plan that `build` takes for a problem.
+    """The plan that `build` uses for a problem.
 
-    Choices from the user's own database are remembered until it changes.
+    Choices from the user's own database are cached until it changes.
 
     Args:
-        spec, problem, device: what is asked.
+        spec, problem, device: of the plan.
         database: None is the user's.
 
     Raises:
@@ -77,11 +63,7 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
 
 @functools.lru_cache(REMEMBERED)
 def by_model(spec: GemmSpec, problem: Problem, device: Device) -> Choice:
-    """What the model alone chooses.
-
-    Raises:
-        PlanError, SpecError, InputError: as `plan` does.
-    """
+    """The cost model's choice; raises what `plan` raises."""
     return _models(plan(spec, problem, device))
 
 
@@ -91,7 +73,7 @@ def _remembered(spec: GemmSpec, problem: Problem, device: Device, state: Hashabl
 
 
 class _State:
-    """What the user's database is known by: its place, this process's changes, and its files' own times."""
+    """Detects changes of the user's database: another path, a change by this process, or new modification times."""
 
     def __init__(self) -> None:
         self._folder: str | None = None
@@ -100,7 +82,7 @@ class _State:
         self._stamps: tuple[int, ...] = ()
 
     def now(self) -> Hashable:
-        """Another value once the database may have changed; files are looked at once in `LOOK` seconds."""
+        """A value that differs once the database may have changed; files are checked every `LOOK` seconds."""
         folder, now = os.environ.get("CUTEGEMM_CACHE_DIR"), time.monotonic()
         if now >= self._until or folder != self._folder:
             path = str(user_database.default_path())
@@ -110,7 +92,7 @@ class _State:
 
 
 def _stamp(path: str) -> int:
-    """When a file was last written, in ns; -1 where there is none."""
+    """When a file was last written, in ns; -1 if it does not exist."""
     try:
         return Path(path).stat().st_mtime_ns
     except OSError:
@@ -122,90 +104,44 @@ _STATE = _State()
 
 def _chosen(spec: GemmSpec, problem: Problem, device: Device, database: Database) -> Choice:
     requirements.check_arguments(spec, problem, device, plan)
-    found = None
-    if 0 not in (problem.m, problem.n, problem.batch):
-        key = key_of(spec, problem, device)
-        found = find(key, database, near=device.model_error is not None)
-    if found is None:
+    if 0 in (problem.m, problem.n, problem.batch):
         return by_model(spec, problem, device)
-    extents, entry, source = found
-    near = extents != key.extents
-    # a neighbour's raster fits the neighbour's tiles along M and N
-    fields = {name: v for name, v in entry.fields.items() if not (near and name == "raster")}
-    made: KernelPlan | None = None
+    key = key_of(spec, problem, device)
+    entry, source = find(key, database)
+    if entry is None:
+        return by_model(spec, problem, device)
     try:
-        made = plan(refined(spec, fields), problem, device)
+        tuned = plan(refined(spec, entry.fields), problem, device)
     except (GemmError, TypeError) as error:
-        # a neighbour's entry may well not fit this problem
-        if not near:
-            _ignored(source, key, str(error))
-    own = plan(spec, problem, device) if made is None or near or spec.batch_invariant is True else made
-    if made is None or not keeps(own, made):
-        return _models(own, ": an entry of the database does not serve")
-    if near and _slower(made, own):
-        return _models(own, f", which predicts that the choice of {_words(extents)} is slower")
-    stale = made.config is not None and not near and entry.expired(made.config)
-    words = describe(device, entry, source, extents if near else None, stale)
-    return Choice(_said(made, spec, words), entry, extents)
+        _warn_ignored(source, key, str(error))
+        tuned = None
+    invariant = spec.batch_invariant is True
+    if tuned is None or (invariant and not keeps(plan(spec, problem, device), tuned)):
+        return _models(plan(spec, problem, device), ": the database entry does not apply")
+    chosen_by = f"{source} ({device.name}, {entry.date[:10]}, measured {entry.us:,.1f} us)"
+    if tuned.config is not None and entry.expired(tuned.config):
+        chosen_by += ", expired: its kernel has changed since; tune again"
+    return Choice(dataclasses.replace(tuned, spec=spec, chosen_by=chosen_by), entry)
+
+
+def find(key: Key, database: Database) -> tuple[Entry | None, str]:
+    """(entry, which database has it): the user's entry, else the shipped one, else (None, "")."""
+    if (entry := database.get(key)) is not None:
+        return entry, "database"
+    entry = shipped().get(key)
+    return entry, "shipped database" if entry is not None else ""
 
 
 @functools.lru_cache(REMEMBERED)
-def _ignored(source: str, key: Key, why: str) -> None:
-    """Name an entry that no kernel can have, once."""
-    text = f"{source}: the entry of {_words(key.extents)} for {key.gpu} is ignored: {why}"
+def _warn_ignored(source: str, key: Key, why: str) -> None:
+    """Warn once about an entry that no kernel can have."""
+    m, n, k, batch = key.extents
+    shape = f"{m} x {n} x {k}" + (f", batch {batch}" if batch != 1 else "")
+    text = f"{source}: the entry of {shape} for {key.gpu} is ignored: {why}"
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _models(own: KernelPlan, why: str = "") -> Choice:
-    """The model's choice."""
-    return Choice(_said(own, own.spec, f"{MODEL} ({own.device.name}, predicted){why}"))
-
-
-def find(key: Key, database: Database, near: bool = True) -> tuple[Extents, Entry, str] | None:
-    """(extents, entry, where it lies) of a problem, the user's first.
-
-    Args:
-        key: of the problem.
-        database: the user's.
-        near: whether the nearest problem's entry (`entry.nearest`) will do.
-    """
-    brought = shipped().get(key[:3], {})
-    if not near:
-        mine = database.get(key)
-        if mine is not None:
-            return key.extents, mine, "database"
-        entry = brought.get(key.extents)
-        return None if entry is None else (key.extents, entry, "shipped database")
-    here = database.neighbours(key)
-    extents = nearest(key.extents, [*here, *brought])
-    if extents is None:
-        return None
-    mine = here.get(extents)
-    return (extents, brought[extents], "shipped database") if mine is None else (extents, mine, "database")
-
-
-def describe(
-    device: Device, entry: Entry, source: str, near: Extents | None = None, expired: bool = False
-) -> str:
-    """Where a choice comes from, in words."""
-    words = f"{source} ({device.name}, {entry.date[:10]}, measured {entry.us:,.1f} us)"
-    if near is not None:
-        words += f", of the nearest shape {_words(near)}"
-    return words + (", expired: its kernel has changed since; tune again" if expired else "")
-
-
-def _said(made: KernelPlan, spec: GemmSpec, by: str) -> KernelPlan:
-    return dataclasses.replace(made, spec=spec, chosen_by=by)
-
-
-def _words(extents: Extents) -> str:
-    m, n, k, batch = extents
-    return f"{m} x {n} x {k}" + (f", batch {batch}" if batch != 1 else "")
-
-
-def _slower(made: KernelPlan, own: KernelPlan) -> bool:
-    """Whether the model predicts a neighbour's choice slower than its own by more than its error."""
-    # imports NumPy
-    from cutegemm.planning.why import predicted_us
-
-    return predicted_us(made) > (1 + (own.device.model_error or 0.0)) * predicted_us(own)
+    """The cost model's choice."""
+    chosen_by = f"{MODEL} ({own.device.name}, predicted){why}"
+    return Choice(dataclasses.replace(own, chosen_by=chosen_by))

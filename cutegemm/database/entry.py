@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the database knows of one problem, and what it is found by.
+"""A database entry, and its key.
 
-A key is four parts: the GPU's model and SMs, the spec, the problem's kind (types, majors, what TMA can address, what is
-broadcast) and its extents. Of a kind the extents alone differ, so that entries of one kind are neighbours.
+A key has four fields: the GPU's model and SMs, the spec, the problem's kind (types, majors, what TMA can address, what
+is broadcast) and its extents.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import datetime
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cutegemm.arch.device import Device
+from cutegemm.checks import plain
 from cutegemm.config import Config
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, SpecError, field_error
@@ -25,31 +27,15 @@ from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 Extents = tuple[int, int, int, int]
-# digits of a digest: 64 bits tell a kernel from its own later versions
+# hexadecimal digits of a digest: 64 bits distinguish a kernel from its own later versions
 DIGEST = 16
-# Fields of configs that entries' digests have always had. One that configs gained later counts where it is not at its
-# default, which is what every kernel was before.
-FIRST = frozenset(
-    """adders ahead cluster cluster_parts consumers ctas_per_sm device_scalars dynamic early epi_n epilogue
-    epilogue_stages evict_first evict_last family input_stages inputs lanes_m limits operands outputs persistent
-    pingpong raster residents serpentine slices split split_reduction splits staged stages streamed thread_tile tile
-    trigger unroll vector""".split()
-)
-# Fields that operands gained later, with the values of every earlier kernel.
-LATER: dict[str, object] = {"indexed": False}
-# Fields that configs of tensor-core kernels no longer have, with their values in digests.
-GONE: dict[str, object] = {"evict_last": []}
-# Names that fields had when entries were first digested.
-RENAMED = {"cluster_splits": "cluster_parts"}
-# A shape takes a neighbour's choice where every extent is within this factor of the neighbour's.
-NEAR = math.sqrt(2)
-# Fields of a spec that say what is asked, or promise something: nobody's choice.
+# Fields of a spec that change the result or promise something about operands. The database never chooses them.
 TYPES = {*(f"{x}_dtype" for x in ("a", "b", "c", "d", "acc")), *(f"{x}_major" for x in "abcd")}
-ASKED = TYPES | {"constant", "batch_invariant", "promote", "math", "epilogue"}
+USERS_CHOICE = TYPES | {"constant", "batch_invariant", "promote", "math", "epilogue"}
 
 
 class Key(NamedTuple):
-    """Where an entry lies: texts of GPU, spec and kind, and (M, N, K, batch)."""
+    """The key of an entry: texts of GPU, spec and kind, and (M, N, K, batch)."""
 
     gpu: str
     spec: str
@@ -64,28 +50,28 @@ def key_of(spec: GemmSpec, problem: Problem, device: Device) -> Key:
 
 
 def gpu_text(device: Device) -> str:
-    """A GPU's model and SMs: parts of one model may have some of them switched off."""
+    """A GPU's model and SMs; some boards of one model have fewer SMs."""
     return f"{device.name}, {device.sms} SMs"
 
 
 def spec_text(spec: GemmSpec) -> str:
-    """A spec's given fields as JSON, but types and majors, which its problem has; of its epilogue a digest."""
-    given = {name: value for name, value in spec.given().items() if name not in TYPES}
-    return json.dumps({name: _plain(value) for name, value in given.items()}, sort_keys=True)
+    """A spec's given fields as JSON, with a digest for its epilogue; types and majors are in the problem's kind."""
+    given = {name: _plain(value) for name, value in spec.given().items() if name not in TYPES}
+    return json.dumps(given, sort_keys=True)
 
 
 def kind_text(problem: Problem) -> str:
-    """How a problem's tensors lie, whatever its extents."""
+    """The types and memory layouts of a problem's tensors, without its extents."""
     tensors = [("a", problem.a), ("b", problem.b), *problem.inputs, *problem.outputs]
-    words = [f"{name} {_lies(x, problem.batch)}" for name, x in tensors]
+    words = [f"{name} {_layout(x, problem.batch)}" for name, x in tensors]
     words += [f"{name} on the device" for name in problem.device_scalars]
     return "; ".join(words)
 
 
-def _lies(x: Operand, batch: int) -> str:
-    how = "" if x.tma_reason() is None else " unaligned"
+def _layout(x: Operand, batch: int) -> str:
+    unaligned = "" if x.tma_reason() is None else " unaligned"
     shared = " shared" if batch > 1 and x.batch == 1 else ""
-    return f"{x.dtype.value} {major(x, 'column-major', 'row-major')}{how}{shared}"
+    return f"{x.dtype.value} {major(x, 'column-major', 'row-major')}{unaligned}{shared}"
 
 
 def _plain(value: Any) -> Any:
@@ -95,108 +81,94 @@ def _plain(value: Any) -> Any:
 
 
 def digest(text: str) -> str:
-    """What tells one text from another."""
+    """A short SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
 
 
 def config_digest(config: Config) -> str:
-    """The digest of a kernel's config, without later fields (`FIRST`, `LATER`) at their defaults."""
-    usual = {f.name: f.default for f in dataclasses.fields(config)}
-    fields = config.to_data()
-    if "operands" in fields:
-        fields["operands"] = [dict(x.items() - LATER.items()) for x in fields["operands"]]
-    kept = {RENAMED.get(name, name): (x, usual.get(name, dataclasses.MISSING)) for name, x in fields.items()}
-    data = {name: x for name, (x, default) in kept.items() if name in FIRST or default != x}
-    if "evict_first" in data:
-        data |= GONE
-    return digest(json.dumps(data, sort_keys=True))
+    """The digest of a kernel's config.
+
+    Fields at their defaults are left out, so a field added later, whose default is the old behavior, changes no digest.
+    """
+    return digest(json.dumps(_without_defaults(config), sort_keys=True))
+
+
+def _without_defaults(value: Any) -> Any:
+    if isinstance(value, Graph):
+        return value.to_data()
+    if isinstance(value, tuple):
+        return [_without_defaults(x) for x in value]
+    if not dataclasses.is_dataclass(value):
+        return plain(value)
+    values = {f: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return {f.name: _without_defaults(x) for f, x in values.items() if x != f.default}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What was measured best for one problem.
+    """The fastest measured kernel of one problem."""
 
-    Attributes:
-        fields: of a `GemmSpec`, beside the spec's own, that ask for the choice; plain data.
-        config, ptx: digests of the GEMM kernel's config and PTX. What differs has changed since.
-        us: microseconds a call; spread: of its samples, relative.
-        model_us: of the model's choice in the same rounds.
-        tried: candidates that were compared; complete: whether that was all of them.
-        date: when, UTC, ISO 8601.
-        made_with: versions of the DSL and the driver.
-    """
-
-    fields: Mapping[str, Any]
-    config: str
-    ptx: str
-    us: float
-    spread: float
-    model_us: float
-    tried: int
-    complete: bool
-    date: str
-    made_with: str
+    fields: Mapping[str, Any]  # of a `GemmSpec`, to be added to the spec's own; plain data
+    config: str  # digest of the GEMM kernel's config
+    ptx: str  # digest of its PTX; a kernel that changed later has others
+    us: float  # microseconds per call
+    spread: float  # of the samples, relative
+    model_us: float  # of the cost model's choice in the same rounds
+    tried: int  # candidates that were compared
+    complete: bool  # whether these were all candidates
+    date: str  # of the measurement, UTC, ISO 8601
+    made_with: str  # versions of the DSL and the driver
 
     def expired(self, config: Config, ptx: str | None = None) -> bool:
-        """Whether the kernel that the choice gives now is another than the one that was measured.
-
-        Args:
-            config: of the kernel.
-            ptx: its text; None where it is not compiled, so that only the config is compared.
-        """
+        """Whether a kernel differs from the one that was measured; without its PTX only the config is compared."""
         return config_digest(config) != self.config or (ptx is not None and digest(ptx) != self.ptx)
-
-    def refined(self, spec: GemmSpec) -> GemmSpec:
-        """The spec with the entry's fields where it leaves them open.
-
-        Raises:
-            GemmError: the fields are none of a spec.
-        """
-        return refined(spec, self.fields)
 
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `from_data` reads it back."""
-        return dataclasses.asdict(self) | {"fields": dict(self.fields)}
+        return vars(self) | {"fields": dict(self.fields)}
 
     @staticmethod
     def from_data(data: Any) -> Entry:
         """Read an entry.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the data is not an entry.
         """
         try:
-            found = Entry(**data)
-            kinds = {"config": str, "ptx": str, "tried": int, "complete": bool, "date": str, "made_with": str}
-            numbers = {name: getattr(found, name) for name in ("us", "spread", "model_us")}
-            kinds |= dict.fromkeys(numbers, (int, float))  # type: ignore[arg-type]
-            legal = all(isinstance(getattr(found, name), kind) for name, kind in kinds.items())
-            legal = legal and not any(isinstance(x, bool) or not math.isfinite(x) for x in numbers.values())
-            if not (legal and isinstance(found.fields, Mapping) and found.us > 0):
-                raise ValueError("a value is of another type")
-            datetime.datetime.fromisoformat(found.date)
-            _with(GemmSpec(), found.fields)
+            entry = Entry(**data)
+            for name, kind in typing.get_type_hints(Entry).items():
+                value = getattr(entry, name)
+                legal = isinstance(value, typing.get_origin(kind) or kind) or (
+                    kind is float and type(value) is int
+                )
+                if not legal or (kind is float and not math.isfinite(value)):
+                    raise ValueError(f"{name} is {value!r}")
+            datetime.datetime.fromisoformat(entry.date)
+            _with(GemmSpec(), entry.fields)
         except (TypeError, OverflowError, GemmError) as error:
-            raise ValueError(f"no entry: {error}") from error
-        return found
+            raise ValueError(f"not an entry: {error}") from error
+        if entry.us <= 0:
+            raise ValueError(f"us is {entry.us}")
+        return entry
 
 
 def refined(spec: GemmSpec, fields: Mapping[str, Any]) -> GemmSpec:
-    """A spec with more fields, where it leaves them open; lists stand for tuples, as in JSON.
+    """A spec with its unspecified fields taken from `fields`; lists stand for tuples, as in JSON.
 
     Raises:
-        GemmError: a value has no legal meaning, or what it means may only be asked for.
+        GemmError: a value is illegal, or only the user may choose it.
         TypeError: there is no such field.
     """
     new = _with(spec, fields)
     if new.split_reduction == "atomic" != spec.split_reduction:
-        raise field_error(SpecError, "split_reduction", "atomic", "last bits differ: is only asked for", AUTO)
+        rule = "changes the last bits from run to run, so only the user may choose it"
+        raise field_error(SpecError, "split_reduction", "atomic", rule, AUTO)
     return new
 
 
 def _with(spec: GemmSpec, fields: Mapping[str, Any]) -> GemmSpec:
-    for name in ASKED & fields.keys():
-        raise field_error(SpecError, name, fields[name], "says what is asked and is nobody's choice", AUTO)
+    for name in USERS_CHOICE & fields.keys():
+        raise field_error(SpecError, name, fields[name], "only the user may choose it", AUTO)
     given = spec.given()
     new: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -207,32 +179,14 @@ def _with(spec: GemmSpec, fields: Mapping[str, Any]) -> GemmSpec:
 
 
 def key_from(words: Sequence[Any], extents: Sequence[Any]) -> Key:
-    """A key that was read: texts of GPU, spec and kind, and four extents.
+    """A key from a file: texts of GPU, spec and kind, and four extents.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a key.
     """
     gpu, spec, kind = words
     m, n, k, batch = extents
     legal = all(isinstance(x, str) for x in words) and all(type(x) is int and x >= 0 for x in extents)
     if not legal:
-        raise ValueError("no key: a value is of another type")
+        raise ValueError("not a key: a value has another type")
     return Key(gpu, spec, kind, (m, n, k, batch))
-
-
-def nearest(extents: Extents, among: Iterable[Extents]) -> Extents | None:
-    """The neighbour whose choice a shape takes, or None where none is near.
-
-    The distance of two shapes is the largest factor between extents of theirs, in either direction; it must be at
-    most `NEAR`. Of two as near, the one with the smaller product of all factors, then the larger shape.
-    """
-
-    def factors(other: Extents) -> list[float]:
-        return [max(x, y) / max(1, min(x, y)) if x != y else 1.0 for x, y in zip(extents, other, strict=True)]
-
-    near = [x for x in among if max(factors(x)) <= NEAR]
-    return min(
-        near,
-        key=lambda x: (max(factors(x)), math.prod(factors(x)), [-extent for extent in x]),
-        default=None,
-    )

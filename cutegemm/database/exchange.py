@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries as a JSON file: to take to another machine, and to ship.
+"""Entries as a JSON file, to copy them to another machine and to ship them.
 
-`shipped.json` beside this file is what the package brings; `python -m cutegemm.database export` makes such a file from
-the user's database.
+`shipped.json` in this folder ships with the package. `python -m cutegemm.database export` makes such a file from the
+user's database.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def export(path: Path | str, database: Database | None = None, *, gpu: str | Non
     Args:
         path: of the file, which is replaced.
         database: None is the user's.
-        gpu: only entries of a GPU by this text (`entry.Key`); None is every GPU.
+        gpu: only entries of this GPU, as `Key.gpu` names it; None is every GPU.
 
     Raises:
-        InputError: the file cannot be written; what was there before is there still.
+        InputError: the file cannot be written; an earlier file is kept.
     """
-    found = (database or Database()).entries(gpu)
-    rows = [{"key": [*key[:3], list(key.extents)], **entry.to_data()} for key, entry in sorted(found.items())]
+    every = sorted((database or Database()).entries(gpu).items())
+    rows = [{"key": [*key[:3], list(key.extents)], **entry.to_data()} for key, entry in every]
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
     entries = f"[\n{lines}\n]" if rows else "[]"
     replace_given("path", Path(path), f'{{"format": {FORMAT}, "entries": {entries}}}\n'.encode())
@@ -41,25 +41,24 @@ def export(path: Path | str, database: Database | None = None, *, gpu: str | Non
 
 
 def import_(path: Path | str, database: Database | None = None) -> int:
-    """Take the entries of a file into the database; returns how many were new or newer than what it had.
+    """Copy the entries of a file into the database; returns how many were new or newer than those it had.
 
     Raises:
-        InputError: the file is none that `export` wrote.
+        InputError: `export` did not write the file.
     """
-    target, taken = database or Database(), 0
+    target = database or Database()
     here = target.entries()
-    for key, entry in read(Path(path)).items():
-        if key not in here or here[key].date < entry.date:
-            target.put(key, entry)
-            taken += 1
-    return taken
+    newer = {x: y for x, y in read(Path(path)).items() if x not in here or here[x].date < y.date}
+    for key, entry in newer.items():
+        target.put(key, entry)
+    return len(newer)
 
 
 def read(path: Path) -> dict[Key, Entry]:
     """The entries of a file.
 
     Raises:
-        InputError: the file is none that `export` wrote.
+        InputError: `export` did not write the file.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -77,14 +76,10 @@ def _row(row: dict[str, Any]) -> tuple[Key, Entry]:
 
 
 @functools.cache
-def shipped() -> dict[tuple[str, str, str], dict[tuple[int, int, int, int], Entry]]:
-    """What the package brings: by GPU, spec and kind, then by extents. Nothing where its file is damaged."""
+def shipped() -> dict[Key, Entry]:
+    """The entries that the package ships; none if their file is damaged."""
     try:
-        found = read(SHIPPED)
+        return read(SHIPPED)
     except InputError as error:
-        warnings.warn(f"the tuning database that ships is not used: {error}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"the shipped tuning database is not used: {error}", RuntimeWarning, stacklevel=3)
         return {}
-    by_kind: dict[tuple[str, str, str], dict[tuple[int, int, int, int], Entry]] = {}
-    for key, entry in found.items():
-        by_kind.setdefault(key[:3], {})[key.extents] = entry
-    return by_kind

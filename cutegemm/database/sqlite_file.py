@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One SQLite file in WAL mode that many processes begin, read and write at a time, and that is not trusted.
+"""One SQLite file in WAL mode that many processes create, read and write at the same time, and that is not trusted.
 
-What SQLite finds damaged, or what another version wrote, is moved aside with a warning, by one process. What lies where
-nothing can be written is read.
+A file that SQLite finds damaged, or that another version wrote, is moved aside by one process, with a warning. A file
+in a read-only directory can still be read.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from typing import TypeVar
 
 from cutegemm.errors import InputError, field_error
 
-# seconds that a statement waits for another process's
+# seconds that a statement waits for another process
 PATIENCE = 30.0
-# seconds between attempts where SQLite does not wait
+# seconds between attempts at the one statement for which SQLite does not wait
 WAITING = 0.005
 T = TypeVar("T")
 
 
 class DamagedError(Exception):
-    """The file is no database of this version; the message says why."""
+    """The file is not a database of this version; the text has the reason."""
 
 
 class File:
-    """A file that is made when something is first written, and opened anew each time.
+    """A file that the first write creates, and that each access opens anew.
 
     Args:
         path: of the file.
         version: of the format, its `user_version`.
-        schema: statements that make its tables.
+        schema: statements that create its tables.
     """
 
     def __init__(self, path: Path, version: int, schema: Sequence[str]) -> None:
         self.path, self._version, self._schema = path, version, schema
-        # which file this object has found sound
+        # inode of the file that passed the check
         self._sound: int | None = None
 
     def read(self, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
-        """What a reader finds; nothing where there is no file or it had to be set aside."""
+        """The result of `read`; `nothing` if there is no file or it was moved aside."""
         seen = self._inode()
         if seen is None:
             return nothing
@@ -59,7 +59,7 @@ class File:
             return nothing
 
     def change(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        """What a change gives, in a transaction in which no other process writes; in a new file, where this is damaged.
+        """The result of `change`, run in a write transaction; a damaged file is replaced by a new one first.
 
         Raises:
             InputError: the file cannot be written.
@@ -94,7 +94,7 @@ class File:
         """A connection to a sound file of this version.
 
         Raises:
-            DamagedError, sqlite3.DatabaseError: it is none.
+            DamagedError, sqlite3.DatabaseError: the file is damaged or of another version.
         """
         where = self.path.absolute().as_uri() + ("?immutable=1" if self._fixed() else "")
         file = sqlite3.connect(where, timeout=PATIENCE, isolation_level=None, uri=True)
@@ -105,10 +105,10 @@ class File:
             if version != self._version:
                 raise DamagedError(f"its format is {version}, not {self._version}")
             if self._sound != (this := self._inode()):
-                if (said := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                    raise DamagedError(" ".join(said.split()))
+                if (problem := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                    raise DamagedError(" ".join(problem.split()))
                 self._sound = this
-            # of a power failure it loses the last changes, never its soundness (WAL)
+            # in WAL mode a power failure may lose the last changes but cannot damage the file
             file.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
             file.close()
@@ -116,32 +116,32 @@ class File:
         return file
 
     def _fixed(self) -> bool:
-        """Whether nobody can be writing the file: it lies where this user may not, and nothing is left to write back.
+        """Whether the directory is read-only and no WAL is left to replay.
 
-        To read a file in WAL mode SQLite makes others beside it, unless it is told so.
+        SQLite then needs `immutable=1`, because reading in WAL mode creates files next to the database.
         """
         log = Path(f"{self.path}-wal")
         return self.path.exists() and not os.access(self.path.parent, os.W_OK) and not log.exists()
 
     def _inode(self) -> int | None:
-        """What tells the file from another in its place; None where there is none."""
+        """The file's inode, which changes when another file takes its place; None if there is no file."""
         try:
             return self.path.stat().st_ino
         except OSError:
             return None
 
     def _set_aside(self, why: Exception, seen: int | None) -> None:
-        """Move a file that cannot be used out of the way, and say so; one that is only busy stays.
+        """Move an unusable file aside, with a warning; a file that is only busy stays.
 
-        Of several processes that find the same damage one moves the file: another in its place (`seen` is the damaged
-        one's inode) has been begun since.
+        If several processes find the same damage, the first one moves the file. The others see that the inode is no
+        longer `seen`, the damaged file's.
 
         Raises:
             sqlite3.OperationalError: it is busy, or cannot be opened.
         """
         if isinstance(why, sqlite3.OperationalError):
             raise why
-        with self._alone():
+        with self._locked():
             if self._inode() == seen:
                 self._moved_aside(why)
 
@@ -152,15 +152,15 @@ class File:
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{self.path}{suffix}", f"{target}{suffix}")
             os.replace(self.path, target)
-            then = f"it was moved to {target.name}, and a new one is begun"
+            then = f"it was moved to {target.name}, and a new one is created"
         except OSError as error:
             then = f"it cannot be moved: {error.strerror}"
         text = f"tuning database {self.path} is not used: {why}; {then}"
         warnings.warn(text, RuntimeWarning, stacklevel=6)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Held against other processes that would move the file; where nothing can be written, against nobody."""
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from moving the file; no lock is taken in a read-only directory."""
         import filelock
 
         lock = filelock.FileLock(f"{self.path}.lock")
@@ -173,20 +173,20 @@ class File:
 
 
 def _empty(file: sqlite3.Connection) -> bool:
-    """Whether nobody has written anything: a process that begins a file writes tables and version at once."""
+    """Whether the file has no tables yet; `_begin` writes tables and version in one transaction."""
     tables = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return not tables and file.execute("PRAGMA user_version").fetchone()[0] == 0
 
 
 def _begin(file: sqlite3.Connection, schema: Sequence[str], version: int) -> None:
-    """Write the tables, unless another process has done so meanwhile."""
+    """Create the tables, unless another process has done so meanwhile."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
             file.execute("PRAGMA journal_mode = WAL")
             break
         except sqlite3.OperationalError as error:
-            # for this one statement SQLite does not wait
+            # SQLite does not wait for this statement
             if "locked" not in str(error) or time.monotonic() > until:
                 raise
             time.sleep(WAITING)

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's database: one SQLite file in WAL mode, which many processes read and write at a time.
+"""The user's database: one SQLite file in WAL mode, which many processes read and write at the same time.
 
-Three tables under one key (`entry.Key`): what was found best, what has been tried on the way there, and who is at work.
-Nothing in it is code, and nothing in it is trusted: a row that is not an entry is left out. `sqlite_file` handles
-damage of the file itself.
+Two tables share one key (`entry.Key`): the best entry of each problem, and the trials of its candidates. The file holds
+no code and is not trusted: rows that are not entries are skipped. `sqlite_file` handles a damaged file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import sqlite3
-import time
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,29 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.compiling import folders
-from cutegemm.database.entry import Entry, Extents, Key, key_from
+from cutegemm.database.entry import Entry, Key, digest, key_from
 from cutegemm.database.sqlite_file import File
 
 FORMAT = 1
 FILE = "tuned.sqlite"
-# seconds for which a claim holds unless it is renewed: longer than any one candidate takes
-LEASE = 300.0
-_WHERE = "gpu = ? AND spec = ? AND kind = ?"
-_EXACT = f"{_WHERE} AND m = ? AND n = ? AND k = ? AND batch = ?"
+_WHERE = "gpu = ? AND spec = ? AND kind = ? AND m = ? AND n = ? AND k = ? AND batch = ?"
 _KEY = "gpu TEXT, spec TEXT, kind TEXT, m INTEGER, n INTEGER, k INTEGER, batch INTEGER"
 _PRIMARY = "gpu, spec, kind, m, n, k, batch"
 _SCHEMA = (
     f"CREATE TABLE entries ({_KEY}, data TEXT, PRIMARY KEY ({_PRIMARY}))",
     f"CREATE TABLE trials ({_KEY}, fields TEXT, data TEXT, PRIMARY KEY ({_PRIMARY}, fields))",
-    f"CREATE TABLE claims ({_KEY}, holder TEXT, until REAL, PRIMARY KEY ({_PRIMARY}))",
 )
-# outcomes of trials that are under way, and during which the process ended
+# outcomes of a trial in progress, and of one during which the process ended
 RUNNING, BROKE_OFF = "running", "broke off"
-# where Linux says which start of the machine this is, and within which of its containers processes have their numbers
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_NUMBERS = Path("/proc/self/ns/pid")
-
-
 _changes = 0
 
 
@@ -58,62 +44,23 @@ def default_path() -> Path:
     return folders.data_folder() / FILE
 
 
-def holder() -> str:
-    """A name for this process's claims, from which others on this machine see whether it still lives."""
-    return f"{_machine()} {os.getpid()} {uuid.uuid4().hex[:8]}"
-
-
-def _machine() -> str:
-    """This start of this machine, or of one of its containers."""
-    try:
-        boot = f"{_BOOT.read_text('utf-8').strip()}/{os.readlink(_NUMBERS)}"
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()} {boot or uuid.uuid4().hex}"
-
-
-def _holds(holder: str, until: float, now: float) -> bool:
-    """Whether a claim keeps others off."""
-    return now < until <= now + LEASE and not _gone(holder)
-
-
-def _gone(holder: str) -> bool:
-    """Whether a claim's holder was a process of this machine that has ended."""
-    words = holder.split(" ")
-    if len(words) != 4 or " ".join(words[:2]) != _machine() or not words[2].isdecimal():
-        return False
-    try:
-        os.kill(int(words[2]), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 @dataclass(frozen=True)
 class Trial:
-    """How one candidate of a problem fared.
+    """The result of one candidate of a problem."""
 
-    Attributes:
-        outcome: "timed", "wrong", "refused" or "does not compile"; "running" for the first time now, and "broke off"
-            where it was that when the process ended.
-        us: microseconds a call where it was timed; why: in words where it was not.
-        ptx: digest of the kernel's PTX; empty where there is none.
-        made: fields that name the candidate in full (`planning.why.fields_of`), where it was timed.
-    """
-
+    # "timed", "wrong", "refused" or "does not compile"; `RUNNING` during its first run, `BROKE_OFF` if the process
+    # ended during that run
     outcome: str
-    us: float | None = None
-    why: str = ""
-    ptx: str = ""
-    made: Mapping[str, Any] | None = None
+    us: float | None = None  # microseconds per call if it was timed
+    why: str = ""  # the reason if it was not
+    ptx: str = ""  # digest of the kernel's PTX; empty if there is none
+    made: Mapping[str, Any] | None = None  # fields of a timed candidate in full (`planning.why.fields_of`)
 
 
 class Database:
-    """A database in a file, which is made when something is first written.
+    """A database in a file, which the first write creates.
 
-    Every method opens the file anew, so that an object may be used by any thread, and after a fork.
+    Every method opens the file anew, so any thread may use an object, also after a fork.
 
     Args:
         path: of the file; None is the user's.
@@ -125,31 +72,21 @@ class Database:
 
     @contextlib.contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Keep the file open: SQLite writes all changes back whenever its last connection is closed."""
-        # makes the file
+        """Keep the file open: SQLite checkpoints the whole WAL whenever the last connection closes."""
+        # creates the file
         self._file.change(lambda file: None)
         with contextlib.closing(self._file.opened()) as file:
-            # a connection that has read nothing holds no file
-            file.execute("SELECT count(*) FROM claims").fetchone()
+            # a connection opens the file at its first read
+            file.execute("SELECT count(*) FROM entries").fetchone()
             yield
 
     def entries(self, gpu: str | None = None) -> dict[Key, Entry]:
         """All entries, or those of one GPU."""
 
         def read(file: sqlite3.Connection) -> dict[Key, Entry]:
-            text, given = ("", ()) if gpu is None else (" WHERE gpu = ?", (gpu,))
-            rows = file.execute(f"SELECT {_PRIMARY}, data FROM entries{text} ORDER BY {_PRIMARY}", given)
-            return dict(found for row in rows if (found := self._row(row)) is not None)
-
-        return self._file.read(read, {})
-
-    def neighbours(self, key: Key) -> dict[Extents, Entry]:
-        """The entries of a key's GPU, spec and kind, by extents."""
-
-        def read(file: sqlite3.Connection) -> dict[Extents, Entry]:
-            rows = file.execute(f"SELECT {_PRIMARY}, data FROM entries WHERE {_WHERE}", key[:3])
-            found = dict(x for row in rows if (x := self._row(row)) is not None)
-            return {near.extents: entry for near, entry in found.items()}
+            condition, given = ("", ()) if gpu is None else (" WHERE gpu = ?", (gpu,))
+            rows = file.execute(f"SELECT {_PRIMARY}, data FROM entries{condition} ORDER BY {_PRIMARY}", given)
+            return dict(pair for row in rows if (pair := self._row(row)) is not None)
 
         return self._file.read(read, {})
 
@@ -157,76 +94,72 @@ class Database:
         """The entry of a key, or None."""
 
         def read(file: sqlite3.Connection) -> Entry | None:
-            row = file.execute(f"SELECT {_PRIMARY}, data FROM entries WHERE {_EXACT}", _flat(key)).fetchone()
-            found = None if row is None else self._row(row)
-            return None if found is None else found[1]
+            row = file.execute(f"SELECT {_PRIMARY}, data FROM entries WHERE {_WHERE}", _flat(key)).fetchone()
+            pair = None if row is None else self._row(row)
+            return None if pair is None else pair[1]
 
         return self._file.read(read, None)
 
     def put(self, key: Key, entry: Entry) -> None:
-        """Keep an entry in the place of any other of its key."""
+        """Store an entry; it replaces an earlier one with the same key."""
         row = (*_flat(key), json.dumps(entry.to_data(), sort_keys=True))
         self._change("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def trials(self, key: Key) -> dict[str, Trial]:
-        """What has been tried for a key, by the candidate's fields as JSON."""
+        """The trials of a key, by the candidate's fields as JSON."""
 
         def read(file: sqlite3.Connection) -> dict[str, Trial]:
-            rows = file.execute(f"SELECT fields, data FROM trials WHERE {_EXACT}", _flat(key))
-            found = {}
+            rows = file.execute(f"SELECT fields, data FROM trials WHERE {_WHERE}", _flat(key))
+            trials = {}
             for fields, data in rows:
                 with contextlib.suppress(TypeError, ValueError):
-                    found[fields] = Trial(**json.loads(data))
-            return found
+                    trials[fields] = Trial(**json.loads(data))
+            return trials
 
         return self._file.read(read, {})
 
     def all_trials(self) -> dict[Key, dict[str, Trial]]:
-        """What has been tried, by key and the candidate's fields as JSON."""
+        """All trials, by key and the candidate's fields as JSON."""
 
         def read(file: sqlite3.Connection) -> list[Key]:
-            found = []
+            keys = []
             for row in file.execute(f"SELECT DISTINCT {_PRIMARY} FROM trials ORDER BY {_PRIMARY}"):
                 with contextlib.suppress(ValueError):
-                    found.append(key_from(row[:3], row[3:]))
-            return found
+                    keys.append(key_from(row[:3], row[3:]))
+            return keys
 
         nothing: list[Key] = []
         return {key: self.trials(key) for key in self._file.read(read, nothing)}
 
     def tried(self, key: Key, fields: str, trial: Trial) -> None:
-        """Keep how a candidate fared."""
+        """Store the trial of a candidate."""
         row = (*_flat(key), fields, json.dumps(vars(trial)))
         self._change("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def forget_trials(self, key: Key, fields: str | None = None) -> None:
-        """Forget what has been tried for a key, or one candidate of it."""
+        """Delete the trials of a key, or of one candidate of it."""
         if fields is None:
-            self._change(f"DELETE FROM trials WHERE {_EXACT}", _flat(key))
+            self._change(f"DELETE FROM trials WHERE {_WHERE}", _flat(key))
         else:
-            self._change(f"DELETE FROM trials WHERE {_EXACT} AND fields = ?", (*_flat(key), fields))
+            self._change(f"DELETE FROM trials WHERE {_WHERE} AND fields = ?", (*_flat(key), fields))
 
-    def claim(self, key: Key, holder: str, now: float | None = None) -> bool:
-        """Say that `holder` works on a key, or goes on with it; False where another holds it.
+    @contextlib.contextmanager
+    def claimed(self, key: Key) -> Iterator[bool]:
+        """Claim a key against other processes; False if another process has it. A claim ends with its process."""
+        import filelock
 
-        A claim that is not renewed within `LEASE` seconds holds no longer, nor does that of a process of this machine
-        that has ended (`holder`), nor one from a clock that was further ahead than that.
-        """
-        now = time.time() if now is None else now
-
-        def change(file: sqlite3.Connection) -> bool:
-            found = file.execute(f"SELECT holder, until FROM claims WHERE {_EXACT}", _flat(key)).fetchone()
-            if found is not None and found[0] != holder and _holds(found[0], found[1], now):
-                return False
-            row = (*_flat(key), holder, now + LEASE)
-            file.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-            return True
-
-        return self._file.change(change)
-
-    def release(self, key: Key, holder: str) -> None:
-        """Say that `holder` no longer works on a key."""
-        self._change(f"DELETE FROM claims WHERE {_EXACT} AND holder = ?", (*_flat(key), holder))
+        folder = self.path.with_name(f"{self.path.name}.locks")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / f"{digest(json.dumps(key))}.lock")
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
 
     def _change(self, statement: str, values: tuple[Any, ...]) -> None:
         global _changes
@@ -234,11 +167,11 @@ class Database:
         _changes += 1
 
     def _row(self, row: tuple[Any, ...]) -> tuple[Key, Entry] | None:
-        """An entry and its key; None, and a warning, where a row is none."""
+        """A row's key and entry; None and a warning if the row is not an entry."""
         try:
             return key_from(row[:3], row[3:7]), Entry.from_data(json.loads(row[7]))
         except (TypeError, ValueError, RecursionError) as error:
-            warnings.warn(f"{self.path}: a row is left out: {error}", RuntimeWarning, stacklevel=5)
+            warnings.warn(f"{self.path}: a row is skipped: {error}", RuntimeWarning, stacklevel=5)
             return None
 
 

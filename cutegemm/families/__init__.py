@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The families of kernels and what each can do (`rows`).
+"""The families of kernels and the features that each supports (`rows`).
 
-A new family is a row in `rows`, and what its paths name: a config, a driver in `kernels/`, and a plan in `planning/` if
-a problem can be planned for it.
+A new family is a row in `rows` with a config, a driver in `kernels/`, and a planning function in `planning/` if a
+problem can be planned for it.
 """
 
 from cutegemm.families.abilities import THREAD_LOADS, Abilities, reason
@@ -11,15 +11,15 @@ from cutegemm.families.rows import FAMILIES
 
 
 def abilities_of(schedule: str) -> Abilities:
-    """What kernels of a schedule can do; those of the first schedule for "auto"."""
+    """The abilities of a schedule's kernels; those of the first schedule for "auto"."""
     rows = of_schedule(schedule).abilities
     return rows.get(schedule) or next(iter(rows.values()))
 
 
 def of_schedule(schedule: str) -> Family:
-    """The family that a spec's schedule names; the first family for "auto"."""
-    found = (x for x in FAMILIES.values() if schedule in x.schedules)
-    return next(found, next(iter(FAMILIES.values())))
+    """The family of a spec's schedule; the first family for "auto"."""
+    families = (x for x in FAMILIES.values() if schedule in x.schedules)
+    return next(families, next(iter(FAMILIES.values())))
 
 
 __all__ = [

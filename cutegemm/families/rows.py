@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The families of kernels, a row each."""
+"""The families of kernels, one row each."""
 
 from cutegemm.families.abilities import THREAD_LOADS, Abilities
 from cutegemm.families.family import Family, Roles
 
-# A producer warpgroup feeds consumer warpgroups, which share tiles ("cooperative") or take turns ("pingpong").
+# A producer warpgroup loads for consumer warpgroups, which share tiles ("cooperative") or alternate ("pingpong").
 WARP_SPECIALIZED = Family(
     name="warp_specialized",
     config="cutegemm.config:KernelConfig",
@@ -33,17 +33,17 @@ WARP_SPECIALIZED = Family(
         accumulators={1: 144, 2: 192, 3: 128},
         laden={1: 144, 2: 128, 3: 96},
         turns={False: 192, True: 128},
-        # 208 columns of a turn; 224 spill
+        # 208 columns per pingpong consumer; 224 spill
         plain_accumulators=208,
         plain_registers=(24, 240),
-        # a gathering producer with fewer than 96 spills its loads in flight
+        # a gathering producer needs 96 registers for its loads in flight
         shared_accumulators={1: 96, 2: 48},
         shared_registers={1: (40, 216), 2: (24, 104)},
         registers={False: {2: (40, 232), 3: (32, 160)}, True: {2: (96, 200), 3: (96, 136)}},
     ),
 )
 
-# No warp specialisation: every warpgroup computes, one thread also loads.
+# No warp specialization: every warpgroup computes, one thread also loads.
 MULTISTAGE = Family(
     name="multistage",
     config="cutegemm.config:KernelConfig",
@@ -83,7 +83,7 @@ RELAYOUT = Family(
     abilities={"relayout": Abilities()},
 )
 
-# Finishes a reduction: partial results into results, in a fixed order.
+# Reduces partial results of a reduction in a fixed order.
 FINISH = Family(
     name="finish",
     config="cutegemm.config:FinishConfig",
@@ -91,7 +91,7 @@ FINISH = Family(
     abilities={"finish": Abilities()},
 )
 
-# Makes an operand of 8 bits and its scales.
+# Quantizes an operand to 8 bits and computes its scales.
 QUANTIZE = Family(
     name="quantize",
     config="cutegemm.config:QuantizeConfig",
@@ -99,7 +99,7 @@ QUANTIZE = Family(
     abilities={"quantize": Abilities()},
 )
 
-# Adds up parts of K that the launch before left in workspace, and applies the epilogue.
+# Reduces the splits that the previous launch left in workspace, and applies the epilogue.
 ADD_PARTIALS = Family(
     name="add_partials",
     config="cutegemm.config:KernelConfig",

@@ -144,7 +144,7 @@ class Kernels:
         addresses: Mapping[str, int] | None = None,
         workspace: int = 1 << 40,
         **numbers: float,
-    ) -> list[loader.Launch]:
+    ) -> list[loader.RecordedLaunch]:
         """Record every launch of a run with its parameters, by the real host code with CUDA replaced; needs no GPU.
 
         Args:
@@ -171,7 +171,7 @@ class Kernels:
             why: also list every candidate with its predicted time and why it lost (`KernelPlan.why`).
         """
         choice = self._chosen if of is None else self._choice(of)
-        return explained(choice.plan, None if choice.near else choice.entry, why)
+        return explained(choice.plan, choice.entry, why)
 
     def __str__(self) -> str:
         return f"{self.spec}\n{self.explain()}"

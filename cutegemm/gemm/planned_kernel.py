@@ -48,7 +48,7 @@ def explained(plan: KernelPlan, entry: Entry | None, why: bool) -> str:
 
     Args:
         plan: of the problem.
-        entry: of the database, where the problem's own chose.
+        entry: of the database, if it chose the plan.
         why: whether to list every candidate.
     """
     kernel, config = Kernel.of(plan), plan.config

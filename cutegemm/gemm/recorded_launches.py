@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cutegemm import checks
 from cutegemm.compiling import kernel_cache
-from cutegemm.compiling.loader import Launch
+from cutegemm.compiling.loader import RecordedLaunch
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import COUNTERS
@@ -26,7 +26,7 @@ def recorded(
     addresses: Mapping[str, int] | None,
     workspace: int,
     numbers: Mapping[str, float],
-) -> list[Launch]:
+) -> list[RecordedLaunch]:
     """Every launch of a plan with its parameters (`Gemm.launches`).
 
     Raises:

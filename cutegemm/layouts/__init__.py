@@ -2,8 +2,8 @@
 """The layout algebra in plain Python: no GPU, no tensors, no compiler.
 
 Read in this order: `int_tuple` (nested tuples), `layout` (shape:stride as a function), `swizzle`, `algebra`
-(composition, complement, inverses), `tiling` (divides and products), `hardware` (the layouts that WGMMA, TMA and
-stmatrix fix), `banks` (shared-memory bank conflicts), `draw` (plain-text pictures).
+(composition, complement, inverses), `tiling` (divides and products), `hardware` (the layouts of WGMMA, TMA and
+stmatrix), `banks` (shared-memory bank conflicts), `draw` (pictures of bank usage).
 """
 
 from cutegemm.layouts.algebra import coalesce, complement, composition, left_inverse, right_inverse

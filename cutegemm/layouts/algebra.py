@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layout algebra: coalesce, composition, complement and inverses.
 
-Every operation either returns a layout that obeys the law in its docstring at every coordinate, or raises.
-A *tiler* is a layout, an int n (for n:1), None (leave alone) or a tuple of tilers, one for each leading
-mode. Where CuTe lets a layout run past its end, we refuse. The first argument may be a `ComposedLayout`
-in coalesce and composition: they act on the layout under the swizzle.
+Every operation either returns a layout that obeys the law in its docstring at every coordinate, or raises. A *tiler* is
+a layout, an int n (for n:1), None (leaves the mode alone) or a tuple of tilers, one for each leading mode. Unlike CuTe,
+a layout cannot run past its end. `coalesce` and `composition` also accept a `ComposedLayout`: they act on the layout
+inside the swizzle.
 Source: docs.nvidia.com/cutlass, "CuTe Layout Algebra".
 """
 
@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from cutegemm.errors import SpecError, check
-from cutegemm.layouts.int_tuple import IntTuple, ceil_div
+from cutegemm.layouts.int_tuple import IntTuple, ceil_div, require
 from cutegemm.layouts.layout import Layout, make_layout
 from cutegemm.layouts.swizzle import through_swizzle
 
@@ -24,7 +23,7 @@ FlatModes = tuple[tuple[int, int], ...]
 
 
 def _from_flat_modes(flat: list[tuple[int, int]]) -> Layout:
-    """Make a layout of (extent, stride) pairs: 1:0 of none, depth 0 of one."""
+    """Make a layout of (extent, stride) pairs: 1:0 without any, depth 0 for one."""
     if not flat:
         return Layout(1, 0)
     if len(flat) == 1:
@@ -41,14 +40,13 @@ def by_mode(operation: Callable[[Layout, T], Layout], layout: Layout, tilers: tu
 
 
 def check_tilers(layout: Layout, tilers: tuple[object, ...]) -> None:
-    """Refuse an empty tuple of tilers and one with more tilers than there are modes."""
-    check(
+    """Refuse an empty tuple of tilers, and more tilers than modes."""
+    require(
         0 < len(tilers) <= layout.rank,
-        SpecError,
-        f"has between 1 and {layout.rank} entries for {layout}",
-        field="len(tiler)",
-        value=len(tilers),
-        nearest=max(1, min(len(tilers), layout.rank)),
+        "len(tiler)",
+        len(tilers),
+        f"must be between 1 and {layout.rank}, the modes of {layout}",
+        max(1, min(len(tilers), layout.rank)),
     )
 
 
@@ -71,7 +69,7 @@ def coalesce(layout: Layout, profile: IntTuple | None = None) -> Layout:
         # one coordinate: the stride is never used
         if extent == 1:
             continue
-        # goes on where the mode before ends
+        # continues where the mode before ends
         if merged and merged[-1][0] * merged[-1][1] == stride:
             merged[-1] = (merged[-1][0] * extent, merged[-1][1])
         else:
@@ -83,12 +81,12 @@ def coalesce(layout: Layout, profile: IntTuple | None = None) -> Layout:
 def composition(a: Layout, b: Tiler) -> Layout:
     """Compose two layouts: first B, then A; the result has B's coordinates.
 
-    Law: R(c) = A(B(c)) for every coordinate c of B. Holds because B's leaves, seen as coordinates of
-    coalesce(A), add up without a carry from one mode of A into the next; that is what is checked.
+    Law: R(c) = A(B(c)) for every coordinate c of B. It holds because B's leaves, as coordinates of coalesce(A), add up
+    without a carry from one mode of A into the next. That is what is checked.
 
     Raises:
-        SpecError: B leaves A's domain; a leaf s:d of B meets the end of a mode of A after a number of steps
-            that does not divide s; or the leaves of B together carry past the end of a mode of A.
+        SpecError: B's offsets exceed A's domain. Or a leaf s:d of B reaches the end of a mode of A after a number of
+            steps that does not divide s. Or the leaves of B together carry past the end of a mode of A.
 
     >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     ((2,2),3):((24,2),8)
@@ -101,28 +99,16 @@ def composition(a: Layout, b: Tiler) -> Layout:
         return by_mode(composition, a, b)
     if not isinstance(b, Layout):
         b = Layout(b)
-    check(
-        b.cosize <= a.size,
-        SpecError,
-        f"offsets of the second lie below {a.size}, the size of the first, {a}",
-        field="b",
-        value=b,
-    )
+    require(b.cosize <= a.size, "b", b, f"its offsets must be below {a.size}, the size of {a}")
     flat_a = coalesce(a).flat_modes
     parts, reach = _compose_tree(flat_a, b, b)
     for (extent, _), last in zip(flat_a, reach):
-        check(
-            last < extent,
-            SpecError,
-            f"its modes carry past a mode of extent {extent} of the first, {a}",
-            field="b",
-            value=b,
-        )
+        require(last < extent, "b", b, f"its modes must not carry past the mode of extent {extent} of {a}")
     return parts
 
 
 def _compose_tree(flat_a: FlatModes, b: Layout, whole: Layout) -> tuple[Layout, list[int]]:
-    """Compose every leaf of B on its own; add up how far the leaves reach in each mode of A. `whole` is all of B."""
+    """Compose each leaf of B, and sum the largest coordinates of the leaves in each mode of A; `whole` is all of B."""
     if isinstance(b.shape, int) and isinstance(b.stride, int):
         return _compose_leaf(flat_a, b.shape, b.stride, whole)
     parts, reaches = zip(*(_compose_tree(flat_a, mode, whole) for mode in b))
@@ -132,43 +118,42 @@ def _compose_tree(flat_a: FlatModes, b: Layout, whole: Layout) -> tuple[Layout, 
 def _compose_leaf(flat_a: FlatModes, extent: int, step: int, whole: Layout) -> tuple[Layout, list[int]]:
     """Compose one leaf extent:step of B; also return its largest coordinate in each mode of A.
 
-    Steps as often as no mode of A ends; then goes on with steps as long as all those together.
+    It steps until a mode of A ends, then continues with steps as long as all of those together.
     """
     reach = [0] * len(flat_a)
     if step == 0:
         return Layout(extent, 0), reach
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     while extent > 1:
         coordinate = _coordinate(flat_a, step)
         steps = min([extent] + [ceil_div(e, c) for (e, _), c in zip(flat_a, coordinate) if c])
-        check(
+        require(
             extent % steps == 0,
-            SpecError,
-            f"its mode {extent}:{step} meets the end of a mode of the first after {steps} steps, which do not "
-            f"divide {extent}",
-            field="b",
-            value=whole,
+            "b",
+            whole,
+            f"its mode {extent}:{step} reaches the end of a mode of the first after {steps} steps, which must divide "
+            f"{extent}",
         )
-        found.append((steps, sum(c * stride for (_, stride), c in zip(flat_a, coordinate))))
+        pairs.append((steps, sum(c * stride for (_, stride), c in zip(flat_a, coordinate))))
         reach = [last + (steps - 1) * c for last, c in zip(reach, coordinate)]
         extent, step = extent // steps, step * steps
-    return coalesce(_from_flat_modes(found)), reach
+    return coalesce(_from_flat_modes(pairs)), reach
 
 
 def _coordinate(flat: FlatModes, index: int) -> list[int]:
     """Split a linear index over flat modes."""
-    found = []
+    coordinates = []
     for extent, _ in flat:
         index, coordinate = divmod(index, extent)
-        found.append(coordinate)
-    return found
+        coordinates.append(coordinate)
+    return coordinates
 
 
 def complement(layout: Layout, bound: int = 1) -> Layout:
     """Find the layout that fills the gaps of `layout` and repeats it until `bound` offsets are covered.
 
-    Law: with A's stride-0 modes left out, (A, R) is a bijection onto 0 .. n - 1, where n is the least legal
-    number >= bound; R's offsets increase.
+    Law: without A's stride-0 modes, (A, R) is a bijection onto 0 .. n - 1, where n is the least legal number >= bound;
+    R's offsets increase.
 
     Raises:
         SpecError: A maps two coordinates of non-zero modes to one offset, or its strides do not divide.
@@ -179,12 +164,11 @@ def complement(layout: Layout, bound: int = 1) -> Layout:
     gaps: list[tuple[int, int]] = []
     covered = 1
     for stride, extent in sorted((d, s) for s, d in layout.flat_modes if s > 1 and d > 0):
-        check(
+        require(
             stride % covered == 0,
-            SpecError,
-            f"for a complement the stride {stride} is a multiple of {covered}, what the smaller modes cover",
-            field="layout",
-            value=layout,
+            "layout",
+            layout,
+            f"its stride {stride} must be a multiple of {covered}, which the smaller modes cover",
         )
         gaps.append((stride // covered, covered))
         covered = stride * extent
@@ -193,30 +177,26 @@ def complement(layout: Layout, bound: int = 1) -> Layout:
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """Find where the first offsets come from.
+    """Find the linear indices of the first offsets.
 
-    Law: A(R(i)) = i for all i < size(R). For an injective A, R is as large as it can be.
+    Law: A(R(i)) = i for all i < size(R). For an injective A, R is as large as possible.
 
     >>> print(right_inverse(Layout((4, 8), (8, 1))))
     (8,4):(4,1)
     """
-    found: list[tuple[int, int]] = []
-    covered, before = 1, 1
-    candidates = []
-    for extent, stride in layout.flat_modes:
-        candidates.append((stride, extent, before))
-        before *= extent
-    for stride, extent, linear_step in sorted(candidates):
-        if extent > 1 and stride == covered:
-            found.append((extent, linear_step))
+    inverse: list[tuple[int, int]] = []
+    covered = 1
+    for stride, extent, linear_step in _by_stride(layout):
+        if stride == covered:
+            inverse.append((extent, linear_step))
             covered = stride * extent
-    return coalesce(_from_flat_modes(found))
+    return coalesce(_from_flat_modes(inverse))
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """Find the linear index that an offset belongs to.
+    """Find the linear index of an offset.
 
-    Law: R(A(i)) = i for all i < size(A). What R gives for offsets that A skips has no meaning.
+    Law: R(A(i)) = i for all i < size(A). R's values at offsets that A skips are undefined.
 
     Raises:
         SpecError: A maps two coordinates to one offset, or its strides do not divide one another.
@@ -224,24 +204,26 @@ def left_inverse(layout: Layout) -> Layout:
     >>> print(left_inverse(Layout((2, 3), (4, 8))))
     (4,6):(0,1)
     """
-    modes = []
-    before = 1
+    inverse: list[tuple[int, int]] = []
+    covered, step, needed = 1, 0, 1
+    for stride, extent, linear_step in _by_stride(layout):
+        require(
+            stride >= needed and stride % covered == 0,
+            "layout",
+            layout,
+            f"its stride {stride} must be at least {needed}, which the smaller modes span, and a multiple of {covered}",
+        )
+        inverse.append((stride // covered, step))
+        covered, step, needed = stride, linear_step, stride * extent
+    inverse.append((needed // covered, step))
+    return coalesce(_from_flat_modes(inverse))
+
+
+def _by_stride(layout: Layout) -> list[tuple[int, int, int]]:
+    """(stride, extent, step of the linear index) of each flat mode of more than one element, by stride."""
+    modes, step = [], 1
     for extent, stride in layout.flat_modes:
         if extent > 1:
-            modes.append((stride, extent, before))
-        before *= extent
-    found: list[tuple[int, int]] = []
-    covered, step, needed = 1, 0, 1
-    for stride, extent, linear_step in sorted(modes):
-        check(
-            stride >= needed and stride % covered == 0,
-            SpecError,
-            f"for a left inverse the stride {stride} is at least {needed}, what the smaller modes span, and a "
-            f"multiple of {covered}",
-            field="layout",
-            value=layout,
-        )
-        found.append((stride // covered, step))
-        covered, step, needed = stride, linear_step, stride * extent
-    found.append((needed // covered, step))
-    return coalesce(_from_flat_modes(found))
+            modes.append((stride, extent, step))
+        step *= extent
+    return sorted(modes)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layouts that sm_90 hardware fixes: WGMMA fragments and operands, TMA boxes, stmatrix and ldmatrix.
 
-Thread-value layouts map (thread, value) to an element, numbered column-major in its matrix: the element
-(m, k) of a 64 x K fragment has the number m + 64 k. Sources: PTX ISA 9.0, "Asynchronous Warpgroup Level
-Matrix Multiply-Accumulate" (register fragments; shared memory matrix layout), "ldmatrix", "stmatrix",
-"Tensors: swizzling modes"; CUDA driver API, cuTensorMapEncodeTiled.
+Thread-value layouts map (thread, value) to an element, numbered column-major in its matrix: the element (m, k) of a
+64 x K fragment has the number m + 64 k. Sources: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"
+(register fragments; shared memory matrix layout), "ldmatrix", "stmatrix", "Tensors: swizzling modes"; CUDA driver API,
+cuTensorMapEncodeTiled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.arch.sm90 import TMA_MAX_BOX, WGMMA_M, WGMMA_MAX_N
-from cutegemm.errors import SpecError, check, field_error
+from cutegemm.errors import SpecError, field_error
+from cutegemm.layouts.int_tuple import require
 from cutegemm.layouts.layout import Layout
 from cutegemm.layouts.swizzle import ComposedLayout, Swizzle
 from cutegemm.layouts.tiling import tile_to_shape
@@ -30,7 +31,7 @@ def wgmma_c_layout(n: int) -> Layout:
     """Return the accumulator fragment of m64nNk16: (128 threads, N / 2 values) -> m + 64 n.
 
     Raises:
-        SpecError: N is no multiple of 8 in [8, 256].
+        SpecError: N is not a multiple of 8 in [8, 256].
 
     >>> layout = wgmma_c_layout(16)
     >>> print(layout)
@@ -38,13 +39,12 @@ def wgmma_c_layout(n: int) -> Layout:
     >>> [divmod(layout(5, v), 64)[::-1] for v in range(4)]  # (m, n) of thread 5's first values
     [(1, 2), (1, 3), (9, 2), (9, 3)]
     """
-    check(
+    require(
         n % WGMMA_N_STEP == 0 and 0 < n <= WGMMA_MAX_N,
-        SpecError,
-        f"is a multiple of {WGMMA_N_STEP} in [{WGMMA_N_STEP}, {WGMMA_MAX_N}]",
-        field="n",
-        value=n,
-        nearest=min(max(round(n / WGMMA_N_STEP), 1) * WGMMA_N_STEP, WGMMA_MAX_N),
+        "n",
+        n,
+        f"must be a multiple of {WGMMA_N_STEP} in [{WGMMA_N_STEP}, {WGMMA_MAX_N}]",
+        min(max(round(n / WGMMA_N_STEP), 1) * WGMMA_N_STEP, WGMMA_MAX_N),
     )
     return Layout(((4, 8, 4), (2, 2, n // 8)), ((2 * WGMMA_M, 1, 16), (WGMMA_M, 8, 8 * WGMMA_M)))
 
@@ -69,10 +69,10 @@ def wgmma_a_layout(bits: int = 16) -> Layout:
 
 
 def smem_atom(major: str, swizzle: str, bits: int = 16) -> ComposedLayout:
-    """Return the smallest (mn, k) piece of shared memory that WGMMA reads, in elements.
+    """Return the smallest (mn, k) block of shared memory that WGMMA reads, in elements.
 
-    K-major: 8 rows of one swizzle span along k. MN-major: 8 columns of one span along mn. Tiles are made by
-    repeating it (`smem_layout`); an address must be aligned to the swizzle's period (256, 512, 1024 bytes).
+    K-major: 8 rows of one swizzle span along k. MN-major: 8 columns of one span along mn. Tiles repeat the block
+    (`smem_layout`). Its address must be aligned to the swizzle's period (256, 512, 1024 bytes).
 
     Raises:
         SpecError: an unknown major, swizzle or width.
@@ -106,7 +106,7 @@ def byte_swizzle(swizzle: str) -> Swizzle:
 
 
 def swizzle_span(swizzle: str, bits: int = 16) -> int:
-    """Return the elements in one span of a swizzle mode, the contiguous run that it keeps in one row.
+    """Return the elements in one span of a swizzle mode, which are contiguous in one row.
 
     Raises:
         SpecError: an unknown swizzle or width.
@@ -123,7 +123,7 @@ def widest_swizzle(contiguous: int, bits: int = 16) -> str:
     """Return the widest swizzle whose span divides `contiguous` elements.
 
     Raises:
-        SpecError: not even 16 bytes divide it.
+        SpecError: 16 bytes do not divide it.
 
     >>> widest_swizzle(64), widest_swizzle(96), widest_swizzle(8)
     ('128B', '64B', 'none')
@@ -136,7 +136,7 @@ def widest_swizzle(contiguous: int, bits: int = 16) -> str:
         SpecError,
         "contiguous",
         contiguous,
-        f"is a positive multiple of {step} elements, 16 bytes",
+        f"must be a positive multiple of {step} elements, 16 bytes",
         max(1, round(contiguous / step)) * step,
     )
 
@@ -144,11 +144,11 @@ def widest_swizzle(contiguous: int, bits: int = 16) -> str:
 def smem_layout(shape: tuple[int, ...], major: str, swizzle: str, bits: int = 16) -> ComposedLayout:
     """Tile the WGMMA atom over (mn, k) or (mn, k, stage), in elements.
 
-    The atoms of one span follow one another along the other mode, so that one TMA box fills a column of
-    atoms; the stages are outermost.
+    The atoms of one span are consecutive along the other mode, so one TMA box fills a column of atoms. The stages are
+    outermost.
 
     Raises:
-        SpecError: the shape is no multiple of the atom's.
+        SpecError: the shape is not a multiple of the atom's.
 
     >>> print(smem_layout((128, 128), "k", "128B"))
     S<3,3,3> o 0 o (128,(64,2)):(64,(1,8192))
@@ -161,7 +161,7 @@ def smem_layout(shape: tuple[int, ...], major: str, swizzle: str, bits: int = 16
 
 @dataclass(frozen=True)
 class TmaBox:
-    """How TMA moves a two-mode tile: `boxes` copies of `box`, both innermost first, in elements."""
+    """The TMA boxes of a two-mode tile: `boxes` copies of `box`, both innermost first, in elements."""
 
     box: tuple[int, int]
     boxes: tuple[int, int]
@@ -179,14 +179,14 @@ class TmaBox:
 
 
 def tma_box(contiguous: int, other: int, swizzle: str, bits: int = 16) -> TmaBox:
-    """Cut a tile of `contiguous` x `other` elements into boxes that TMA can move.
+    """Divide a tile of `contiguous` x `other` elements into TMA boxes.
 
-    The inner extent of a box is one swizzle span (16 bytes without a swizzle: then rows of core matrices);
-    the outer extent is the largest divisor of `other` that is at most 256. The boxes land one after
-    another, in the order of `smem_layout`.
+    The inner extent of a box is one swizzle span (16 bytes without a swizzle: rows of core matrices). The outer extent
+    is the largest divisor of `other` that is at most 256. The boxes are consecutive in shared memory, in the order of
+    `smem_layout`.
 
     Raises:
-        SpecError: `contiguous` is no multiple of the span, or an outer extent below 1.
+        SpecError: `contiguous` is not a multiple of the span, or an outer extent is below 1.
 
     >>> tma_box(64, 128, "128B")
     TmaBox(box=(64, 128), boxes=(1, 1), bits=16)
@@ -196,10 +196,10 @@ def tma_box(contiguous: int, other: int, swizzle: str, bits: int = 16) -> TmaBox
     span = swizzle_span(swizzle, bits)
     if contiguous <= 0 or contiguous % span:
         nearest = max(1, round(contiguous / span)) * span
-        rule = f"is a positive multiple of the {swizzle} swizzle's span of {span} elements"
+        rule = f"must be a positive multiple of the {swizzle} swizzle's span of {span} elements"
         raise field_error(SpecError, "contiguous", contiguous, rule, nearest)
     if other < 1:
-        raise field_error(SpecError, "other", other, "is at least 1", 1)
+        raise field_error(SpecError, "other", other, "must be at least 1", 1)
     parts = next(n for n in range(1, other + 1) if other % n == 0 and other // n <= TMA_MAX_BOX)
     return TmaBox((span, other // parts), (contiguous // span, parts), bits)
 
@@ -207,8 +207,8 @@ def tma_box(contiguous: int, other: int, swizzle: str, bits: int = 16) -> TmaBox
 def matrix_value_layout(count: int, transposed: bool = False) -> Layout:
     """Return ldmatrix's and stmatrix's register side: (32 threads, 2 * count values) -> 16-bit element.
 
-    Element c + 8 r + 64 j is column c of row r of matrix j, where a row is 16 bytes of shared memory.
-    Register j of a thread is matrix j; transposed (.trans) means that it holds neighbours along r.
+    Element c + 8 r + 64 j is column c of row r of matrix j; a row is 16 bytes of shared memory. Register j of a thread
+    belongs to matrix j. Transposed (.trans), it holds neighbours along r.
 
     Raises:
         SpecError: the count is not 1, 2 or 4.
@@ -224,29 +224,12 @@ def matrix_value_layout(count: int, transposed: bool = False) -> Layout:
     return Layout((32, (2, count)), (2, (1, 64)))
 
 
-def matrix_address_layout(count: int) -> Layout:
-    """Return ldmatrix's and stmatrix's memory side: (32 threads, 8 columns) -> 16-bit element.
-
-    Thread i gives the address of row i % 8 of matrix i // 8; threads from 8 * count on repeat the first
-    ones, and the hardware ignores them. Elements are numbered as in `matrix_value_layout`.
-
-    Raises:
-        SpecError: the count is not 1, 2 or 4.
-
-    >>> print(matrix_address_layout(2))
-    ((16,2),8):((8,0),1)
-    """
-    _check_choice("count", count, MATRIX_COUNTS)
-    rows = MATRIX_ROWS * count
-    return Layout(((rows, 32 // rows), 8), ((8, 0), 1))
-
-
 def fragment_row_coordinates(count: int, transposed: bool = False) -> list[tuple[int, int]]:
-    """List the (m, n) that each address of stmatrix points at when it stores a warp's C fragment.
+    """List the (m, n) of each address with which stmatrix stores a warp's C fragment.
 
-    The warp holds 16 rows; its registers are 8 x 8 matrices that go down m first, as in `wgmma_c_layout`.
-    Each address is the first of 8 elements: along n, or along m when transposed (D m-major). The result
-    has 8 * count entries; add the warp's 16-row block and the instruction's columns.
+    The warp holds 16 rows. Its registers are 8 x 8 matrices, first along m, as in `wgmma_c_layout`. Each address points
+    to 8 elements along n, or along m when transposed (D m-major). The result has 8 * count entries, relative to the
+    warp's 16 rows and the instruction's columns.
 
     Raises:
         SpecError: the count is not 1, 2 or 4.
@@ -255,19 +238,17 @@ def fragment_row_coordinates(count: int, transposed: bool = False) -> list[tuple
     ([(7, 0), (8, 0)], [(0, 7), (8, 0)])
     """
     _check_choice("count", count, MATRIX_COUNTS)
-    found = []
+    coordinates = []
     for lane in range(MATRIX_ROWS * count):
         matrix, row = divmod(lane, MATRIX_ROWS)
         m, n = 8 * (matrix % 2), 8 * (matrix // 2)
-        found.append((m, n + row) if transposed else (m + row, n))
-    return found
+        coordinates.append((m, n + row) if transposed else (m + row, n))
+    return coordinates
 
 
 def _check_element_bits(bits: int) -> None:
-    """Refuse element widths that WGMMA does not read."""
     _check_choice("bits", bits, (8, 16, 32))
 
 
 def _check_choice(field: str, value: object, legal: tuple[object, ...]) -> None:
-    """Refuse a value that is none of the legal ones."""
-    check(value in legal, SpecError, f"is one of {', '.join(map(str, legal))}", field=field, value=value)
+    require(value in legal, field, value, f"must be one of {', '.join(map(str, legal))}")

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nested tuples of integers: the shapes, strides and coordinates of the layout algebra.
 
-An *int tuple* is an int or a non-empty tuple of int tuples. Every order here is colexicographic: the first
-mode runs fastest, as in CuTe (docs.nvidia.com/cutlass, "CuTe Layouts").
+An *int tuple* is an int or a non-empty tuple of int tuples. Every order is colexicographic: the first mode is the
+fastest, as in CuTe (docs.nvidia.com/cutlass, "CuTe Layouts").
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from itertools import product as cartesian
 from math import prod
 from typing import TypeGuard
 
-from cutegemm.errors import SpecError, check
+from cutegemm.errors import SpecError, field_error
 
 IntTuple = int | tuple["IntTuple", ...]
+
+
+def require(condition: bool, field: str, value: object, rule: str, nearest: object = None) -> None:
+    """Raise the `SpecError` about a field unless `condition` holds."""
+    if not condition:
+        raise field_error(SpecError, field, value, rule, nearest)
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -27,30 +34,29 @@ def is_int(value: object) -> TypeGuard[int]:
 
 
 def check_int_tuple(value: object, field: str, minimum: int) -> None:
-    """Refuse what is not an int tuple with every leaf at least `minimum`.
+    """Refuse anything but an int tuple whose leaves are at least `minimum`.
 
     Raises:
-        SpecError: a leaf is no int or too small, or a tuple is empty.
+        SpecError: a leaf is not an int or too small, or a tuple is empty.
 
     >>> check_int_tuple((4, (2, 3)), "shape", 1)
     >>> check_int_tuple((4, 0), "shape", 1)
     Traceback (most recent call last):
         ...
-    cutegemm.errors.SpecError: shape=0: every entry is at least 1; nearest legal value: 1
+    cutegemm.errors.SpecError: shape=0: must be at least 1; nearest legal value: 1
     """
     if isinstance(value, tuple):
-        check(len(value) > 0, SpecError, "a tuple of modes has at least one mode", field=field, value=value)
+        require(len(value) > 0, field, value, "must have at least one mode")
         for part in value:
             check_int_tuple(part, field, minimum)
         return
-    check(is_int(value), SpecError, "entries are ints or tuples of ints", field=field, value=value)
-    check(
+    require(is_int(value), field, value, "must be an int or a tuple of ints")
+    require(
         isinstance(value, int) and value >= minimum,
-        SpecError,
-        f"every entry is at least {minimum}",
-        field=field,
-        value=value,
-        nearest=minimum,
+        field,
+        value,
+        f"must be at least {minimum}",
+        minimum,
     )
 
 
@@ -64,7 +70,7 @@ def flatten(t: IntTuple) -> tuple[int, ...]:
 
 
 def map_leaves(f: Callable[..., IntTuple], *trees: IntTuple) -> IntTuple:
-    """Apply `f` to the corresponding leaves of congruent int tuples; the first one gives the profile.
+    """Apply `f` to the corresponding leaves of congruent int tuples; the result nests like the first one.
 
     >>> map_leaves(lambda s, d: s * d, (4, (2, 3)), (1, (10, 100)))
     (4, (20, 300))
@@ -132,19 +138,6 @@ def congruent(a: IntTuple, b: IntTuple) -> bool:
     return not isinstance(a, tuple) and not isinstance(b, tuple)
 
 
-def compatible(coarse: IntTuple, fine: IntTuple) -> bool:
-    """Say whether every coordinate of shape `coarse` is also a coordinate of shape `fine`.
-
-    >>> compatible(24, (4, 6)), compatible((4, 6), (4, (2, 3))), compatible((4, 6), 24)
-    (True, True, False)
-    """
-    if not isinstance(coarse, tuple):
-        return coarse == product(fine)
-    if not isinstance(fine, tuple) or len(coarse) != len(fine):
-        return False
-    return all(compatible(c, f) for c, f in zip(coarse, fine))
-
-
 def prefix_product(shape: IntTuple) -> IntTuple:
     """Multiply the leaves to the left of each leaf: the strides of a compact column-major layout.
 
@@ -167,55 +160,28 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def idx2crd(index: int, shape: IntTuple) -> IntTuple:
-    """Turn a linear index into the natural coordinate of `shape`.
-
-    Raises:
-        SpecError: the index lies outside `shape`.
-
-    >>> idx2crd(17, (4, (2, 3)))
-    (1, (0, 2))
-    """
-    check(
-        is_int(index) and 0 <= index < product(shape),
-        SpecError,
-        f"lies in [0, {product(shape)}) for the shape {shape}",
-        field="coordinate",
-        value=index,
-        nearest=min(max(index, 0), product(shape) - 1) if is_int(index) else None,
-    )
-    return map_leaves(lambda extent, before: index // before % extent, shape, prefix_product(shape))
-
-
 def crd2idx(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
     """Map a coordinate to an index: the inner product of its natural form with `stride`.
 
     Raises:
-        SpecError: the coordinate does not fit `shape` or lies outside it.
+        SpecError: the coordinate does not match `shape` or is outside it.
 
     >>> crd2idx((1, (0, 2)), (4, (2, 3)), (1, (4, 8))), crd2idx((1, 4), (4, (2, 3)), (1, (4, 8)))
     (17, 17)
     """
     if isinstance(coordinate, tuple):
-        check(
+        require(
             isinstance(shape, tuple) and len(coordinate) == len(shape),
-            SpecError,
-            f"has the profile of the shape {shape} or a coarser one",
-            field="coordinate",
-            value=coordinate,
+            "coordinate",
+            coordinate,
+            f"must have the profile of the shape {shape} or a coarser one",
         )
         return sum(crd2idx(c, s, d) for c, s, d in zip(coordinate, modes(shape), modes(stride)))
     rest, offset = coordinate if is_int(coordinate) else -1, 0
     for extent, step in zip(flatten(shape), flatten(stride)):
         rest, leaf = divmod(rest, extent)
         offset += leaf * step
-    check(
-        rest == 0,
-        SpecError,
-        f"lies in [0, {product(shape)}) for the shape {shape}",
-        field="coordinate",
-        value=coordinate,
-    )
+    require(rest == 0, "coordinate", coordinate, f"must be in [0, {product(shape)}) for the shape {shape}")
     return offset
 
 
@@ -239,52 +205,22 @@ def to_string(t: IntTuple) -> str:
 
 
 def parse(text: str) -> IntTuple:
-    """Read what `to_string` writes; spaces are free, and `(4)` is the tuple of one mode.
+    """Read the notation of `to_string`; spaces are ignored, and `(4)` is the tuple of one mode.
 
     Raises:
-        SpecError: the text is no int tuple.
+        SpecError: the text is not an int tuple.
 
     >>> parse("(4, (2,3))")
     (4, (2, 3))
     """
     compact = "".join(text.split())
-    value, end = _parse_at(compact, 0)
-    check(
-        end == len(compact),
-        SpecError,
-        f"reads on after the int tuple, at {compact[end:]!r}",
-        field="text",
-        value=text,
-        nearest=compact[:end],
-    )
-    return value
-
-
-def _parse_at(text: str, start: int) -> tuple[IntTuple, int]:
-    """Read one int tuple at `start`; return it and the place where it ends."""
-    if text[start : start + 1] != "(":
-        end = start + 1 if text[start : start + 1] == "-" else start
-        while text[end : end + 1].isdigit():
-            end += 1
-        digits = text[start:end]
-        check(
-            digits not in ("", "-"),
-            SpecError,
-            f"expected an int or '(' at {text[start:]!r}",
-            field="text",
-            value=text,
-        )
-        return int(digits), end
-    parts: list[IntTuple] = []
-    end = start
-    while not parts or text[end : end + 1] == ",":
-        part, end = _parse_at(text, end + 1)
-        parts.append(part)
-    check(
-        text[end : end + 1] == ")",
-        SpecError,
-        f"expected ',' or ')' at {text[end:]!r}",
-        field="text",
-        value=text,
-    )
-    return tuple(parts), end + 1
+    try:
+        # a comma makes a tuple of one mode in Python
+        value = ast.literal_eval(compact.replace(")", ",)"))
+        whole = all(map(is_int, flatten(value))) and to_string(value) == compact
+    # deep nesting exhausts the parser
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        whole = False
+    require(whole, "text", text, "must be an int or a tuple of ints", "(4,(2,3))")
+    result: IntTuple = value
+    return result

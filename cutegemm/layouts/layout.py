@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout: a function from coordinates to offsets, written `shape:stride`.
 
-`Layout((4, (2, 3)), (1, (4, 8)))` maps the coordinate (i, (j, k)) to i + 4j + 8k. A coordinate may be natural
-(one int per leaf), coarser, or one linear index that runs colexicographically (the first mode fastest).
-Coordinates outside the shape are refused, so a layout is exactly a finite function; this is stricter than
-CuTe, which lets the last mode run on. Strides are never negative. Offsets count elements, not bytes.
-Source: docs.nvidia.com/cutlass, "CuTe Layouts"; C. Cecka, "CuTe Layout Representation and Algebra".
+`Layout((4, (2, 3)), (1, (4, 8)))` maps the coordinate (i, (j, k)) to i + 4j + 8k. A coordinate may be natural (one int
+per leaf), coarser, or one linear index in colexicographic order (the first mode is the fastest). Coordinates outside
+the shape are refused, so a layout is a finite function; CuTe lets the last mode run past its end. Strides are never
+negative. Offsets count elements, not bytes. Source: docs.nvidia.com/cutlass, "CuTe Layouts"; C. Cecka, "CuTe Layout
+Representation and Algebra".
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from cutegemm.errors import SpecError, check
 from cutegemm.layouts import int_tuple
-from cutegemm.layouts.int_tuple import IntTuple
+from cutegemm.layouts.int_tuple import IntTuple, require
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Layout:
     """A shape and a congruent stride; without a stride, compact and column-major.
 
     Raises:
-        SpecError: an extent below 1, a negative stride, or shape and stride that nest differently.
+        SpecError: an extent is below 1, a stride is negative, or shape and stride nest differently.
 
     >>> layout = Layout((4, (2, 3)), (6, (1, 2)))
     >>> print(layout, layout.size, layout.cosize, layout(1, (0, 2)), layout((1, 4)), layout(17))
@@ -34,7 +33,7 @@ class Layout:
     """
 
     shape: IntTuple
-    # None: compact, filled in below
+    # None is compact; `__post_init__` fills it in
     stride: IntTuple = cast("IntTuple", None)
 
     def __post_init__(self) -> None:
@@ -43,12 +42,11 @@ class Layout:
         if self.stride is None:
             object.__setattr__(self, "stride", int_tuple.prefix_product(self.shape))
         int_tuple.check_int_tuple(self.stride, "stride", 0)
-        check(
+        require(
             int_tuple.congruent(self.shape, self.stride),
-            SpecError,
-            f"nests like the shape {self.shape}",
-            field="stride",
-            value=self.stride,
+            "stride",
+            self.stride,
+            f"must nest like the shape {self.shape}",
         )
 
     @property
@@ -58,7 +56,7 @@ class Layout:
 
     @property
     def cosize(self) -> int:
-        """One more than the largest offset: how many elements an array for this layout needs."""
+        """One more than the largest offset: the elements that an array for this layout needs."""
         return self(self.size - 1) + 1
 
     @property
@@ -83,13 +81,12 @@ class Layout:
 
     def __getitem__(self, mode: int) -> Layout:
         """Take one top-level mode."""
-        check(
+        require(
             -self.rank <= mode < self.rank,
-            SpecError,
-            f"{self} has the modes 0 to {self.rank - 1}",
-            field="mode",
-            value=mode,
-            nearest=min(max(mode, 0), self.rank - 1),
+            "mode",
+            mode,
+            f"must be a mode of {self}, 0 to {self.rank - 1}",
+            min(max(mode, 0), self.rank - 1),
         )
         return Layout(int_tuple.modes(self.shape)[mode], int_tuple.modes(self.stride)[mode])
 
@@ -111,10 +108,10 @@ class Layout:
 
 
 def parse(text: str) -> Layout:
-    """Read CuTe's notation; the stride may be left out.
+    """Read CuTe's notation; the stride is optional.
 
     Raises:
-        SpecError: the text is no layout.
+        SpecError: the text is not a layout.
 
     >>> parse("(4,2):(1,4)"), parse("(4,2)") == parse("(4,2):(1,4)")
     (Layout((4, 2), (1, 4)), True)
@@ -134,7 +131,7 @@ def make_layout(*layouts: Layout) -> Layout:
 
 
 def row_major(shape: IntTuple) -> Layout:
-    """Make the compact layout whose last mode runs fastest.
+    """Make the compact layout whose last mode is the fastest.
 
     >>> print(row_major((4, (2, 3))))
     (4,(2,3)):(6,(3,1))
@@ -145,7 +142,7 @@ def row_major(shape: IntTuple) -> Layout:
 
 
 def ordered_layout(shape: tuple[IntTuple, ...], order: tuple[int, ...]) -> Layout:
-    """Make the compact layout whose top-level mode with the smallest `order` runs fastest.
+    """Make the compact layout whose top-level mode with the smallest `order` is the fastest.
 
     Raises:
         SpecError: `order` has another length than `shape`.
@@ -153,12 +150,11 @@ def ordered_layout(shape: tuple[IntTuple, ...], order: tuple[int, ...]) -> Layou
     >>> print(ordered_layout((2, 3, 4), (1, 0, 2)))
     (2,3,4):(3,1,6)
     """
-    check(
+    require(
         len(order) == len(shape),
-        SpecError,
-        f"has one entry for each of the {len(shape)} modes of {shape}",
-        field="order",
-        value=order,
+        "order",
+        order,
+        f"must have one entry per mode of {shape}",
     )
     strides: dict[int, IntTuple] = {}
     running = 1
@@ -170,42 +166,13 @@ def ordered_layout(shape: tuple[IntTuple, ...], order: tuple[int, ...]) -> Layou
     return Layout(shape, tuple(strides[mode] for mode in range(len(shape))))
 
 
-def flatten(layout: Layout) -> Layout:
-    """Remove all nesting; the function of the linear index stays.
-
-    >>> print(flatten(Layout((4, (2, 3)), (6, (1, 2)))))
-    (4,2,3):(6,1,2)
-    """
-    return Layout(int_tuple.flatten(layout.shape), int_tuple.flatten(layout.stride))
-
-
-def group_modes(layout: Layout, begin: int, end: int) -> Layout:
-    """Put the modes begin .. end - 1 into one nested mode; the function of the linear index stays.
-
-    Raises:
-        SpecError: the range is empty or leaves the layout.
-
-    >>> print(group_modes(Layout((2, 3, 4)), 0, 2))
-    ((2,3),4):((1,2),6)
-    """
-    check(
-        0 <= begin < end <= layout.rank,
-        SpecError,
-        f"a non-empty range within the {layout.rank} modes of {layout}",
-        field="modes",
-        value=(begin, end),
-    )
-    parts = list(layout)
-    return make_layout(*parts[:begin], make_layout(*parts[begin:end]), *parts[end:])
-
-
 def slice_(layout: Layout, coordinate: Any) -> tuple[Layout, int]:
     """Fix some modes: None in `coordinate` keeps a mode, an index fixes it.
 
-    Returns the layout of the kept modes (1:0 when none is kept) and the offset of the fixed ones.
+    Returns the layout of the kept modes (1:0 if there are none) and the offset of the fixed ones.
 
     Raises:
-        SpecError: the coordinate does not fit the shape or lies outside it.
+        SpecError: the coordinate does not match the shape or is outside it.
 
     >>> sub, offset = slice_(Layout((4, (2, 3))), (None, (1, None)))
     >>> print(sub, offset)
@@ -218,17 +185,16 @@ def slice_(layout: Layout, coordinate: Any) -> tuple[Layout, int]:
 
 
 def _slice(layout: Layout, coordinate: Any) -> tuple[list[Layout], int]:
-    """List the kept modes and add up the offset of the fixed ones."""
+    """List the kept modes and sum the offsets of the fixed ones."""
     if coordinate is None:
         return [layout], 0
     if not isinstance(coordinate, tuple):
         return [], layout(coordinate)
-    check(
+    require(
         isinstance(layout.shape, tuple) and len(coordinate) == layout.rank,
-        SpecError,
-        f"has one entry for each mode of the shape {layout.shape}",
-        field="coordinate",
-        value=coordinate,
+        "coordinate",
+        coordinate,
+        f"must have one entry per mode of the shape {layout.shape}",
     )
     parts = [_slice(mode, c) for mode, c in zip(layout, coordinate)]
     return [m for kept, _ in parts for m in kept], sum(offset for _, offset in parts)

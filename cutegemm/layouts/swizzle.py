@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Swizzle and ComposedLayout: offsets whose bits are mixed so that shared-memory banks are spread.
+"""Swizzle and ComposedLayout: offsets whose bits are permuted to spread accesses over shared-memory banks.
 
-A swizzle is its own inverse and moves nothing out of an aligned block of `period` offsets, so a swizzled
-tile needs the memory of the plain one when the tile fills whole periods. Source: CuTe's `Swizzle<B, M, S>`;
-the TMA and WGMMA modes are listed in PTX ISA, "Shared Memory Matrix Layout" and "Swizzling Modes".
+A swizzle is its own inverse and permutes offsets within aligned blocks of `period` offsets. So a swizzled tile of whole
+periods needs the same memory as the plain one. Source: CuTe's `Swizzle<B, M, S>`; PTX ISA, "Shared Memory Matrix
+Layout" and "Swizzling Modes", lists the TMA and WGMMA modes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from cutegemm.errors import SpecError, check, field_error
+from cutegemm.errors import SpecError, field_error
 from cutegemm.layouts import int_tuple
-from cutegemm.layouts.int_tuple import IntTuple
-from cutegemm.layouts.layout import Layout, slice_
+from cutegemm.layouts.int_tuple import IntTuple, require
+from cutegemm.layouts.layout import Layout
 from cutegemm.layouts.layout import parse as parse_plain
 
 
@@ -25,7 +25,7 @@ from cutegemm.layouts.layout import parse as parse_plain
 class Swizzle:
     """XOR `bits` bits of an offset, from bit `base`, with the bits `shift` places further left.
 
-    A negative shift takes them from the right instead: bits from `base` are XORed into bits at base - shift.
+    With a negative shift, bits from `base` are XORed into the bits at base - shift.
 
     Raises:
         SpecError: negative bits or base, or |shift| < bits, where the two bit fields would overlap.
@@ -42,27 +42,19 @@ class Swizzle:
         """Check that both bit fields exist and do not overlap."""
         for name in ("bits", "base", "shift"):
             value = getattr(self, name)
-            check(int_tuple.is_int(value), SpecError, "is an int", field=name, value=value)
-            check(
-                value >= 0 or name == "shift",
-                SpecError,
-                "is at least 0",
-                field=name,
-                value=value,
-                nearest=0,
-            )
-        check(
+            require(int_tuple.is_int(value), name, value, "must be an int")
+            require(value >= 0 or name == "shift", name, value, "must be at least 0", 0)
+        require(
             abs(self.shift) >= self.bits,
-            SpecError,
-            f"|shift| is at least bits={self.bits}",
-            field="shift",
-            value=self.shift,
-            nearest=self.bits,
+            "shift",
+            self.shift,
+            f"its magnitude must be at least bits={self.bits}",
+            self.bits,
         )
 
     @property
     def period(self) -> int:
-        """The size of the aligned blocks of offsets that the swizzle permutes within themselves."""
+        """The size of the aligned blocks of offsets within which the swizzle permutes."""
         return 1 << (self.base + self.bits + abs(self.shift)) if self.bits else 1
 
     def __call__(self, offset: int) -> int:
@@ -76,27 +68,20 @@ class Swizzle:
         """Turn a swizzle of `old_bits`-wide elements into the same one of `new_bits`-wide elements.
 
         Raises:
-            SpecError: a width is no power of two, or the swizzle would tear a wider element apart.
+            SpecError: a width is not a power of two, or the swizzle moves chunks smaller than a new element.
 
         >>> Swizzle(3, 4, 3).recast(8, 16)
         Swizzle(bits=3, base=3, shift=3)
         """
         for name, width in (("old_bits", old_bits), ("new_bits", new_bits)):
-            check(
-                width > 0 and width & (width - 1) == 0,
-                SpecError,
-                "is a power of two, in bits",
-                field=name,
-                value=width,
-            )
+            require(width > 0 and width & (width - 1) == 0, name, width, "must be a power of two, in bits")
         base = self.base + old_bits.bit_length() - new_bits.bit_length()
-        check(
+        require(
             base >= 0,
-            SpecError,
-            f"{self} over {old_bits}-bit elements tears wider ones apart",
-            field="new_bits",
-            value=new_bits,
-            nearest=old_bits << self.base,
+            "new_bits",
+            new_bits,
+            f"must be at most as wide as the chunks that {self} moves",
+            old_bits << self.base,
         )
         return replace(self, base=base)
 
@@ -116,13 +101,12 @@ class ComposedLayout:
 
     def __post_init__(self) -> None:
         """Check the offset."""
-        check(
+        require(
             int_tuple.is_int(self.offset) and self.offset >= 0,
-            SpecError,
-            "is an int and at least 0",
-            field="offset",
-            value=self.offset,
-            nearest=0,
+            "offset",
+            self.offset,
+            "must be an int of at least 0",
+            0,
         )
 
     @property
@@ -142,7 +126,7 @@ class ComposedLayout:
 
     @property
     def cosize(self) -> int:
-        """One more than the largest offset; looks at every coordinate."""
+        """One more than the largest offset; evaluates every coordinate."""
         return 1 + max(self(i) for i in range(self.size))
 
     def __call__(self, *coordinate: IntTuple) -> int:
@@ -160,7 +144,7 @@ _COMPOSED = re.compile(r"S<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>\s*o\s*(?:(\d+)
 
 
 def parse(text: str) -> AnyLayout:
-    """Read a layout as `str` prints it, with or without a swizzle; stride and offset may be left out.
+    """Read the notation of `str(layout)`, with or without a swizzle; stride and offset are optional.
 
     Raises:
         SpecError: the text is not a layout.
@@ -186,17 +170,17 @@ P = ParamSpec("P")
 
 
 class Lifted(Protocol[P]):
-    """An operation on layouts that keeps the kind of layout it is given."""
+    """An operation that returns a layout of the type that it is given."""
 
     def __call__(self, layout: L, /, *args: P.args, **kwargs: P.kwargs) -> L:
-        """Apply it to a layout, or to the one under a swizzle."""
+        """Apply it to a layout, or to the one inside a swizzle."""
         ...
 
 
 def through_swizzle(operation: Callable[Concatenate[Layout, P], Layout]) -> Lifted[P]:
-    """Let an operation on layouts work on a `ComposedLayout` too, by changing its plain layout.
+    """Extend an operation on layouts to `ComposedLayout`, where it acts on the plain layout.
 
-    Right for every operation that only rearranges or repeats the domain of its first argument.
+    This is correct for operations that only rearrange or repeat the domain of their first argument.
 
     >>> from cutegemm.layouts.algebra import composition
     >>> print(composition(ComposedLayout(Swizzle(1, 0, 1), 0, Layout((2, 2))), Layout(2, 2)))
@@ -205,22 +189,9 @@ def through_swizzle(operation: Callable[Concatenate[Layout, P], Layout]) -> Lift
 
     @wraps(operation)
     def lifted(layout: AnyLayout, *args: Any, **kwargs: Any) -> AnyLayout:
-        """Apply the operation to the plain layout inside, if there is one."""
+        """Apply the operation to the plain layout."""
         if isinstance(layout, ComposedLayout):
             return replace(layout, layout=operation(layout.layout, *args, **kwargs))
         return operation(layout, *args, **kwargs)
 
     return cast("Lifted[P]", lifted)
-
-
-def slice_swizzled(composed: ComposedLayout, coordinate: Any) -> ComposedLayout:
-    """Fix some modes; the offset of the fixed ones goes into the result, under the swizzle.
-
-    Raises:
-        SpecError: the coordinate does not fit the shape or lies outside it.
-
-    >>> print(slice_swizzled(ComposedLayout(Swizzle(1, 0, 1), 0, Layout((2, 2))), (None, 1)))
-    S<1,0,1> o 2 o 2:1
-    """
-    kept, offset = slice_(composed.layout, coordinate)
-    return replace(composed, offset=composed.offset + offset, layout=kept)

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiling: divides split a layout into tiles, products repeat a block.
 
-Tilers and refusals are those of `algebra`: what does not divide is refused, never rounded. The divides and
-`tile_to_shape` take a `ComposedLayout` too; they act on the layout under the swizzle.
+Tilers are those of `algebra`; a tiler that does not divide is refused, never rounded. The divides and `tile_to_shape`
+also accept a `ComposedLayout`: they act on the layout inside the swizzle.
 Source: docs.nvidia.com/cutlass, "CuTe Layout Algebra".
 """
 
 from __future__ import annotations
 
-from cutegemm.errors import SpecError, check
 from cutegemm.layouts.algebra import Tiler, by_mode, check_tilers, coalesce, complement, composition
-from cutegemm.layouts.int_tuple import ceil_div
+from cutegemm.layouts.int_tuple import ceil_div, require
 from cutegemm.layouts.layout import Layout, make_layout, ordered_layout
 from cutegemm.layouts.swizzle import through_swizzle
 
@@ -37,7 +36,7 @@ def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
 
 @through_swizzle
 def zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
-    """Divide by mode and gather the halves: ((tile_m, tile_n, ...), (rest_m, rest_n, ...)).
+    """Divide by mode and group the results: ((tile_m, tile_n, ...), (rest_m, rest_n, ...)).
 
     Raises:
         SpecError: the tiler does not divide the layout.
@@ -84,7 +83,7 @@ def flat_divide(layout: Layout, tiler: Tiler) -> Layout:
 
 
 def logical_product(block: Layout, tiler: Layout | int) -> Layout:
-    """Repeat a block as the tiler says: (the block, the repetitions).
+    """Repeat a block according to the tiler: (the block, the repetitions).
 
     Law: logical_product(A, B) = (A, complement(A, size(A) * cosize(B)) o B).
 
@@ -101,7 +100,7 @@ def logical_product(block: Layout, tiler: Layout | int) -> Layout:
 def blocked_product(block: Layout, tiler: Layout) -> Layout:
     """Repeat a block of rank R over a tiler of rank R, mode by mode: ((block_m, tile_m), (block_n, tile_n)).
 
-    The block stays together: its coordinate runs fastest within each mode. The shorter rank is padded with 1:0.
+    The block stays contiguous: its coordinate is the fastest within each mode. The shorter rank is padded with 1:0.
 
     Raises:
         SpecError: as `logical_product`.
@@ -115,7 +114,7 @@ def blocked_product(block: Layout, tiler: Layout) -> Layout:
 def raked_product(block: Layout, tiler: Layout) -> Layout:
     """Repeat a block of rank R over a tiler of rank R, mode by mode: ((tile_m, block_m), (tile_n, block_n)).
 
-    The blocks are interleaved: the tiler's coordinate runs fastest within each mode.
+    The blocks are interleaved: the tiler's coordinate is the fastest within each mode.
 
     Raises:
         SpecError: as `logical_product`.
@@ -127,7 +126,7 @@ def raked_product(block: Layout, tiler: Layout) -> Layout:
 
 
 def _paired_modes(block: Layout, tiler: Layout) -> list[tuple[Layout, Layout]]:
-    """Pair each mode of the block with the repetitions that the tiler's mode of the same place makes."""
+    """Pair each mode of the block with its repetitions by the tiler's mode at the same position."""
     rank = max(block.rank, tiler.rank)
     blocks, repeats = logical_product(_padded(block, rank), _padded(tiler, rank))
     return list(zip(blocks, repeats))
@@ -140,9 +139,9 @@ def _padded(layout: Layout, rank: int) -> Layout:
 
 @through_swizzle
 def tile_to_shape(block: Layout, shape: tuple[int, ...], order: tuple[int, ...] | None = None) -> Layout:
-    """Repeat a block until it fills `shape`; the mode with the smallest `order` is filled first.
+    """Repeat a block until it fills `shape`, first along the mode with the smallest `order`.
 
-    Without an order the first mode is filled first. Each mode of the result is coalesced on its own.
+    Without an order, modes are filled from the first to the last. Each mode of the result is coalesced.
 
     Raises:
         SpecError: the block's extents do not divide `shape`, or the ranks do not match.
@@ -152,22 +151,20 @@ def tile_to_shape(block: Layout, shape: tuple[int, ...], order: tuple[int, ...] 
     >>> print(tile_to_shape(Layout((8, 64), (64, 1)), (128, 128), (1, 0)))
     ((8,16),(64,2)):((64,1024),(1,512))
     """
-    check(
+    require(
         len(shape) >= block.rank,
-        SpecError,
-        f"has at least the {block.rank} modes of the block {block}",
-        field="shape",
-        value=shape,
+        "shape",
+        shape,
+        f"must have at least the {block.rank} modes of the block {block}",
     )
     extents = [mode.size for mode in _padded(block, len(shape))]
     for mode, (target, extent) in enumerate(zip(shape, extents)):
-        check(
+        require(
             target % extent == 0,
-            SpecError,
-            f"is a multiple of the block's extent {extent}",
-            field=f"shape[{mode}]",
-            value=target,
-            nearest=ceil_div(target, extent) * extent,
+            f"shape[{mode}]",
+            target,
+            f"must be a multiple of the block's extent {extent}",
+            ceil_div(target, extent) * extent,
         )
     repeats = tuple(target // extent for target, extent in zip(shape, extents))
     tiler = ordered_layout(repeats, order or tuple(range(len(shape))))

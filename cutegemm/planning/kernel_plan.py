@@ -15,7 +15,6 @@ from cutegemm.checks import plain
 from cutegemm.config import Config, GemmConfig, KernelConfig, SimtConfig, boxes, registers
 from cutegemm.config.shared import Barrier, SharedPlan
 from cutegemm.config.smem_budget import Region
-from cutegemm.epilogue.graph import Graph
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import layout_of
 from cutegemm.planning.steps import Multiply, Step
@@ -260,30 +259,31 @@ _REDUCED = {
 
 def describe(plan: KernelPlan) -> str:
     """The plan, one fact a line."""
+    pairs = [*facts(plan), *(("because", reason) for reason in plan.reasons)]
+    lines = [f"{label:<11}" + text.replace("\n", "\n" + " " * 11) for label, text in pairs]
+    return "\n".join(lines + ([f"chosen by: {plan.chosen_by}"] if plan.chosen_by else []))
+
+
+def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
+    """(label, text) of each fact about a plan's launches; `describe` and the command line print them."""
     p = plan.problem
     shape = f"{p.m} x {p.n} x {p.k}" + (f", batch {p.batch}" if p.batch > 1 else "")
-    lines = [f"problem    M x N x K = {shape}; A, B {p.a.dtype.value}"]
-    lines[0] += "".join(f", {name.upper() if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
+    outputs = (f", {name.upper() if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
+    yield "problem", f"M x N x K = {shape}; A, B {p.a.dtype.value}{''.join(outputs)}"
     if plan.steps:
-        lines.append(f"launches   {' -> '.join(step.name for step in plan.steps)}")
+        yield "launches", " -> ".join(step.name for step in plan.steps)
     if isinstance(plan.config, KernelConfig):
-        lines += _tensor_lines(plan, plan.config)
+        yield from _tensor_facts(plan, plan.config)
     elif plan.config is not None:
-        lines.append(
-            f"kernel     {plan.config.family}, tile {plan.config.tile}, {plan.config.threads} threads"
-        )
-        lines.append(_formula(plan.config.epilogue))
+        yield "kernel", f"{plan.config.family}, tile {plan.config.tile}, {plan.config.threads} threads"
+        yield "epilogue", str(plan.config.epilogue)
     if plan.workspace_bytes:
-        lines.append(f"workspace  {plan.workspace_bytes:,} B")
+        yield "workspace", f"{plan.workspace_bytes:,} B"
     if plan.counter_bytes:
-        lines.append(f"counters   {plan.counter_bytes:,} B, left zero")
-    lines += [f"because    {reason}" for reason in plan.reasons]
-    if plan.chosen_by:
-        lines.append(f"chosen by: {plan.chosen_by}")
-    return "\n".join(lines)
+        yield "counters", f"{plan.counter_bytes:,} B, left zero"
 
 
-def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
+def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str, str]]:
     tile, cluster = config.tile, config.cluster
     roles = f"{config.consumers} warpgroups that load and compute"
     if config.producers:
@@ -301,25 +301,29 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     if config.serpentine:
         along += ", there and back"
     loads = f"A by {config.a.load} ({config.a.major}-major), B by {config.b.load} ({config.b.major}-major)"
-    return [
-        f"kernel     {config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "
+    yield (
+        "kernel",
+        f"{config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "
         f"{config.stages} stages{', on the transposes' if plan.swapped else ''}",
-        f"roles      {roles}, {config.threads} threads{setmaxnreg}, {plan.accumulators} accumulators a thread",
-        f"loads      {loads}; swizzle {config.a.swizzle} / {config.b.swizzle}",
-        *_epilogue_lines(plan, config),
-        f"smem       {plan.smem_bytes:,} of {config.limits.smem_bytes:,} B: {regions}",
-        "tma boxes  "
-        + ", ".join(f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes),
-        "barriers   " + ", ".join(f"{b.count} {b.name} ({b.arrivals} arrivals)" for b in plan.barriers),
-        f"grid       {plan.clusters} clusters, {scheduler}, {along}; "
+    )
+    yield "roles", f"{roles}, {config.threads} threads{setmaxnreg}, {plan.accumulators} accumulators a thread"
+    yield "loads", f"{loads}; swizzle {config.a.swizzle} / {config.b.swizzle}"
+    yield from _epilogue_facts(plan, config)
+    yield "smem", f"{plan.smem_bytes:,} of {config.limits.smem_bytes:,} B: {regions}"
+    boxes = (f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes)
+    yield "tma boxes", ", ".join(boxes)
+    yield "barriers", ", ".join(f"{b.count} {b.name} ({b.arrivals} arrivals)" for b in plan.barriers)
+    yield (
+        "grid",
+        f"{plan.clusters} clusters, {scheduler}, {along}; "
         f"{plan.tiles[0]} x {plan.tiles[1]} x {plan.tiles[2]} tiles, {plan.waves:.2f} waves",
-    ]
+    )
 
 
-def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
-    """The graph, and the load of each input and the store of each output."""
+def _epilogue_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str, str]]:
+    """The graph, one operation a line, the load of each input and the store of each output."""
     graph = config.epilogue
-    lines = []
+    yield "epilogue", str(graph)
     for name, x in config.input_of.items():
         kind, how = graph.tensors[name], "once per tile"
         if kind == "matrix":
@@ -328,20 +332,15 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
         elif kind.startswith("blocks"):
             how = "at every promotion"
         size = dict(plan.problem.inputs)[name].bytes
-        lines.append(f"input      {name}: {kind}, {x.dtype.value}, {how}, {size:,} B")
+        yield "input", f"{name}: {kind}, {x.dtype.value}, {how}, {size:,} B"
     for result, out in zip(graph.stores, config.outputs):
         size = dict(plan.problem.outputs)[result.name].bytes
         shown = "D" if result.name == "d" else result.name
-        lines.append(
-            f"store      {shown} by {out.store} ({out.major}-major, {out.dtype.value}), "
-            f"subtiles of {config.limits.mma_m} x {config.epi_n}, {config.epilogue_stages} buffers, {size:,} B"
+        yield (
+            "store",
+            f"{shown} by {out.store} ({out.major}-major, {out.dtype.value}), "
+            f"subtiles of {config.limits.mma_m} x {config.epi_n}, {config.epilogue_stages} buffers, {size:,} B",
         )
     for result, offset in zip(graph.reductions, plan.partials):
         ends = "partial results" if offset is None else "finished by a launch in a fixed order"
-        lines.append(f"reduce     {result.name}: {result.kind}, {ends}")
-    return [_formula(graph), *lines]
-
-
-def _formula(graph: Graph) -> str:
-    """The graph, one operation a line."""
-    return "epilogue   " + str(graph).replace("\n", "\n" + " " * 11)
+        yield "reduce", f"{result.name}: {result.kind}, {ends}"

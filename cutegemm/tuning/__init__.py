@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured choice: candidates are proved right, timed beside each other, and the winner is kept in the database.
+"""The tuner: candidates are checked, timed in interleaved rounds, and the fastest is stored in the database.
 
-proposals   which specs are worth measuring, best predicted first
-operands    tensors that lie as the problem says
-trial       is a candidate right?
-timing      device time by graph replay; race: several beside each other, with early stopping
-tuner       problem by problem, resumable; report: what it came to
-bench       the GPU, or what a test puts in its place
-child       the process that measures: one that hangs or dies costs one candidate
+proposals        the specs to measure, best predicted first
+random_operands  tensors with the problem's memory layout
+trial            checks a candidate's results
+timing           device time by graph replay
+race, interval   interleaved rounds with early stopping, and the confidence interval of a win
+tuner            problem by problem, resumable
+outcomes         results and progress display
+gpu              what runs the candidates: a GPU, or a test's fake
+child            the process that measures; if it hangs or dies, that costs one candidate
 
 Torch is imported when something is tuned.
 """
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
     from cutegemm.tuning.outcomes import Report
     from cutegemm.tuning.race import Regime
 
-# candidates of a problem that are measured, where nobody says how many
+# candidates per problem by default
 CANDIDATES = 32
-# what a bench must have
+# attributes that a bench must have
 _BENCH = ("record", "memory", "backend", "versions", "one_pass", "sound")
 
 
@@ -62,7 +64,7 @@ def tune(
         spec: its specified fields are kept; unspecified fields are tuned.
         problems: to tune, in this order.
         candidates: the most that are measured per problem. A problem with fewer from an earlier call gets the rest.
-        again: whether to measure problems again that have an entry.
+        again: whether to measure problems that have an entry.
         seconds: after which no further batch of twelve candidates starts; None measures all.
         database: where entries go; None is the user's.
         bench: runs candidates in this process. None is the current CUDA device in a child process, so that a candidate
@@ -95,7 +97,7 @@ def tune(
     # imports torch
     from cutegemm.running.backends.launcher import current_device
     from cutegemm.tuning import child
-    from cutegemm.tuning.gpu import Gpu
+    from cutegemm.tuning.gpu import GpuBench
     from cutegemm.tuning.outcomes import Report, Screen
     from cutegemm.tuning.race import Regime
     from cutegemm.tuning.tuner import Tuner, each
@@ -105,8 +107,8 @@ def tune(
     until = math.inf if seconds is None else time.monotonic() + seconds
     file, taken = database or Database(), regime or Regime()
     if bench is None:
-        # says where there is none
-        Gpu()
+        # raises if there is no Hopper GPU
+        GpuBench()
         device, _ = current_device()
         job = child.Job(
             spec, tuple(dict.fromkeys(wanted)), file.path, candidates, taken, again, until, device

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning in a child process: a kernel that never ends cannot be stopped from the process that launched it.
+"""Tuning in a child process, because a process cannot stop a kernel that it launched and that never ends.
 
-The child sends what it does and within how many seconds it says more. A child that does not keep that time, or dies, is
-killed with its group. The database names the candidate that ran, which is not tried again, and another child goes on.
+The child reports each step and the longest time until its next report. A child that exceeds it, or dies, is killed with
+its process group. The database names the candidate that ran; it is not tried again, and another child continues.
 """
 
 from __future__ import annotations
@@ -30,47 +30,37 @@ from cutegemm.tuning.outcomes import INTERRUPTED, REFUSED, Outcome, Screen
 from cutegemm.tuning.race import Regime
 from cutegemm.tuning.tuner import COMPILE_SECONDS, Tuner, each
 
-GPU = "cutegemm.tuning.gpu:Gpu"
-# children of one problem that may hang or die before it is given up
+GPU = "cutegemm.tuning.gpu:GpuBench"
+# children that may hang or die on one problem before it is refused
 LIVES = 16
-# in which a child that is asked to stop keeps what it knows
+# time in which an interrupted child stores its results
 STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a child tunes.
-
-    Attributes:
-        spec, regime, most, again: as the tuner has them.
-        problems: those that are left.
-        resumed: problems of which candidates were tried in this call.
-        database: path of the file.
-        until: when no further batch begins, seconds of `time.monotonic`.
-        device: torch's number of the GPU; None is the current one.
-        bench: path of what candidates run on, "module:name".
-    """
+    """The work of a child; fields without a comment are as in `Tuner`."""
 
     spec: GemmSpec
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...]  # that are left
     database: Path
     most: int
     regime: Regime
     again: bool
     until: float
-    device: int | None = None
-    bench: str = GPU
+    device: int | None = None  # torch's index of the GPU; None is the current one
+    bench: str = GPU  # "module:name" of the bench's class
     resumed: frozenset[Problem] = frozenset()
 
 
-class Told(Screen):
-    """A screen whose lines go to the parent."""
+class ReportingScreen(Screen):
+    """A screen that sends its reports to the parent."""
 
     def __init__(self, to: Connection) -> None:
         super().__init__(Console(quiet=True), 0)
         self._to = to
 
-    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+    def report(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
         """See `Screen`."""
         self._to.send((problem, text, within))
 
@@ -81,30 +71,26 @@ class Told(Screen):
 
 def tuned(job: Job, screen: Screen) -> list[Outcome]:
     """The outcomes of a job's problems, measured in child processes."""
-    found: list[Outcome] = []
+    done: list[Outcome] = []
     lives = dict.fromkeys(job.problems, LIVES)
-    while len(found) < len(job.problems):
-        known = {x.problem for x in found}
-        left = tuple(x for x in job.problems if x not in known)
-        if not left:
-            return found
+    while left := tuple(x for x in job.problems if x not in {y.problem for y in done}):
         outcomes, problem, why = _one(dataclasses.replace(job, problems=left), screen)
-        found += outcomes
+        done += outcomes
         if why is None or any(x.status == INTERRUPTED for x in outcomes):
-            return found
+            return done
         problem = left[0] if problem is None else problem
         job = dataclasses.replace(job, resumed=job.resumed | {problem})
         lives[problem] -= 1
-        screen.says(problem, f"the measuring process {why}; another one goes on")
+        screen.report(problem, f"the measuring process {why}; another one continues")
         if not lives[problem]:
             outcome = Outcome(problem, REFUSED, why=f"the measuring process {why} {LIVES} times")
             screen.done(outcome)
-            found.append(outcome)
-    return found
+            done.append(outcome)
+    return done
 
 
 def _one(job: Job, screen: Screen) -> tuple[list[Outcome], Problem | None, str | None]:
-    """What one child came to: outcomes, the problem at hand, and how it failed; None where it did not."""
+    """The result of one child: outcomes, its current problem, and how it failed (None if it did not)."""
     receive, send = Pipe(duplex=False)
     paths = os.pathsep.join(x for x in sys.path if x)
     process = subprocess.Popen(
@@ -139,7 +125,7 @@ def _one(job: Job, screen: Screen) -> tuple[list[Outcome], Problem | None, str |
 def _listen(
     receive: Connection, screen: Screen, outcomes: list[Outcome], at: list[Problem], most: float = math.inf
 ) -> str | None:
-    """Take what a child says until it ends or does not keep its time; how it failed, None where it did not."""
+    """Receive a child's reports until it ends or exceeds its time; returns how it failed (None if it did not)."""
     until = time.monotonic() + min(COMPILE_SECONDS, most)
     text = "starting"
     while True:
@@ -147,22 +133,22 @@ def _listen(
         if not receive.poll(None if left == math.inf else max(0.0, left)):
             return f"hung while {text}"
         try:
-            said: Any = receive.recv()
+            report: Any = receive.recv()
         except EOFError:
             return None
-        if isinstance(said, Outcome):
-            outcomes.append(said)
-            screen.done(said)
+        if isinstance(report, Outcome):
+            outcomes.append(report)
+            screen.done(report)
             within, text = COMPILE_SECONDS, "planning"
         else:
-            problem, text, within = said
+            problem, text, within = report
             at.append(problem)
-            screen.says(problem, text)
+            screen.report(problem, text)
         until = time.monotonic() + min(within, most)
 
 
 def main(arguments: list[str]) -> int:
-    """What the child does: the job that standard input holds."""
+    """Run the job on standard input in a child."""
     job: Job = pickle.loads(sys.stdin.buffer.read())
     if job.device is not None:
         import torch
@@ -173,13 +159,10 @@ def main(arguments: list[str]) -> int:
         resumed=job.resumed,
     )  # fmt: skip
     with Connection(int(arguments[0]), readable=False) as to:
-        for _ in each(tuner, job.problems, Told(to), job.again):
+        for _ in each(tuner, job.problems, ReportingScreen(to), job.again):
             pass
     return 0
 
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
-
-
-__all__ = ["GPU", "Job", "tuned"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What candidates run on: a GPU, or what a test puts in its place."""
+"""Runs candidates: on a GPU, or on a test's fake."""
 
 from __future__ import annotations
 
@@ -18,36 +18,30 @@ from cutegemm.tuning.random_operands import Operands
 
 
 class Bench(timing.Replayer, Protocol):
-    """What captures and times, and what it is.
+    """Captures and times candidates on one device."""
 
-    Attributes:
-        record: the planner's figures.
-        memory: torch's name of where operands lie.
-        backend: of runs, as `Gemm.run` takes it.
-    """
-
-    record: Device
-    memory: str
-    backend: str
+    record: Device  # the planner's figures of the device
+    memory: str  # torch's device of the operands
+    backend: str  # of runs, as in `Gemm.run`
 
     def versions(self) -> str:
-        """Versions of what makes kernels and runs them."""
+        """Versions of the DSL and of CUDA."""
         ...
 
     def one_pass(self, prepared: Prepared, sets: Sequence[Operands]) -> Callable[[], None]:
-        """What enqueues a call on every set of operands."""
+        """A function that enqueues a call on every set of operands."""
         ...
 
     def sound(self) -> bool:
-        """Whether it still runs anything, after an error."""
+        """Whether the device still works after an error."""
         ...
 
 
-class Gpu(timing.Device):
+class GpuBench(timing.CudaDevice):
     """The current CUDA device.
 
     Raises:
-        HardwareError: there is none, or it is no Hopper GPU.
+        HardwareError: there is none, or it is not a Hopper GPU.
     """
 
     memory, backend = "cuda", "gpu"
@@ -60,11 +54,11 @@ class Gpu(timing.Device):
             )
 
     def versions(self) -> str:
-        """The DSL's and CUDA's."""
+        """See `Bench`."""
         return f"nvidia-cutlass-dsl {kernel_cache.dsl_version()}, CUDA {torch.version.cuda}"
 
     def one_pass(self, prepared: Prepared, sets: Sequence[Operands]) -> Callable[[], None]:
-        """Calls on every set of operands, in turn."""
+        """See `Bench`."""
         calls = [(x.given, x.places, x.numbers) for x in sets]
 
         def work() -> None:
@@ -74,7 +68,7 @@ class Gpu(timing.Device):
         return work
 
     def sound(self) -> bool:
-        """Whether the CUDA context is not lost; after an illegal access every later call fails."""
+        """See `Bench`; after an illegal access every later call on the CUDA context fails."""
         try:
             torch.cuda.synchronize()
             torch.zeros(1, device=self.memory).item()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far apart are two sets of samples, and how sure is that? Exact confidence intervals without a distribution.
+"""Exact confidence intervals of the difference of two sets of samples, without assuming a distribution.
 
-Hodges and Lehmann, "Estimates of location based on rank tests" (1963): the median of all differences, between order
-statistics of these differences that the rank-sum test (two sets) or the signed-rank test (pairs) picks. One outlier
-among a set's samples moves neither far.
+Source: Hodges and Lehmann, "Estimates of location based on rank tests" (1963). The estimate is the median of all
+differences. The bounds are order statistics of these differences, which the rank-sum test (two sets) or the signed-rank
+test (pairs) selects. A single outlier moves neither estimate nor bounds far.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate between its confidence bounds; the bounds are None where there are too few samples for any."""
+    """An estimate and its confidence bounds, which are None if there are too few samples."""
 
     low: float | None
     estimate: float
@@ -24,11 +24,7 @@ class Interval:
 
 
 def shift(before: Sequence[float], after: Sequence[float], confidence: float) -> Interval:
-    """By how much `after` lies above `before`, sample by sample in no order.
-
-    Raises:
-        ValueError: a set is empty.
-    """
+    """By how much the samples of `after` exceed those of `before`; ValueError if a set is empty."""
     differences = sorted(y - x for x in before for y in after)
     if not differences:
         raise ValueError("samples=[]: there must be at least one on each side")
@@ -36,11 +32,7 @@ def shift(before: Sequence[float], after: Sequence[float], confidence: float) ->
 
 
 def paired(differences: Sequence[float], confidence: float) -> Interval:
-    """The centre of differences within pairs.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The centre of differences within pairs; ValueError if there are none."""
     if not differences:
         raise ValueError("differences=[]: there must be at least one")
     walsh = sorted((first + second) / 2 for i, first in enumerate(differences) for second in differences[i:])
@@ -48,9 +40,10 @@ def paired(differences: Sequence[float], confidence: float) -> Interval:
 
 
 def _between(ordered: Sequence[float], ways: Sequence[int], confidence: float) -> Interval:
-    """The median of ordered values between the innermost two that hold it with that confidence.
+    """The median of ordered values, and the innermost two values that enclose it with this confidence.
 
-    `ways[u]` counts the arrangements, all equally likely when nothing differs, in which the test's statistic is u.
+    `ways[u]` counts the arrangements in which the test's statistic is u; under the null hypothesis all are equally
+    likely.
     """
     tail, total, dropped = 0, sum(ways), 0
     for count in ways:
@@ -66,7 +59,7 @@ def _between(ordered: Sequence[float], ways: Sequence[int], confidence: float) -
 
 @functools.cache
 def _rank_sums(m: int, n: int) -> tuple[int, ...]:
-    """In how many orders of m and n samples u pairs of the m * n are inverted, for u from 0."""
+    """For u from 0: the number of orders of m and n samples in which u of the m * n pairs are inverted."""
     if m == 0 or n == 0:
         return (1,)
     counts = [0] * (m * n + 1)
@@ -79,7 +72,7 @@ def _rank_sums(m: int, n: int) -> tuple[int, ...]:
 
 @functools.cache
 def _signed_ranks(n: int) -> tuple[int, ...]:
-    """In how many of the 2**n choices of signs the positive ranks sum to u, for u from 0."""
+    """For u from 0: the number of the 2**n choices of signs in which the positive ranks sum to u."""
     counts = [1]
     for rank in range(1, n + 1):
         longer = counts + [0] * rank

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tuning came to, problem by problem, and a line on the screen meanwhile."""
+"""The results of tuning, problem by problem, and its progress display."""
 
 from __future__ import annotations
 
@@ -18,20 +18,14 @@ BEGUN = "begun"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One problem.
-
-    Attributes:
-        problem: it.
-        status: "tuned" now; "known" already; at work "elsewhere"; "interrupted", with what was known by then;
-            "begun", where time was over before its last candidate; "refused", which `why` explains.
-        entry: what the database holds; None where there is nothing.
-        why: of a problem that was refused, or of which nothing is known yet.
-    """
+    """The result of one problem."""
 
     problem: Problem
+    # "tuned" now; "known" already; tuned by another process ("elsewhere"); "interrupted" by Ctrl-C; "begun", if the
+    # time limit ended it before its last candidate; "refused"
     status: str
-    entry: Entry | None = None
-    why: str = ""
+    entry: Entry | None = None  # of the database, if there is one
+    why: str = ""  # the reason if it was refused or has no entry yet
 
     def __str__(self) -> str:
         what = words(self.problem)
@@ -46,13 +40,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """What one call of `tune` came to."""
+    """The result of one call of `tune`."""
 
     outcomes: tuple[Outcome, ...]
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was stopped before its end."""
+        """Whether it ended before all problems were done."""
         return any(x.status in (INTERRUPTED, BEGUN) for x in self.outcomes)
 
     def __str__(self) -> str:
@@ -66,7 +60,7 @@ def words(problem: Problem) -> str:
 
 
 class Screen:
-    """A bar over problems with the best so far; shown on a terminal, silent elsewhere."""
+    """A progress bar over problems with the best time so far; shown only on a terminal."""
 
     def __init__(self, console: Console | None, problems: int) -> None:
         console = console or Console(stderr=True)
@@ -87,11 +81,11 @@ class Screen:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-    def says(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
-        """What goes on; `within` so many seconds more is said, if all goes well."""
+    def report(self, problem: Problem, text: str, *, within: float = math.inf) -> None:
+        """Show the current step; the next report should follow `within` this many seconds."""
         self._bar.update(self._task, description=f"{words(problem)}: {text}")
 
     def done(self, outcome: Outcome) -> None:
-        """A problem is done: a line that stays."""
+        """Print a finished problem."""
         self._bar.console.print(str(outcome), markup=False)
         self._bar.advance(self._task)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The candidates of a problem that are worth measuring, best predicted first; no kernel and raster twice."""
+"""The candidates of a problem that the tuner measures, best predicted first, without duplicates."""
 
 from __future__ import annotations
 
@@ -23,52 +23,41 @@ from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
 Fields = Mapping[str, Any]
-# rows of D up to which operands are tried both ways
+# rows or columns of D up to which candidates are also tried with swapped operands
 BOTH_WAYS = 256
-# ways in for an operand that TMA cannot address, tried for the candidates predicted best
-ODD_LOADS = ("relayout", "shift", "cp_async", "gather")
-LIKELY_LOADS = ODD_LOADS[:2]
-# rows or columns within which tiles are alike
+# loads of an unaligned operand that are tried for the best candidates
+UNALIGNED_LOADS = ("relayout", "shift", "cp_async", "gather")
+LIKELY_LOADS = UNALIGNED_LOADS[:2]
+# rows or columns within which tiles count as similar
 WIDTH = 64
-# candidates beside them whose larger operand is shifted
+# further candidates whose larger operand is tried with "shift"
 LOADED = 3
-# rasters that are tried for the candidates predicted best
+# rasters that are tried for the best candidates
 RASTERS = (("m", 4), ("m", 16), ("n", 8), ("m", 8))
-# tiles up to which no raster differs from another
+# tiles up to which all rasters are the same
 FEW_TILES = 8
-# tiles an SM up to which kernels without a producer warp are tried
+# tiles per SM up to which kernels without a producer warp are tried
 SHORT_WAVES = 2
-# parts of K beyond which one less is tried
-FEW_PARTS = 8
-# problems whose candidates are remembered from one batch to the next: each is weighed in some 50 ms
+# splits of K beyond which one less is tried
+FEW_SPLITS = 8
+# problems whose candidates are cached between batches; ranking them takes about 50 ms
 REMEMBERED = 512
-# how many of those have their variants tried, and after how many candidates
+# number of best candidates whose variants are tried, and candidates before these variants
 VARIED, PLAIN_FIRST = 2, 6
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Fields of a spec to measure, beside those that are given, and the plan that they make.
+    """Fields to add to a spec, and the resulting plan."""
 
-    Attributes:
-        fields: plain data; {} is the model's own choice.
-        plan: under the spec with these fields.
-        us: predicted.
-    """
-
-    fields: Fields
-    plan: KernelPlan
-    us: float
+    fields: Fields  # plain data; {} is the model's own choice
+    plan: KernelPlan  # for the spec with these fields
+    us: float  # predicted microseconds
 
     @property
     def name(self) -> str:
-        """The fields as JSON, by which a trial is kept."""
-        return name_of(self.fields)
-
-
-def name_of(fields: Fields) -> str:
-    """Fields as JSON."""
-    return json.dumps(dict(fields), sort_keys=True)
+        """The fields as JSON, the key of a trial."""
+        return json.dumps(dict(self.fields), sort_keys=True)
 
 
 def proposals(
@@ -79,41 +68,41 @@ def proposals(
     first: Iterable[Fields] = (),
     seeds: Iterable[Fields] = (),
 ) -> list[Proposal]:
-    """The model's own choice, `first`, `seeds`, variants of `first`, then the others; `most` of them, no kernel twice.
+    """The model's own choice, `first`, `seeds`, variants of `first`, then the others, without duplicates.
 
-    The others come by predicted time; after the first few of them, variants of the best two: other ways to load, other
+    The others are ordered by predicted time. After the first few come variants of the best two: other loads, other
     rasters, stream-K.
 
     Args:
-        spec: what is given; only what it leaves open is tried.
+        spec: its specified fields are kept; only unspecified fields vary.
         problem, device: of the plans.
         most: how many at most.
         first: fields to try before the model's order, such as those of an expired entry.
-        seeds: fields that were measured well elsewhere; those that do not serve are passed over.
+        seeds: fields that were fast elsewhere; unsupported ones are skipped.
 
     Raises:
-        PlanError: the spec cannot serve the problem.
+        PlanError: the spec does not support the problem.
     """
     own = plan(spec, problem, device)
-    found = [Proposal({}, own, predicted_us(own))]
-    seen = {_what(own)}
+    chosen = [Proposal({}, own, predicted_us(own))]
+    seen = {_kernels(own)}
     known = [{**x} for x in first]
     varied = (y for x in known for y in _variants(spec, x, problem, device))
     for fields in itertools.chain(known, seeds, varied, _by_time(spec, problem, device, own)):
-        if len(found) >= most:
+        if len(chosen) >= most:
             break
         made = _planned(spec, fields, problem, device)
-        if made is None or _what(made) in seen or not invariance.keeps(own, made):
+        if made is None or _kernels(made) in seen or not invariance.keeps(own, made):
             continue
-        seen.add(_what(made))
-        found.append(Proposal(fields, made, predicted_us(made)))
-    return found
+        seen.add(_kernels(made))
+        chosen.append(Proposal(fields, made, predicted_us(made)))
+    return chosen
 
 
 def explicit(spec: GemmSpec, proposal: Proposal) -> dict[str, Any]:
-    """A proposal's fields, so that they name the same kernel under any model: the model's own choice in full.
+    """A proposal's fields in full, so that they give the same kernel when the cost model changes.
 
-    Where its fields do not say all of a kernel, they stay {}: whatever the model chooses.
+    The result is {} if the fields do not determine the model's own choice.
     """
     made = proposal.plan
     if proposal.fields:
@@ -125,20 +114,20 @@ def explicit(spec: GemmSpec, proposal: Proposal) -> dict[str, Any]:
         if name not in given
     }
     again = _planned(spec, fields, made.problem, made.device)
-    return fields if again is not None and _what(again) == _what(made) else {}
+    return fields if again is not None and _kernels(again) == _kernels(made) else {}
 
 
 def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) -> Iterator[dict[str, Any]]:
-    """Fields of every candidate that serves, best predicted first, and after a few the variants of the best."""
+    """Fields of every supported candidate, best predicted first; after a few come variants of the best."""
     plain = [
         {name: list(v) if isinstance(v, tuple) else v for name, v in fields}
         for fields in _ranked(spec, problem, device, own.swapped)
     ]
     for place, fields in enumerate(plain):
         if place == PLAIN_FIRST:
-            # whose threads load share no operand with other CTAs
+            # kernels whose threads load operands cannot multicast
             alone = [x for x in plain if x["schedule"] == "cooperative" and x["cluster"] == [1, 1]]
-            likely = list(_odd_loads(spec, problem, LIKELY_LOADS))
+            likely = list(_unaligned_loads(spec, problem, LIKELY_LOADS))
             for best in alone[:LOADED]:
                 yield from (_loaded(best, x) for x in likely if _shifts(x, problem))
             yield from (_loaded(best, x) for x in likely for best in alone[:1])
@@ -156,20 +145,20 @@ def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) 
 def _ranked(
     spec: GemmSpec, problem: Problem, device: Device, swapped: bool
 ) -> list[tuple[tuple[str, Any], ...]]:
-    """Fields of the candidates that serve, best predicted first; `swapped` is whether the model's choice is."""
+    """Fields of the supported candidates, best predicted first; `swapped` is that of the model's choice."""
     weighed = list(plan(spec, problem, device).why.weighed)
     if spec.swap == AUTO and min(problem.m, problem.n) <= BOTH_WAYS:
         other = _planned(spec, {"swap": not swapped}, problem, device)
         weighed += [] if other is None else other.why.weighed
-    served = sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)
-    # a plan that weighed both ways lists both
-    found = list(dict.fromkeys(x.fields for x in served))
-    first = {_kind(dict(x)): x for x in reversed(found)}
-    return sorted(found, key=lambda x: first[_kind(dict(x))] != x)
+    supported = sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)
+    # a plan that considered swapped operands lists both
+    ranked = list(dict.fromkeys(x.fields for x in supported))
+    first = {_kind(dict(x)): x for x in reversed(ranked)}
+    return sorted(ranked, key=lambda x: first[_kind(dict(x))] != x)
 
 
 def _kind(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What is alike in candidates of which the second teaches little: all but fine steps of the tile and clusters."""
+    """A key that is equal for similar candidates: it ignores clusters and small differences of the tile."""
     if fields["schedule"] == "simt":
         return tuple(fields.items())
     m, n, k = fields["tile"]
@@ -180,12 +169,12 @@ def _kind(fields: Mapping[str, Any]) -> tuple[Any, ...]:
 def _variants(
     spec: GemmSpec, fields: dict[str, Any], problem: Problem, device: Device
 ) -> Iterator[dict[str, Any]]:
-    """A candidate's fields with other loads of what TMA cannot address, other rasters and triggers, and as stream-K."""
+    """A candidate's fields with other loads of unaligned operands, other rasters and triggers, and as stream-K."""
     made = _planned(spec, fields, problem, device)
     if made is None or not fields or fields.get("schedule") == "simt":
         return
     if fields.get("schedule") == "cooperative":
-        yield from (_loaded(fields, x) for x in _odd_loads(spec, problem, ODD_LOADS))
+        yield from (_loaded(fields, x) for x in _unaligned_loads(spec, problem, UNALIGNED_LOADS))
     whole = fields.get("schedule") == "cooperative" and fields.get("split_k", 1) == 1
     if whole and spec.tile == AUTO and math.prod(made.tiles) <= SHORT_WAVES * device.sms:
         # 333 x 777 x 555 takes 6.6 us without a producer warp, 8.1 with one (H200)
@@ -193,12 +182,11 @@ def _variants(
         yield alone
         yield alone | {"ctas_per_sm": 2}
     if math.prod(made.tiles) > FEW_TILES and fields.get("split_reduction") != "launch":
-        # of one wave, too: which SMs share lines of L2 is worth 9 % at 1023 x 1023 x 1023 (H200)
+        # also for one wave: sharing L2 cache lines between SMs is worth 9 % at 1023 x 1023 x 1023 (H200)
         for axis, group in RASTERS:
             yield fields | {"raster": [axis, group]}
     yield fields | {"trigger": "loads"}
-    if fields.get("split_reduction") == "launch" and fields["split_k"] > FEW_PARTS:
-        # a part less to add up
+    if fields.get("split_reduction") == "launch" and fields["split_k"] > FEW_SPLITS:
         yield fields | {"split_k": fields["split_k"] - 1}
     if whole:
         streamed = {name: v for name, v in fields.items() if name != "split_k"}
@@ -206,7 +194,7 @@ def _variants(
 
 
 def _loaded(fields: dict[str, Any], loads: dict[str, str]) -> dict[str, Any]:
-    """A candidate's fields with other loads, and a tile as deep as suits threads that load (`candidates.deepened`)."""
+    """A candidate's fields with other loads, and a deeper tile if threads load (`candidates.deepened`)."""
     m, n, k = fields["tile"]
     if any(x in THREAD_LOADS for x in loads.values()) and m + n <= SHIFTED:
         k = max(k, 2 * BLOCK_K)
@@ -214,34 +202,34 @@ def _loaded(fields: dict[str, Any], loads: dict[str, str]) -> dict[str, Any]:
 
 
 def _shifts(loads: dict[str, str], problem: Problem) -> bool:
-    """Whether threads shift the operand of more bytes, and no other: a copy of it would cost most."""
+    """Whether threads shift only the larger operand, whose copy would be the most expensive."""
     wide = "a_load" if problem.a.bytes > problem.b.bytes else "b_load"
     return [name for name, x in loads.items() if x == "shift"] == [wide]
 
 
-def _odd_loads(spec: GemmSpec, problem: Problem, ways: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Ways to load operands that TMA cannot address and whose load is open."""
-    odd = {"a_load": problem.a, "b_load": problem.b}
-    names = [name for name, x in odd.items() if getattr(spec, name) == AUTO and x.tma_reason() is not None]
-    for loads in itertools.product(ways, repeat=len(names)):
+def _unaligned_loads(spec: GemmSpec, problem: Problem, loads: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Combinations of loads for operands that TMA cannot address and whose load is unspecified."""
+    operands = {"a_load": problem.a, "b_load": problem.b}
+    names = [x for x, y in operands.items() if getattr(spec, x) == AUTO and y.tma_reason() is not None]
+    for combination in itertools.product(loads, repeat=len(names)):
         if names:
-            yield dict(zip(names, loads, strict=True))
+            yield dict(zip(names, combination, strict=True))
 
 
 def _planned(spec: GemmSpec, fields: Fields, problem: Problem, device: Device) -> KernelPlan | None:
-    """The plan under more fields; None where there is none."""
+    """The plan with more fields; None if the spec does not support them."""
     try:
         return plan(refined(spec, fields), problem, device)
     except (GemmError, TypeError):
         return None
 
 
-def _what(made: KernelPlan) -> tuple[Any, ...]:
-    """What makes two plans the same to a GPU."""
+def _kernels(made: KernelPlan) -> tuple[Any, ...]:
+    """A key that is equal for plans with the same launches."""
     configs = tuple(step.config for step in made.steps)
     return configs, made.raster, made.clusters, made.swapped
 
 
 def under(spec: GemmSpec, proposal: Proposal) -> GemmSpec:
-    """The spec that asks for a proposal."""
+    """The spec of a proposal."""
     return refined(spec, proposal.fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several candidates timed beside each other; whoever is clearly behind stops early, and a win must be clear."""
+"""Times several candidates in interleaved rounds; slow ones stop early, and a win must be significant."""
 
 from __future__ import annotations
 
@@ -10,55 +10,48 @@ from dataclasses import dataclass
 from cutegemm.tuning import interval
 from cutegemm.tuning.timing import Replayer, Sampler, orders
 
-# How far behind the leader's median a candidate's best sample may be after each pair of rounds; one further behind
-# stops. Samples of one kernel differ by 3 % at the power cap.
+# A candidate stops if its best sample exceeds the leader's median by this factor after a pair of rounds. Samples of one
+# kernel differ by 3 % at the power cap.
 BEHIND = (1.15, 1.08, 1.05, 1.04)
-# pairs of rounds of those who stay
+# pairs of rounds of candidates that do not stop
 PAIRS = 5
-# that a winner is the faster one: one in twenty that only seem so wins
+# of the interval of a win; a candidate of equal speed wins once in twenty
 CONFIDENCE = 0.9
 
 
-# multiplications and additions of a product from which on repeating it holds a chip at its power cap: 64 x 8192 x 28672
-# runs at 1,455 of 1,980 MHz, 1024^3 at 1,950 (H200, benchmarks/results/gemm.json)
+# FLOP of a GEMM from which repeating it reaches the power cap: 64 x 8192 x 28672 runs at 1,455 of 1,980 MHz, 1024^3 at
+# 1,950 (H200, benchmarks/results/gemm.json)
 CAPPED_FLOPS = 15 * 10**9
 
 
 @dataclass(frozen=True)
 class Regime:
-    """How long a race takes.
+    """The lengths of a race."""
 
-    Attributes:
-        preheat: seconds of work before the first round, which bring the chip to its sustained clock.
-        sample: seconds of a sample.
-        capped: the same of products that bring the chip to its power cap, where its clock settles that slowly.
-        pairs: pairs of rounds of those who stay.
-    """
-
-    preheat: float = 0.3
-    sample: float = 0.03
-    capped: float = 0.1
-    pairs: int = PAIRS
+    preheat: float = 0.3  # seconds of work before the first round, until the clock is the sustained one
+    sample: float = 0.03  # seconds of a sample
+    capped: float = 0.1  # the same for GEMMs that reach the power cap, where the clock settles slowly
+    pairs: int = PAIRS  # pairs of rounds of candidates that do not stop
 
     def sample_of(self, flops: int) -> float:
-        """Seconds of a sample of a product of so many multiplications and additions."""
+        """Seconds of a sample of a GEMM of so many FLOP."""
         return max(self.sample, self.capped) if flops >= CAPPED_FLOPS else self.sample
 
 
 @dataclass(frozen=True)
 class Times:
-    """Samples of one candidate, microseconds a call, in the order of rounds."""
+    """Samples of one candidate, microseconds per call, in the order of rounds."""
 
     us: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """Microseconds a call."""
+        """Microseconds per call."""
         return statistics.median(self.us)
 
     @property
     def spread(self) -> float:
-        """The middle half of the samples, relative to their median."""
+        """The interquartile range, relative to the median."""
         if len(self.us) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.us, n=4, method="inclusive")
@@ -76,14 +69,14 @@ def race(
     """Time candidates in balanced alternating order.
 
     Args:
-        entries: one for each, by name.
-        device: what they run on.
-        regime: how long.
-        stays: the name of the one that every other is compared with, which never stops early.
+        entries: one per candidate.
+        device: they run on.
+        regime: lengths of the race.
+        stays: name of the candidate that others are compared with, which never stops early.
         on_round: called after every round.
 
     Returns:
-        The samples by name; of those who stopped early, fewer.
+        The samples by name; candidates that stopped early have fewer.
     """
     running = list(entries)
     heated = 0.0
@@ -109,11 +102,10 @@ def _pair(running: Sequence[Sampler], number: int) -> Iterator[list[Sampler]]:
 
 
 def wins(challenger: Times, holder: Times) -> bool:
-    """Whether one is faster than another by more than their ratios differ from round to round.
+    """Whether a challenger is significantly faster than the holder.
 
-    Compared are samples of the same rounds, to which a chip's slow drift in temperature and clock does the same: the
-    interval that holds the centre of their ratios with `CONFIDENCE` (`interval.paired`) must lie above 1. Two pairs of
-    rounds prove nothing.
+    The ratios compare samples of the same round, which slow drift of temperature and clock affects alike. The
+    confidence interval of their centre (`interval.paired`) must be above 1. Two pairs of rounds are never significant.
     """
     ratios = [y / x for x, y in zip(challenger.us, holder.us)]
     low = interval.paired([ratio - 1 for ratio in ratios], CONFIDENCE).low

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that lie as a problem says, with random elements, and outputs that are poison until they are written."""
+"""Random tensors with a problem's memory layout, and outputs that are NaN until they are written."""
 
 from __future__ import annotations
 
@@ -13,51 +13,44 @@ from cutegemm.problems import Operand, Problem
 from cutegemm.running.arguments.named import Order, Signature
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 
-# of every byte of an output before a run: a NaN in every type
+# every byte of an output before a run: a NaN in every type
 POISON = 0xFF
-# of scalars, and of integers such as a seed
+# values of scalars, and of integers such as a seed
 SCALAR, INTEGER = 0.5, 1.0
 
 
 @dataclass(frozen=True)
 class Operands:
-    """One call's tensors.
+    """One call's tensors."""
 
-    Attributes:
-        order: in which they travel.
-        given: they; None where an output is to be allocated.
-        numbers: passed by value.
-        outputs: the stored outputs' whole memory.
-    """
-
-    order: Order
-    given: tuple[Any, ...]
-    numbers: tuple[float, ...]
-    outputs: tuple[torch.Tensor, ...]
+    order: Order  # of the call's arguments
+    given: tuple[Any, ...]  # the tensors in this order; None for an output that the call allocates
+    numbers: tuple[float, ...]  # passed by value
+    outputs: tuple[torch.Tensor, ...]  # the whole memory of the stored outputs
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Addresses, as a prepared kind of call takes them."""
+        """Addresses, as a prepared call takes them."""
         return tuple(-1 if x is None else x.data_ptr() for x in self.given)
 
     @property
     def bytes(self) -> int:
-        """Memory of all."""
+        """Bytes of all tensors."""
         return sum(x.untyped_storage().nbytes() for x in self.given if x is not None)
 
     def poison(self) -> None:
-        """Make every element of the outputs a NaN."""
+        """Set every element of the outputs to NaN."""
         for memory in self.outputs:
             memory.view(torch.uint8).fill_(POISON)
 
 
 def operands(problem: Problem, graph: Graph, device: str, seed: int = 0) -> Operands:
-    """Operands of a problem, standard normal, the same for the same seed.
+    """Operands of a problem with standard normal elements.
 
     Args:
-        problem: says how they lie.
+        problem: of the call.
         graph: the epilogue.
-        device: torch's name of where they lie.
+        device: torch's name of the device.
         seed: of the elements.
     """
     draw = torch.Generator(device).manual_seed(seed)
@@ -68,7 +61,7 @@ def operands(problem: Problem, graph: Graph, device: str, seed: int = 0) -> Oper
     stored = []
     for name, operand in {"a": problem.a, "b": problem.b, **inputs, **outputs}.items():
         memory = _memory(operand, device, None if name in outputs else draw)
-        view = memory.as_strided(*_lies(operand, _offset(operand)))
+        view = memory.as_strided(*_view(operand, _offset(operand)))
         kind = graph.tensors.get(name, "matrix")
         if kind == "blocks_n":
             view = view.mT
@@ -83,26 +76,26 @@ def operands(problem: Problem, graph: Graph, device: str, seed: int = 0) -> Oper
     return Operands(order, tuple(named[x] for x in order.names), numbers, tuple(stored))
 
 
-def _lies(x: Operand, offset: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def _view(x: Operand, offset: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Shape, strides and offset of a stack of matrices."""
     row, col, batch = x.strides
     return (x.batch, x.rows, x.cols), (batch, row, col), offset
 
 
 def _offset(x: Operand) -> int:
-    """Elements from an aligned address to one that is aligned as the operand is and no better."""
+    """Elements from an aligned address to one with exactly the operand's alignment."""
     return 0 if x.align >= 16 else max(1, x.align // x.dtype.bytes)
 
 
 def _memory(x: Operand, device: str, draw: torch.Generator | None) -> torch.Tensor:
-    """What a stack of matrices lies in: drawn, or whatever was there."""
-    (batch, rows, cols), strides, offset = _lies(x, _offset(x))
+    """The memory of a stack of matrices: random, or uninitialized without a generator."""
+    (batch, rows, cols), strides, offset = _view(x, _offset(x))
     last = sum((extent - 1) * step for extent, step in zip((batch, rows, cols), strides, strict=True))
     size, dtype = (max(offset + last + 1, 1), TORCH_DTYPE[x.dtype])
     if draw is None:
         return torch.empty(size, dtype=dtype, device=device)
     if not dtype.is_floating_point:
-        kept = torch.iinfo(dtype)
-        return torch.randint(kept.min, kept.max + 1, (size,), generator=draw, device=device, dtype=dtype)
+        limits = torch.iinfo(dtype)
+        return torch.randint(limits.min, limits.max + 1, (size,), generator=draw, device=device, dtype=dtype)
     kind = dtype if dtype.itemsize > 1 else torch.float32
     return torch.randn(size, generator=draw, device=device, dtype=kind).to(dtype)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device time by replaying CUDA graphs, and the order in which several are timed beside each other.
+"""Device time from replayed CUDA graphs, and the order of interleaved measurements.
 
-Rounds come in pairs, the second in the reverse order of the first, and pairs begin with another one in turn: whoever
-comes second reads slow, and drift of clock and temperature falls on all alike. Everything that touches the GPU is
-behind `Replayer`; tests put a fake in its place.
+Rounds come in pairs; the second has the reverse order of the first, and each pair starts with the next contender. This
+balances the effect of position (the second one measured reads slower) and of drifting clocks and temperature. Only a
+`Replayer` touches the GPU; tests use a fake.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-# least work in one graph, seconds, so that gaps between replays do not count
+# least work in one graph, seconds, so that gaps between replays are negligible
 GRAPH_SECONDS = 1e-3
-# between two readings of clock and power, seconds
+# seconds between two readings of clock and power
 POLL_SECONDS = 5e-3
 
 
 class Readable(Protocol):
-    """Something that reads (SM clock in MHz, power in W)."""
+    """A sensor of SM clock and power."""
 
     def read(self) -> tuple[float, float]:
-        """Both, now."""
+        """(SM clock in MHz, power in W) now."""
         ...
 
 
 class Replayer(Protocol):
-    """What captures work and times it: a GPU, or a fake in tests."""
+    """Captures work and times it: a GPU, or a fake in tests."""
 
     def capture(self, launch: Callable[[], None]) -> Callable[[], None]:
-        """What replays the work that `launch` enqueues."""
+        """Capture what `launch` enqueues; the result replays it on the current stream."""
         ...
 
     def time(self, work: Callable[[], None], on_wait: Callable[[], None] | None = None) -> float:
-        """Seconds of what `work` enqueues; `on_wait` is called over and over meanwhile."""
+        """Seconds the device needs for what `work` enqueues; `on_wait` is called repeatedly meanwhile."""
         ...
 
     def rest(self, seconds: float) -> None:
@@ -46,11 +46,11 @@ class Replayer(Protocol):
         ...
 
 
-class Device:
+class CudaDevice:
     """The current CUDA device."""
 
     def capture(self, launch: Callable[[], None]) -> Callable[[], None]:
-        """Capture what `launch` enqueues; the result replays it on the current stream."""
+        """See `Replayer`."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
@@ -58,7 +58,7 @@ class Device:
         return graph.replay
 
     def time(self, work: Callable[[], None], on_wait: Callable[[], None] | None = None) -> float:
-        """Seconds the GPU takes for what `work` enqueues; `on_wait` is called over and over meanwhile."""
+        """See `Replayer`."""
         events: Any = torch.cuda.Event
         start, end = events(enable_timing=True), events(enable_timing=True)
         start.record()
@@ -72,7 +72,7 @@ class Device:
         return float(start.elapsed_time(end)) / 1e3
 
     def rest(self, seconds: float) -> None:
-        """Leave the GPU idle."""
+        """See `Replayer`."""
         torch.cuda.synchronize()
         time.sleep(seconds)
 
@@ -82,20 +82,20 @@ class Sampler:
 
     Args:
         name: of the contender.
-        one_pass: enqueues its calls once, on every set of inputs; has run before.
+        one_pass: enqueues one call on every set of inputs; it has run before.
         calls: in a pass.
-        device: what captures and times.
-        sample: seconds of work a sample holds at least.
+        device: captures and times.
+        sample: least seconds of work in a sample.
 
     Attributes:
-        us: microseconds a call, of every sample.
-        readings: of clock and power meanwhile.
+        us: microseconds per call, of every sample.
+        readings: of clock and power during the samples.
     """
 
     def __init__(
         self, name: str, one_pass: Callable[[], None], calls: int, device: Replayer, sample: float
     ) -> None:
-        # compiles, loads modules and creates handles, none of which a capture may do
+        # compiles, loads modules and creates handles, which is illegal during a capture
         one_pass()
         passes = max(1, math.ceil(GRAPH_SECONDS / _positive(device.time(one_pass))))
 
@@ -119,13 +119,13 @@ class Sampler:
             self.replay()
 
     def measure(self, device: Replayer, sensors: Readable | None = None) -> float:
-        """Take one sample; returns its seconds. Readings of its first half still show what ran before it.
+        """Take one sample; returns its seconds. Readings of its first half are dropped: they show the previous work.
 
         Raises:
-            RuntimeError: the device's clock does not tell.
+            RuntimeError: the device gives no valid time.
         """
         readings: list[tuple[float, float]] = []
-        # brings the clock up and replaces the previous contender's lines in L2
+        # raises the clock and replaces the previous contender's data in L2
         self.replay()
         seconds = _positive(
             device.time(self.work, None if sensors is None else lambda: readings.append(sensors.read()))
@@ -136,11 +136,6 @@ class Sampler:
 
 
 def _positive(seconds: float) -> float:
-    """A time that something can take.
-
-    Raises:
-        RuntimeError: it is none.
-    """
     if not 0 < seconds < math.inf:
         raise RuntimeError(f"a call was timed at {seconds} s")
     return seconds
@@ -150,12 +145,12 @@ _T = TypeVar("_T")
 
 
 def orders(items: Sequence[_T], rounds: int, seed: int = 0) -> Iterator[list[_T]]:
-    """The order of each round: every second one is the reverse of the one before, pairs begin with another item.
+    """The order of each round: pairs of an order and its reverse, each pair starting with the next item.
 
-    In as many pairs as there are items each stands at each place equally often.
+    After as many pairs as there are items, each item was at each position equally often.
     """
     drawn = random.Random(seed).sample(list(items), len(items))
     for number in range(rounds):
-        turn = number // 2 % max(len(drawn), 1)
-        order = drawn[turn:] + drawn[:turn]
+        start = number // 2 % max(len(drawn), 1)
+        order = drawn[start:] + drawn[:start]
         yield order[::-1] if number % 2 else order

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One candidate, compiled and proved right: only then is it timed."""
+"""Checks a compiled candidate's results before it is timed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cutegemm.running.numerics.bounds import Bound, bound, described
 from cutegemm.running.numerics.checked import finished
 from cutegemm.tuning.random_operands import Operands
 
-# elements of D that are worked out in fp64 at a time: half a GiB a tensor, of which the bound needs about twenty
+# elements of D that are computed in fp64 at a time: half a GiB per tensor; a bound needs about twenty tensors
 SLAB = 1 << 26
 
 
 class Oracle:
-    """What the outputs of some operands may be: the graph in fp64 with a running error bound, worked out once.
+    """The bounds of the outputs of one set of operands: the graph in fp64 with a running error bound, computed once.
 
-    Rows of D are worked out some at a time and kept in the outputs' own types, so that a problem that fits a GPU's
-    memory can be proved there too. An epilogue that reduces, or that counts D's elements, is worked out whole.
+    D is computed some rows at a time and stored in the outputs' own types, so any problem that fits a GPU's memory can
+    be checked there. An epilogue with reductions or random numbers is computed for all rows at once.
 
     Args:
         graph: the epilogue.
-        operands: that every candidate gets.
+        operands: of every candidate.
     """
 
     def __init__(self, graph: Graph, operands: Operands) -> None:
@@ -35,17 +35,17 @@ class Oracle:
         self._bounds: dict[tuple[Any, ...], list[tuple[slice, dict[str, Bound]]]] = {}
 
     def complaint(self, prepared: Prepared) -> str | None:
-        """What is wrong with a candidate, or None.
+        """The first error of a candidate; None if it is right.
 
-        Outputs are poison before each of two runs; the first must be within the bound, the second the same bits.
+        Outputs are NaN before each of two runs. The first must be within the bound, the second must have the same bits.
         """
         first = self._run(prepared)
         config: GemmConfig | None = prepared.kind.plan.config
         for rows, bounds in self._expected(described(config), first):
             for name, value in first.items():
-                said = bounds[name].complaint(value if rows == _ALL else value[..., rows, :])
-                if said is not None:
-                    return f"{name}{'' if not rows.start else f' from row {rows.start}'}: {said}"
+                wrong = bounds[name].complaint(value if rows == _ALL else value[..., rows, :])
+                if wrong is not None:
+                    return f"{name}{'' if not rows.start else f' from row {rows.start}'}: {wrong}"
         second = self._run(prepared)
         for name, value in first.items():
             differ = int((_bits(value) != _bits(second[name])).sum())
@@ -56,31 +56,31 @@ class Oracle:
     def _run(self, prepared: Prepared) -> dict[str, torch.Tensor]:
         x = self.operands
         x.poison()
-        found = finished(prepared(x.given, x.places, x.numbers, None))
-        return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}
+        outputs = finished(prepared(x.given, x.places, x.numbers, None))
+        return {name: value.clone(memory_format=torch.contiguous_format) for name, value in outputs.items()}
 
     def _expected(
         self, arithmetic: tuple[Any, ...], got: Mapping[str, torch.Tensor]
     ) -> list[tuple[slice, dict[str, Bound]]]:
-        """Rows of D and the bounds of the outputs there; `arithmetic`: the last arguments of `bound`."""
+        """Rows of D and the bounds of their outputs; `arithmetic`: the last arguments of `bound`."""
         if arithmetic not in self._bounds:
             order, named = self.operands.order, self.operands.order.named(self.operands.given)
             inputs: dict[str, Any] = {name: named[name] for name in order.inputs}
             inputs |= dict(zip(order.numbers, self.operands.numbers, strict=True))
             types = {name: x.dtype for name, x in got.items()}
-            found = []
+            slabs = []
             for rows in self._slabs(named["a"], got):
                 a, part = named["a"], inputs
                 if rows != _ALL:
                     a = a[..., rows, :]
                     part = {name: self._rows(name, x, rows) for name, x in inputs.items()}
                 bounds = bound(self.graph, a, named["b"], part, types, *arithmetic)
-                found.append((rows, {name: _kept(x, types[name]) for name, x in bounds.items()}))
-            self._bounds[arithmetic] = found
+                slabs.append((rows, {name: _in_type(x, types[name]) for name, x in bounds.items()}))
+            self._bounds[arithmetic] = slabs
         return self._bounds[arithmetic]
 
     def _slabs(self, a: torch.Tensor, got: Mapping[str, torch.Tensor]) -> list[slice]:
-        """Rows of D that are worked out together."""
+        """Rows of D that are computed together."""
         rows, graph = a.shape[-2], self.graph
         whole = bool(graph.reductions or graph.scales) or any(x.op == "random" for x in graph.nodes)
         row = max(x.numel() for x in got.values()) // max(rows, 1)
@@ -90,7 +90,7 @@ class Oracle:
         return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
     def _rows(self, name: str, value: Any, rows: slice) -> Any:
-        """An input's part beside some rows of D."""
+        """The part of an input that belongs to some rows of D."""
         kind = self.graph.tensors.get(name)
         if kind == "matrix":
             return value[..., rows, :]
@@ -101,11 +101,11 @@ _ALL = slice(None)
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's bytes; a reduction over everything has no axis to view them along."""
+    """A contiguous tensor's bytes, also of a tensor without axes."""
     return x.reshape(-1).view(torch.uint8)
 
 
-def _kept(x: Bound, dtype: torch.dtype) -> Bound:
-    """A bound in its output's own type, which holds least and greatest value exactly (of fp8, bf16 does)."""
-    held = dtype if dtype.itemsize > 1 else torch.bfloat16
-    return Bound(x.expected.to(held), x.low.to(held), x.high.to(held), x.free)
+def _in_type(x: Bound, dtype: torch.dtype) -> Bound:
+    """A bound in its output's type, or in bf16 for fp8, which represents the least and greatest value exactly."""
+    kind = dtype if dtype.itemsize > 1 else torch.bfloat16
+    return Bound(x.expected.to(kind), x.low.to(kind), x.high.to(kind), x.free)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tuner: problem by problem, in batches of candidates; everything known is in the database after every batch."""
+"""The tuner: problem by problem, in batches of candidates; the database is updated after every batch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config
 from cutegemm.database.choice import find
-from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of
-from cutegemm.database.user_database import BROKE_OFF, RUNNING, Database, Trial, holder
+from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of, refined
+from cutegemm.database.user_database import BROKE_OFF, RUNNING, Database, Trial
 from cutegemm.errors import CompileError, GemmError
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.planning.requirements import requested
@@ -35,9 +35,9 @@ from cutegemm.tuning.random_operands import Operands, operands
 from cutegemm.tuning.timing import Sampler
 from cutegemm.tuning.trial import Oracle
 
-# candidates compiled and timed together: each holds a graph, and a batch is what an interruption loses
+# candidates compiled and timed together: each holds a CUDA graph, and an interruption loses one batch
 BATCH = 12
-# seconds in which a batch of kernels compiles, and in which anything else that is said is followed by more
+# longest time in seconds until the next report: while a batch compiles, and otherwise
 COMPILE_SECONDS, STEP_SECONDS = 300.0, 60.0
 Compile = Callable[[Iterable[Config]], None]
 Seeds = Callable[[Problem], Sequence[Fields]]
@@ -45,100 +45,79 @@ Seeds = Callable[[Problem], Sequence[Fields]]
 
 @dataclass(frozen=True)
 class Tuner:
-    """Tunes problems of one spec on one GPU.
+    """Tunes problems of one spec on one GPU."""
 
-    Attributes:
-        spec: what is given.
-        bench: what candidates run on.
-        database: where results are kept and shared.
-        most: candidates of a problem.
-        regime: of timing.
-        compile: has kernels compiled, side by side.
-        holder: by which this tuner's claims are told from others'.
-        batches: of candidates that are measured of a problem in one call; None is all.
-        until: when no further batch begins, seconds of `time.monotonic`.
-        seeds: fields to try of a problem before the model's order, best first.
-        resumed: problems whose trials count although they are measured again.
-    """
-
-    spec: GemmSpec
-    bench: Bench
-    database: Database
-    most: int
-    regime: Regime
-    compile: Compile = functools.partial(kernel_cache.ensure, told=False)
-    holder: str = field(default_factory=holder)
-    batches: int | None = None
-    until: float = math.inf
-    seeds: Seeds = lambda problem: ()
-    resumed: Collection[Problem] = frozenset()
+    spec: GemmSpec  # its unspecified fields are tuned
+    bench: Bench  # runs the candidates
+    database: Database  # stores and shares results
+    most: int  # candidates per problem
+    regime: Regime  # of timing
+    compile: Compile = functools.partial(kernel_cache.ensure, warn=False)  # compiles kernels in parallel
+    batches: int | None = None  # the most that are measured per problem in one call; None is all
+    until: float = math.inf  # no batch starts after this time of `time.monotonic`
+    seeds: Seeds = lambda problem: ()  # fields to try for a problem before the model's order, best first
+    resumed: Collection[Problem] = frozenset()  # problems whose trials count although they are measured again
 
     @property
     def late(self) -> bool:
-        """Whether time is over."""
+        """Whether the time limit has passed."""
         return time.monotonic() >= self.until
 
     def tune(self, problem: Problem, screen: Screen, *, again: bool = False) -> Outcome:
-        """One problem: what was known, what is known now, or who else is at it."""
-        key, claimed = key_of(self.spec, problem, self.bench.record), False
+        """Tune one problem, unless it is tuned already or another process works on it."""
+        key = key_of(self.spec, problem, self.bench.record)
         try:
             known = self.database.get(key)
             if not again and known is not None and self.done(known, problem):
                 return Outcome(problem, KNOWN, known)
             if self.late:
                 return Outcome(problem, BEGUN, known, "no time was left")
-            claimed = True
-            if not self.database.claim(key, self.holder):
-                return Outcome(problem, ELSEWHERE, known)
-            anew = again and problem not in self.resumed
-            if anew or (known is not None and known.complete and not self._holds(known, problem)):
-                self.database.forget_trials(key)
-            return self._tuned(key, problem, None if again else known, screen)
+            with self.database.claimed(key) as claimed:
+                if not claimed:
+                    return Outcome(problem, ELSEWHERE, known)
+                anew = again and problem not in self.resumed
+                if anew or (known is not None and known.complete and not self._valid(known, problem)):
+                    self.database.forget_trials(key)
+                return self._tuned(key, problem, None if again else known, screen)
         except KeyboardInterrupt:
             return Outcome(problem, INTERRUPTED, self.database.get(key))
         except GemmError as error:
             return Outcome(problem, REFUSED, why=str(error))
         except torch.OutOfMemoryError as error:
             return Outcome(problem, REFUSED, why=f"it does not fit in the GPU's memory: {_first_line(error)}")
-        finally:
-            if claimed:
-                self.database.release(key, self.holder)
 
     def done(self, entry: Entry, problem: Problem) -> bool:
-        """Whether a problem's entry leaves nothing to try: all candidates were, and its kernel is the same still.
-
-        All that were wanted then may be fewer than are wanted now.
-        """
-        if not entry.complete or not self._holds(entry, problem):
+        """Whether all candidates of a problem were tried, as many as are wanted now, and its kernel has not changed."""
+        if not entry.complete or not self._valid(entry, problem):
             return False
         if entry.tried >= self.most:
             return True
         key = key_of(self.spec, problem, self.bench.record)
         own, *others = self.proposals(problem, [entry.fields, *self._first(key)])
-        # what was tried elsewhere is known by its number alone
+        # an imported entry has no trials, only their number
         return 1 + len(others) <= entry.tried or {x.name for x in others} <= self._done(key, others)
 
-    def _holds(self, entry: Entry, problem: Problem) -> bool:
-        """Whether an entry's kernel is the one that its fields give now."""
+    def _valid(self, entry: Entry, problem: Problem) -> bool:
+        """Whether an entry's fields still give the kernel that was measured."""
         try:
-            config = plan(entry.refined(self.spec), problem, self.bench.record).config
+            config = plan(refined(self.spec, entry.fields), problem, self.bench.record).config
             return config is not None and not entry.expired(config, kernel_cache.artifact(config).ptx)
         except (GemmError, TypeError):
             return False
 
     def _tuned(self, key: Key, problem: Problem, known: Entry | None, screen: Screen) -> Outcome:
-        """Try what is left to try, batch by batch."""
+        """Try the remaining candidates, batch by batch."""
         first = self._first(key)
         own, *others = self.proposals(problem, first)
         if own.plan.config is None:
             return Outcome(problem, REFUSED, why="nothing is launched, D is empty")
         leader = self._leader(known, problem, own, others)
-        screen.says(problem, "drawing operands", within=STEP_SECONDS)
+        screen.report(problem, "drawing operands", within=STEP_SECONDS)
         ground = _Ground(self, problem)
         tried: set[str] = set()
-        found: Entry | None = None
+        best: Entry | None = None
         for number in itertools.count():
-            # variants of who leads come before what the model finds next
+            # variants of the leader come before the model's next candidates
             own, *others = self.proposals(problem, [leader.fields, *first])
             broken = self._broken(key, (own, *others))
             tried |= self._done(key, others) | broken
@@ -156,29 +135,28 @@ class Tuner:
             self._keep(key, group, times)
             leader = _faster(group, leader, times)
             model = times.get(own.name, times[leader.name])
-            found = self._entry(leader, times[leader.name], model, len(tried))
-            self.database.put(key, found)
-            self.database.claim(key, self.holder)
-        # beside a complete entry, which has expired, every call begins anew: none would end
-        if left and (found is not None or known is None or not known.complete):
-            return Outcome(problem, BEGUN, found, "" if found else "no candidate was right so far")
-        if found is None:
+            best = self._entry(leader, times[leader.name], model, len(tried))
+            self.database.put(key, best)
+        # a complete but expired entry makes every call start over, so "begun" would never end
+        if left and (best is not None or known is None or not known.complete):
+            return Outcome(problem, BEGUN, best, "" if best else "no candidate was right so far")
+        if best is None:
             return Outcome(problem, REFUSED, why="no candidate was right")
-        found = dataclasses.replace(found, complete=True, tried=len(tried))
-        self.database.put(key, found)
-        return Outcome(problem, TUNED, found)
+        best = dataclasses.replace(best, complete=True, tried=len(tried))
+        self.database.put(key, best)
+        return Outcome(problem, TUNED, best)
 
     def proposals(self, problem: Problem, first: Sequence[Fields], more: int = 0) -> list[Proposal]:
-        """What is worth measuring of a problem: `first`, seeds, and what the model finds (`proposals.proposals`)."""
+        """The candidates of a problem: `first`, seeds, and the model's (`proposals.proposals`)."""
         return proposals(self.spec, problem, self.bench.record, more or self.most, first, self.seeds(problem))
 
     def _first(self, key: Key) -> list[Fields]:
-        """What the database would take, even if it has expired."""
-        found = find(key, self.database)
-        return [] if found is None else [found[1].fields]
+        """The fields of the database entry, also of an expired one."""
+        entry, _ = find(key, self.database)
+        return [] if entry is None else [entry.fields]
 
     def _done(self, key: Key, others: Sequence[Proposal]) -> set[str]:
-        """Candidates that have been tried with the kernels that they have now."""
+        """Candidates that were tried with their current kernels."""
         trials = self.database.trials(key)
         done = set()
         for x in others:
@@ -188,40 +166,37 @@ class Tuner:
         return done
 
     def _broken(self, key: Key, all_of_them: Sequence[Proposal]) -> set[str]:
-        """Candidates that ended a process when they first ran: with the same kernels they are not tried again."""
-        trials, found = self.database.trials(key), set()
-        for x in all_of_them:
-            trial = trials.get(x.name)
-            if (
-                trial is not None
-                and trial.outcome in (RUNNING, BROKE_OFF)
-                and trial.ptx == _ptx_or_none(x.plan)
-            ):
-                found.add(x.name)
-                why = trial.why or "the process ended while it ran for the first time"
-                self.database.tried(key, x.name, Trial(BROKE_OFF, why=why, ptx=trial.ptx))
-        return found
+        """Candidates whose first run ended a process; they are not tried again until their kernels change."""
+        trials = self.database.trials(key)
+        ended = {name: x for name, x in trials.items() if x.outcome in (RUNNING, BROKE_OFF)}
+        broken = {
+            x.name for x in all_of_them if x.name in ended and ended[x.name].ptx == _ptx_or_none(x.plan)
+        }
+        for name in broken:
+            why = ended[name].why or "the process ended while it ran for the first time"
+            self.database.tried(key, name, Trial(BROKE_OFF, why=why, ptx=ended[name].ptx))
+        return broken
 
     def _leader(
         self, known: Entry | None, problem: Problem, own: Proposal, others: Sequence[Proposal]
     ) -> Proposal:
-        """Who leads when work begins: the winner of what is gone on with, or the model's choice."""
-        if known is None or not self._holds(known, problem):
+        """The first leader: the winner of an earlier call that is continued, or the model's choice."""
+        if known is None or not self._valid(known, problem):
             return own
         return next((x for x in others if dict(x.fields) == dict(known.fields)), own)
 
     def _timed(
         self, problem: Problem, ready: dict[str, Sampler], leader: Proposal, screen: Screen
     ) -> dict[str, Times]:
-        def told() -> None:
+        def report() -> None:
             best = min((x for x in ready.values() if x.us), key=lambda x: min(x.us))
-            screen.says(problem, f"best so far {min(best.us):,.1f} us, {best.name}", within=STEP_SECONDS)
+            screen.report(problem, f"best so far {min(best.us):,.1f} us, {best.name}", within=STEP_SECONDS)
 
-        screen.says(problem, f"timing {len(ready)} candidates", within=STEP_SECONDS)
-        return race(list(ready.values()), self.bench, self.regime, stays=leader.name, on_round=told)
+        screen.report(problem, f"timing {len(ready)} candidates", within=STEP_SECONDS)
+        return race(list(ready.values()), self.bench, self.regime, stays=leader.name, on_round=report)
 
     def _keep(self, key: Key, group: Sequence[Proposal], times: dict[str, Times]) -> None:
-        """How each of a group fared."""
+        """Store the trial of each timed candidate."""
         for x in group:
             if x.name in times:
                 trial = Trial("timed", times[x.name].median, ptx=_ptx(x.plan), made=fields_of(x.plan))
@@ -239,37 +214,35 @@ class Tuner:
 
 
 class _Ground:
-    """One problem's operands and oracle, and candidates made ready to be timed on them."""
+    """One problem's operands and oracle; checks candidates and prepares their timing."""
 
     def __init__(self, tuner: Tuner, problem: Problem) -> None:
         self._tuner, self._problem, bench = tuner, problem, tuner.bench
-        asked, _ = requested(tuner.spec, problem, bench.record)
-        self._graph = asked.epilogue
+        request, _ = requested(tuner.spec, problem, bench.record)
+        self._graph = request.epilogue
         first = operands(problem, self._graph, bench.memory)
-        # so many that a launch finds nothing of its own in L2
+        # enough sets that a launch finds none of its operands in L2
         count = max(2, math.ceil(2 * bench.record.l2_bytes / max(1, first.bytes)))
         self._sets: list[Operands] = [first]
         self._sets += [operands(problem, self._graph, bench.memory, seed) for seed in range(1, count)]
         self._oracle = Oracle(self._graph, first)
 
     def ready(self, key: Key, group: Sequence[Proposal], screen: Screen) -> dict[str, Sampler]:
-        """Those of a group that compile and are right, ready to be timed; why the others are not is kept.
+        """The candidates of a group that compile and are right, ready to be timed; the trials of the others are stored.
 
-        What runs for the first time stands in the database meanwhile: should it end the process, nobody tries it again.
+        During its first run a candidate is stored as "running", so that it is not tried again if it ends the process.
 
         Raises:
-            RuntimeError: a candidate left the device in a state in which it runs nothing more.
+            RuntimeError: a candidate left the device unusable.
         """
         tuner = self._tuner
-        screen.says(self._problem, f"compiling {len(group)} candidates", within=COMPILE_SECONDS)
+        screen.report(self._problem, f"compiling {len(group)} candidates", within=COMPILE_SECONDS)
         with contextlib.suppress(CompileError):
-            # whose kernel it is shows below
+            # the loop below finds whose kernel it is
             tuner.compile([step.config for x in group for step in x.plan.steps])
-        found, before = {}, tuner.database.trials(key)
+        ready, before = {}, tuner.database.trials(key)
         for x in group:
-            screen.says(self._problem, f"proving {_named(x)}", within=STEP_SECONDS)
-            # a batch may take longer than a claim holds
-            tuner.database.claim(key, tuner.holder)
+            screen.report(self._problem, f"checking {_named(x)}", within=STEP_SECONDS)
             ptx, trial = _ptx_or_none(x.plan), None
             if ptx is not None:
                 tuner.database.tried(key, x.name, Trial(RUNNING, ptx=ptx))
@@ -281,15 +254,15 @@ class _Ground:
                 if broke:
                     raise
             finally:
-                # also where a person stops it
+                # also after Ctrl-C
                 kept = trial if isinstance(trial, Trial) else before.get(x.name)
                 if kept is None:
                     tuner.database.forget_trials(key, x.name)
                 else:
                     tuner.database.tried(key, x.name, kept)
             if isinstance(trial, Sampler):
-                found[x.name] = trial
-        return found
+                ready[x.name] = trial
+        return ready
 
     def _trial(self, x: Proposal) -> Sampler | Trial:
         tuner, first = self._tuner, self._sets[0]
@@ -312,7 +285,7 @@ class _Ground:
 
 
 def _faster(group: Sequence[Proposal], leader: Proposal, times: dict[str, Times]) -> Proposal:
-    """The fastest that stayed to the end, if it clearly beats the leader."""
+    """The fastest candidate that was timed in all rounds if it clearly beats the leader, else the leader."""
     rounds = len(times[leader.name].us)
     stayed = {name for name, x in times.items() if len(x.us) == rounds}
     best = min((x for x in group if x.name in stayed), key=lambda x: times[x.name].median)
@@ -325,7 +298,7 @@ def _ptx(made: KernelPlan) -> str:
 
 
 def _ptx_or_none(made: KernelPlan) -> str | None:
-    """The digest of a plan's PTX; None where it does not compile, which its trial says."""
+    """The digest of a plan's PTX; None if it does not compile."""
     try:
         return _ptx(made)
     except CompileError:
@@ -341,25 +314,16 @@ def _named(x: Proposal) -> str:
 
 
 def each(tuner: Tuner, problems: Sequence[Problem], screen: Screen, again: bool) -> Iterator[Outcome]:
-    """The outcome of each problem, those at work elsewhere looked at once more at the end; stops where interrupted."""
+    """The outcome of each problem; problems at work elsewhere are tried once more at the end. Ctrl-C ends it."""
+    waiting: list[Problem] = []
     with tuner.database.kept_open():
-        yield from _each(tuner, problems, screen, again)
-
-
-def _each(tuner: Tuner, problems: Sequence[Problem], screen: Screen, again: bool) -> Iterator[Outcome]:
-    waiting = []
-    for problem in problems:
-        outcome = tuner.tune(problem, screen, again=again)
-        if outcome.status == ELSEWHERE:
-            waiting.append(problem)
-            continue
-        screen.done(outcome)
-        yield outcome
-        if outcome.status == INTERRUPTED or (outcome.status == BEGUN and tuner.late):
-            return
-    for problem in waiting:
-        outcome = tuner.tune(problem, screen)
-        screen.done(outcome)
-        yield outcome
-        if outcome.status == INTERRUPTED:
-            return
+        for group, once_more in ((problems, False), (waiting, True)):
+            for problem in group:
+                outcome = tuner.tune(problem, screen, again=again and not once_more)
+                if outcome.status == ELSEWHERE and not once_more:
+                    waiting.append(problem)
+                    continue
+                screen.done(outcome)
+                yield outcome
+                if outcome.status == INTERRUPTED or (outcome.status == BEGUN and tuner.late):
+                    return

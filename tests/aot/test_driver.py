@@ -3,7 +3,7 @@
 
 import pytest
 
-from cutegemm.aot.driver import Launcher, Loaded
+from cutegemm.aot.driver import LoadedKernels, RecipeLauncher
 from cutegemm.aot.recipe import KernelBinary, KernelLaunch
 from cutegemm.errors import HardwareError
 
@@ -36,7 +36,7 @@ def fake(monkeypatch):
 
 def test_a_thread_without_a_context_gets_the_devices(fake):
     """A thread that has not called the CUDA runtime has no context; the launch makes the device's current."""
-    launcher = Launcher(1, LAUNCH, CONTEXT)
+    launcher = RecipeLauncher(1, LAUNCH, CONTEXT)
     fake.current = 0
     launcher({}, {}, 0)
     assert (fake.current, fake.launches) == (CONTEXT, 1)
@@ -46,7 +46,7 @@ def test_what_the_driver_refuses_is_a_hardware_error(fake):
     """Any other answer is raised, and nothing is launched a second time."""
     fake.refuses = Result.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(HardwareError, match="CUDA_ERROR_INVALID_VALUE"):
-        Launcher(1, LAUNCH, CONTEXT)({}, {}, 0)
+        RecipeLauncher(1, LAUNCH, CONTEXT)({}, {}, 0)
     assert fake.launches == 1
 
 
@@ -79,5 +79,5 @@ def test_kernels_are_on_the_device_once_they_are_loaded(fake, monkeypatch, old):
         "cuFuncLoad": load,
     }.items():
         monkeypatch.setattr(driver, name, function)
-    Loaded([KernelBinary("one", b"", ""), KernelBinary("two", b"", "")], 0)
+    LoadedKernels([KernelBinary("one", b"", ""), KernelBinary("two", b"", "")], 0)
     assert loaded == ([] if old else [("function of", Code.handle)] * 2)

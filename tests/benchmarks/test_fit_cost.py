@@ -72,10 +72,10 @@ def test_a_kernel_that_is_slower_everywhere_is_found(found):
 def test_what_is_written_can_be_read(tmp_path):
     """Rates with four digits beside what the record had."""
     path, kernels = tmp_path / "times.json", tmp_path / "kernels.json"
-    path.write_text(json.dumps({"GPU": {"time": {"mma": 1}}}))
+    path.write_text(json.dumps({"GPU": {"cores": {"slot": 1}}}))
     kernels.write_text("{}")
     fit_cost.write("GPU", fit_cost.START, {"one": 1.05}, "a sweep", path, kernels)
     assert json.loads(kernels.read_text()) == {"GPU": {"source": "a sweep", "kernels": {"one": 1.05}}}
     data = json.loads(path.read_text())["GPU"]
-    assert data["time"] == {"mma": 1} and data["cost_source"] == "a sweep"
+    assert data["cores"] == {"slot": 1} and data["cost_source"] == "a sweep"
     assert data["cost"] == dataclasses.asdict(fit_cost.START)

@@ -36,7 +36,7 @@ def cost(plan):
 def make(tmp_path, monkeypatch):
     """Makes work on a database; kernels are not compiled, a kernel's PTX is its config's digest."""
     monkeypatch.setattr(tuning, "_ptx", lambda plan: config_digest(plan.config))
-    monkeypatch.setattr(Tuner, "_holds", lambda self, entry, of: True)
+    monkeypatch.setattr(Tuner, "_valid", lambda self, entry, of: True)
     monkeypatch.setattr(tuning, "BATCH", 2)
     monkeypatch.setattr(tune, "BATCH", 2)
     monkeypatch.setattr(tune, "SPEC", SPEC)

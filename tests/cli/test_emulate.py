@@ -13,9 +13,9 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.cli import emulate as command
-from cutegemm.cli import given
+from cutegemm.cli import inputs
 from cutegemm.cli.facts import comparison, emulated_arrays, emulation
-from cutegemm.cli.given import Asked, asked
+from cutegemm.cli.inputs import Case, case
 from cutegemm.compiling import kernel_cache
 from cutegemm.gemm import Gemm
 from cutegemm.tuning.race import Regime
@@ -66,7 +66,7 @@ def test_a_problem_is_emulated():
 
 
 @pytest.mark.sliced
-@pytest.mark.parametrize("dtype", given.DTYPES)
+@pytest.mark.parametrize("dtype", inputs.DTYPES)
 def test_every_type_is_emulated(dtype):
     """Operands of each type that `--dtype` names give D within the rounding of its own type."""
     found = document("emulate", 64, 64, 128, "--dtype", dtype, "--majors", "kk", "--no-races")
@@ -152,7 +152,7 @@ def test_every_output_of_an_epilogue_has_its_place(tmp_path):
     """Reductions, partial ones too, numbers on the device and stores in other types are given memory."""
     of = problem(128, 64, 64, epilogue=fused, device_scalars=("scale",))
     found = emulation.emulate_problem(
-        Asked(GemmSpec(tile=Tile(128, 64, 64), epilogue=fused), of, H200, "a test")
+        Case(GemmSpec(tile=Tile(128, 64, 64), epilogue=fused), of, H200, "a test")
     )
     assert (found.findings, found.error) == ([], None)
 
@@ -165,7 +165,7 @@ def test_a_sum_over_nothing_has_no_error():
 def test_c_is_added():
     """A problem with C is compared with alpha A B + beta C."""
     of, spec = problem(256, 128, 128, c_dtype="bf16"), GemmSpec(tile=Tile(128, 64, 64))
-    assert emulation.emulate_problem(Asked(spec, of, H200, "a test"), races=False).error < 3e-3
+    assert emulation.emulate_problem(Case(spec, of, H200, "a test"), races=False).error < 3e-3
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_arguments_are_drawn(text, dtype, shape):
 @pytest.mark.parametrize(
     "words, says",
     [
-        (("4096", "4096", "4096"), "the emulator takes minutes beyond"),
+        (("4096", "4096", "4096"), "the emulator needs minutes beyond"),
         (("256", "256"), "must be three extents, or one PTX file"),
         (("none.ptx",), "cutegemm emulate: none.ptx: No such file"),
         ((*SMALL, "--policy", "soon"), "must be one of eager, lazy, random"),
@@ -202,7 +202,7 @@ def test_what_cannot_be_emulated_is_refused(words, says, tmp_path, monkeypatch):
 
 def test_what_a_kernel_prints_is_shown():
     """Lines of printf have a paragraph of their own."""
-    printed = emulation.Emulated("copy.ptx", 1, None, [], [], {}, [], "one\ntwo\n")
+    printed = emulation.EmulatedRun("copy.ptx", 1, None, [], [], {}, [], "one\ntwo\n")
     assert command.as_text(printed).splitlines()[-3:] == ["printed", "one", "two"]
 
 
@@ -214,8 +214,8 @@ def test_warps_are_shown_in_runs():
 def test_contenders_are_timed_beside_each_other():
     """The faster is said to be, by more than the rounds differ; TFLOP/s follow from the time."""
     both = {
-        "ours": asked((512, 512, 512), "tile=(128, 64, 64)"),
-        "other": asked((512, 512, 512), "tile=(128, 64, 64), stages=4"),
+        "ours": case((512, 512, 512), "tile=(128, 64, 64)"),
+        "other": case((512, 512, 512), "tile=(128, 64, 64), stages=4"),
     }
     bench = FakeBench(lambda plan: 2e-6 if plan.config.stages == 4 else 1e-6)
     found = comparison.compared(both, bench, Regime(preheat=0.0, sample=1e-4, pairs=5), against_torch=False)
@@ -253,12 +253,12 @@ def test_tuning_is_told_as_data(tmp_path, monkeypatch):
     from cutegemm.tuning.outcomes import Outcome, Report
     from tests.support.tuned import entry
 
-    of = asked((1000, 512, 256))
+    of = case((1000, 512, 256))
     outcomes = (Outcome(of.problem, "tuned", entry(of.problem)), Outcome(of.problem, "refused", None, "why"))
     monkeypatch.setattr("cutegemm.tuning.tune", lambda spec, problems, **options: Report(outcomes))
     found = comparison.tuned(of, again=True)
     assert [x.us for x in found.outcomes] == [3.5, None] and not found.interrupted
-    assert "refused: why" in found.outcomes[1].says
+    assert "refused: why" in found.outcomes[1].text
 
 
 def test_the_ladder_is_the_handwritten_command(monkeypatch, capsys):

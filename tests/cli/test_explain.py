@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cutegemm explain`: the plan that build takes, as text within 80 columns and as JSON."""
 
+import json
+
 import pytest
 
 import cutegemm
 from cutegemm.arch.records import H100, H200
-from cutegemm.cli import given, gpus
-from cutegemm.cli.gpus import Gpu, Machine
+from cutegemm.cli import gpus, inputs
+from cutegemm.cli.gpus import DriverGpu, DriverInfo
 from cutegemm.database import choose
 from tests.support.command import document, refused, run
 
@@ -14,7 +16,7 @@ from tests.support.command import document, refused, run
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     """The GPU of the machine that runs the tests decides nothing."""
-    monkeypatch.setattr(gpus, "machine", lambda: Machine(None, (), "a test"))
+    monkeypatch.setattr(gpus, "driver_info", lambda: DriverInfo(None, (), "a test"))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def no_gpu(monkeypatch):
 def test_every_kind_of_problem_reads_at_80_columns(words):
     """Text, whose lines `run` measures, and JSON that is as its schema says."""
     text = run("explain", *words)
-    assert text.startswith("problem     " + " x ".join(words[:3]))
+    assert text.startswith("problem     M x N x K = " + " x ".join(words[:3]))
     assert "chosen by" in text
     found = document("explain", *(x for x in words if x != "--why"))
     assert found["problem"].startswith(" x ".join(words[:3]))
@@ -48,7 +50,7 @@ def test_the_plan_is_the_one_that_build_takes():
     found = document("explain", 4096, 4096, 4096)
     assert (found["chosen"]["by"], found["chosen"]["basis"]) == (choice.plan.chosen_by, "measured")
     assert found["chosen"]["us"] == choice.entry.us
-    assert found["kernel"]["tile"] == list(choice.plan.config.tile)
+    assert found["plan"] == json.loads(json.dumps(choice.plan.to_dict()))
     text = run("explain", 4096, 4096, 4096)
     assert "us measured" in " ".join(text.split()) and "us predicted" in " ".join(text.split())
     other = document("explain", 777, 555, 333)
@@ -60,7 +62,9 @@ def test_the_gpu_is_said(monkeypatch):
     """--gpu, the GPU here, or the default: each is named as what it is."""
     assert document("explain", 64, 64, 64, "--gpu", "h100")["gpu"]["name"] == H100.name
     assert "(no Hopper GPU here: the default)" in run("explain", 64, 64, 64)
-    monkeypatch.setattr(gpus, "machine", lambda: Machine((13, 0), (Gpu(H100.name, (9, 0), 132, 50 << 20),)))
+    monkeypatch.setattr(
+        gpus, "driver_info", lambda: DriverInfo((13, 0), (DriverGpu(H100.name, (9, 0), 132, 50 << 20),))
+    )
     found = document("explain", 64, 64, 64)["gpu"]
     assert (found["name"], found["source"]) == (H100.name, "this machine's")
 
@@ -76,9 +80,10 @@ def test_candidates_say_why_they_lost():
 def test_a_spec_is_honoured():
     """What --spec fixes stands in the kernel; an epilogue of the library or of a file too."""
     found = document("explain", 512, 512, 512, "--spec", "GemmSpec(tile=Tile(128, 64, 64), stages=3)")
-    assert (found["kernel"]["tile"], found["kernel"]["stages"]) == ([128, 64, 64], 3)
-    found = document("explain", 512, 512, 512, "--epilogue", "bias_act(relu)")
-    assert found["kernel"]["epilogue"] == ["d = max(acc + bias, 0.0)"]
+    (step,) = found["plan"]["steps"]
+    assert (step["config"]["tile"], step["config"]["stages"]) == ([128, 64, 64], 3)
+    text = run("explain", 512, 512, 512, "--epilogue", "bias_act(relu)")
+    assert "epilogue    d = max(acc + bias, 0.0)\n" in text
 
 
 def test_an_epilogue_of_a_file(tmp_path):
@@ -89,9 +94,9 @@ def test_an_epilogue_of_a_file(tmp_path):
         "@epi.define\ndef twice(acc):\n    return acc * 2.0\n"
         "def made():\n    return twice\nnothing = 3\n"
     )
-    assert str(given.graph_of(f"{path}:twice")) == str(given.graph_of(f"{path}:made")) == "d = acc * 2.0"
+    assert str(inputs.graph_of(f"{path}:twice")) == str(inputs.graph_of(f"{path}:made")) == "d = acc * 2.0"
     assert "must name an epilogue graph" in refused("explain", 64, 64, 64, "--epilogue", f"{path}:nothing")
-    assert "must name a Python file" in refused("explain", 64, 64, 64, "--epilogue", "none.py:x")
+    assert "must name an existing Python file" in refused("explain", 64, 64, 64, "--epilogue", "none.py:x")
 
 
 @pytest.mark.parametrize(
@@ -112,10 +117,10 @@ def test_a_file_that_does_not_run_is_refused(tmp_path, text, says):
     assert says in refused("explain", 64, 64, 64, "--epilogue", f"{path}:x")
 
 
-@pytest.mark.parametrize("name", given.epilogues())
+@pytest.mark.parametrize("name", inputs.epilogues())
 def test_every_epilogue_of_the_library_is_known(name):
     """Each name makes a graph without arguments."""
-    assert str(given.graph_of(name))
+    assert str(inputs.graph_of(name))
 
 
 @pytest.mark.parametrize(
@@ -153,6 +158,8 @@ def test_a_spec_prints_what_is_read():
     spec = cutegemm.GemmSpec(
         tile=cutegemm.Tile(128, 256, 64), cluster=(2, 1), a_dtype="bf16", raster=("m", 8)
     )
-    assert given.spec_of(repr(spec)) == spec
-    assert given.spec_of("") == cutegemm.GemmSpec()
-    assert given.spec_of("epilogue=bias_act('gelu')").epilogue == given.graph_of("bias_act(activation=gelu)")
+    assert inputs.spec_of(repr(spec)) == spec
+    assert inputs.spec_of("") == cutegemm.GemmSpec()
+    assert inputs.spec_of("epilogue=bias_act('gelu')").epilogue == inputs.graph_of(
+        "bias_act(activation=gelu)"
+    )

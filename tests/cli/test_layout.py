@@ -123,7 +123,7 @@ def test_the_picture_has_every_cell(tmp_path):
         (("(8,8)", "--banks", "ldmatrix.x2"), "ldmatrix.x2 reads 16 rows of 8 elements"),
         (("(8,8)", "--bits", "12"), "must be 8, 16 or 32; nearest legal value: 16"),
         (("--mma", "m16n8k16"), "must be m64nNk8, m64nNk16 or m64nNk32"),
-        (("--mma", "m64n12k16"), "n=12: is a multiple of 8"),
+        (("--mma", "m64n12k16"), "n=12: must be a multiple of 8"),
         (("--mma", "m64n8k16", "--operand", "b"), "must be c (accumulators) or a (A in registers)"),
     ],
 )

@@ -2,7 +2,6 @@
 """The kernel cache on disk: keys, atomic entries, damage, and two processes at once."""
 
 import dataclasses
-import io
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ import pytest
 from cutegemm import DType, GemmSpec, Tile, problem
 from cutegemm.compiling import kernel_cache, sealed_files
 from cutegemm.database.user_database import default_path
+from cutegemm.files import unsealed
 from cutegemm.planning.planner import plan
 from cutegemm.running.backends import properties
 from tests.support.compiled import CONFIG, OTHER, isolated
@@ -69,8 +69,8 @@ def test_an_entry_in_memory_is_not_read_again(fresh, no_compiler):
 
 
 def test_an_entry_describes_itself(fresh, made):
-    """Behind its seal the file is a zip whose config, resources and parts can be read."""
-    with zipfile.ZipFile(io.BytesIO(fresh.read_bytes()[sealed_files.SEAL_BYTES :])) as file:
+    """The file is a zip whose config, resources and parts can be read."""
+    with zipfile.ZipFile(fresh) as file:
         data = json.loads(file.read("entry.json"))
         assert file.read("kernel.cubin") == made.cubin
     assert data["config"] == json.loads(json.dumps(CONFIG.to_data()))
@@ -87,10 +87,10 @@ def test_no_partial_file_is_ever_in_place(fresh, made, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(sealed_files.os, "replace", fail)
-    with pytest.warns(RuntimeWarning, match="^compiled kernel not kept: no space left on device$"):
+    with pytest.warns(RuntimeWarning, match="^compiled kernel not cached: no space left on device$"):
         kernel_cache.artifact(CONFIG)
-    assert kernel_cache._unpacked(whole[0][sealed_files.SEAL_BYTES :]) == made
-    assert {x.name for x in fresh.parent.iterdir()} == {sealed_files.SECRET, sealed_files.LOCKS}
+    assert kernel_cache._unpacked(unsealed(whole[0], fresh.name)) == made
+    assert {x.name for x in fresh.parent.iterdir()} == {sealed_files.LOCKS}
 
 
 def test_a_directory_that_cannot_be_made_is_no_error(monkeypatch, tmp_path, made):
@@ -99,7 +99,7 @@ def test_a_directory_that_cannot_be_made_is_no_error(monkeypatch, tmp_path, made
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr(kernel_cache, "_MEMORY", {})
     monkeypatch.setattr(kernel_cache, "compile_config", lambda config: made)
-    with pytest.warns(RuntimeWarning, match="^compiled kernel not kept: "):
+    with pytest.warns(RuntimeWarning, match="^compiled kernel not cached: "):
         assert kernel_cache.artifact(CONFIG) is made
 
 
@@ -187,7 +187,7 @@ def test_two_processes_at_once_compile_once(monkeypatch, tmp_path):
         assert child.wait() == 0, child.stderr.read()
     sizes, compiled = zip(*(map(int, child.stdout.read().split()) for child in children), strict=True)
     assert sizes[0] == sizes[1] and sorted(compiled) == [0, 1]
-    names = {kernel_cache.entry(OTHER).name, sealed_files.SECRET, sealed_files.LOCKS}
+    names = {kernel_cache.entry(OTHER).name, sealed_files.LOCKS}
     assert {x.name for x in (tmp_path / "kernels").iterdir()} == names
     monkeypatch.setattr(kernel_cache, "_MEMORY", {})
     monkeypatch.setattr(kernel_cache, "compile_config", None)

@@ -86,7 +86,7 @@ def test_a_spec_that_insists_is_told(monkeypatch, tmp_path):
             warnings.simplefilter("error")
             if not told:
                 monkeypatch.setattr(kernel_cache, "_MEMORY", {})
-            kernel_cache.ensure([gemm.plan.config], told=told)
+            kernel_cache.ensure([gemm.plan.config], warn=told)
 
 
 def test_no_candidate_that_is_shown_spills():

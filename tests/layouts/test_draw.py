@@ -13,39 +13,23 @@ from pathlib import Path
 import pytest
 
 import cutegemm.layouts
-from cutegemm.errors import SpecError
 from cutegemm.layouts.banks import access
-from cutegemm.layouts.draw import draw_banks, draw_layout
-from cutegemm.layouts.layout import Layout
-from cutegemm.layouts.swizzle import ComposedLayout, Swizzle
+from cutegemm.layouts.draw import draw_phases
 
 MODULES = [name for _, name, _ in pkgutil.iter_modules(cutegemm.layouts.__path__)]
 
 
-def test_draw_layout_shows_every_offset():
-    """Row i, column j of the table is the offset of (i, j), under a swizzle too."""
-    composed = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((12, 4), (4, 1)))
-    lines = draw_layout(composed).splitlines()
-    assert lines[0] == "S<2,0,3> o 0 o (12,4):(4,1)"
-    assert lines[1].split() == ["0", "1", "2", "3"]
-    for i, line in enumerate(lines[2:]):
-        head, *cells = line.split()
-        assert head == f"{i}:" and cells == [str(composed(i, j)) for j in range(4)]
-    assert len(lines) == 14 and len({len(line) for line in lines[1:]}) == 1
-
-
-def test_draw_layout_refuses_other_ranks():
-    """Only rank-2 layouts are tables."""
-    with pytest.raises(SpecError, match="a table has 2 modes, got 1"):
-        draw_layout(Layout(4))
-
-
-def test_draw_banks_marks_idle_and_crowded_banks():
+def test_phases_mark_idle_and_crowded_banks():
     """An idle bank is a dot, more than 9 words a plus, and the totals are those of the usage."""
-    text = draw_banks(access([128 * t for t in range(32)], 4))
-    assert text.splitlines()[1] == "phase 0  +" + 31 * "." + "  32 wavefronts"
-    assert text.splitlines()[-1] == "total    32 wavefronts, 31 conflicts"
-    assert len(draw_banks(access([16 * t for t in range(32)], 16)).splitlines()) == 1 + 4 + 1
+
+    def drawn(addresses, width):
+        usage = access(addresses, width)
+        return draw_phases([[len(words) for words in phase] for phase in usage.phases]).splitlines()
+
+    lines = drawn([128 * t for t in range(32)], 4)
+    assert lines[1] == "phase 0  +" + 31 * "." + "  32 wavefronts"
+    assert lines[-1] == "total    32 wavefronts, 31 conflicts"
+    assert len(drawn([16 * t for t in range(32)], 16)) == 1 + 4 + 1
 
 
 @pytest.mark.parametrize("name", MODULES)

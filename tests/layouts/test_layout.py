@@ -3,22 +3,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutegemm.errors import SpecError
 from cutegemm.layouts import int_tuple
-from cutegemm.layouts.layout import (
-    Layout,
-    flatten,
-    group_modes,
-    make_layout,
-    ordered_layout,
-    parse,
-    row_major,
-    slice_,
-)
+from cutegemm.layouts.layout import Layout, make_layout, ordered_layout, parse, row_major, slice_
 
 LEAVES = st.builds(Layout, st.integers(1, 4), st.integers(0, 9))
 LAYOUTS = st.recursive(
@@ -49,14 +38,6 @@ def test_notation_round_trip(layout):
     """The printed notation and the repr both give the layout back."""
     assert parse(str(layout)) == layout
     assert eval(repr(layout)) == layout
-
-
-@given(LAYOUTS)
-def test_flatten_keeps_the_function(layout):
-    """A flat layout has depth at most 1 and the offsets of the nested one."""
-    flat = flatten(layout)
-    assert flat.depth <= 1
-    assert [flat(i) for i in range(flat.size)] == [layout(i) for i in range(layout.size)]
 
 
 @given(LAYOUTS)
@@ -106,32 +87,3 @@ def test_slice_reaches_into_nested_modes():
     """A nested None keeps just that leaf."""
     assert slice_(Layout((4, (2, 3))), (3, (None, 2))) == (Layout(2, 4), 3 + 16)
     assert slice_(Layout((4, (2, 3))), (3, (1, 2))) == (Layout(1, 0), 3 + 4 + 16)
-
-
-def test_group_modes_nests_a_range():
-    """Grouping changes the nesting and nothing else."""
-    assert group_modes(Layout((2, 3, 4)), 1, 3) == Layout((2, (3, 4)), (1, (2, 6)))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Layout(0, 1), "shape=0: every entry is at least 1; nearest legal value: 1"),
-        (lambda: Layout((2, 2), (1, -1)), "stride=-1: every entry is at least 0; nearest legal value: 0"),
-        (lambda: Layout((2, 2), 1), "stride=1: nests like the shape (2, 2)"),
-        (lambda: Layout(4)(4), "coordinate=4: lies in [0, 4) for the shape 4"),
-        (lambda: Layout((2, 2))[2], "mode=2: (2,2):(1,2) has the modes 0 to 1"),
-        (lambda: ordered_layout((2, 2), (0,)), "order=(0,): has one entry for each of the 2 modes of (2, 2)"),
-        (lambda: group_modes(Layout((2, 2)), 1, 1), "modes=(1, 1): a non-empty range within the 2 modes of"),
-        (
-            lambda: slice_(Layout(4), (None, 0)),
-            "coordinate=(None, 0): has one entry for each mode of the shape 4",
-        ),
-        (lambda: slice_(Layout((4, 2)), (None, 2)), "coordinate=2: lies in [0, 2) for the shape 2"),
-    ],
-)
-def test_messages(make, message):
-    """Each refusal says field, value and rule."""
-    with pytest.raises(SpecError) as caught:
-        make()
-    assert message in str(caught.value)

@@ -7,7 +7,6 @@ import itertools
 
 import pytest
 
-from cutegemm.errors import SpecError
 from cutegemm.layouts import hardware
 
 
@@ -121,15 +120,6 @@ def test_matrix_registers(count):
         assert transposed(thread, half + 2 * j) == 64 * j + 8 * column + row
 
 
-@pytest.mark.parametrize("count", hardware.MATRIX_COUNTS)
-def test_matrix_addresses(count):
-    """Thread i points at row i % 8 of matrix i // 8; the rows cover the matrices."""
-    layout = hardware.matrix_address_layout(count)
-    for thread, column in itertools.product(range(8 * count), range(8)):
-        assert layout(thread, column) == 8 * thread + column
-    assert {layout(t, 0) for t in range(32)} == {8 * row for row in range(8 * count)}
-
-
 @pytest.mark.parametrize(
     ("count", "transposed"), list(itertools.product(hardware.MATRIX_COUNTS, (False, True)))
 )
@@ -144,38 +134,3 @@ def test_stmatrix_puts_each_accumulator_where_it_belongs(count, transposed):
         m, n = rows[row]
         stored = (m + column, n) if transposed else (m, n + column)
         assert fragment(thread, value) == stored[0] + 64 * stored[1]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: hardware.wgmma_c_layout(12),
-            "n=12: is a multiple of 8 in [8, 256]; nearest legal value: 16",
-        ),
-        (lambda: hardware.wgmma_c_layout(264), "nearest legal value: 256"),
-        (lambda: hardware.wgmma_c_layout(0), "nearest legal value: 8"),
-        (lambda: hardware.wgmma_a_layout(64), "bits=64: is one of 8, 16, 32"),
-        (lambda: hardware.smem_atom("m", "128B"), "major='m': is one of k, mn"),
-        (lambda: hardware.smem_atom("k", "256B"), "swizzle='256B': is one of none, 32B, 64B, 128B"),
-        (lambda: hardware.byte_swizzle("auto"), "swizzle='auto': is one of none, 32B, 64B, 128B"),
-        (lambda: hardware.smem_layout((128, 48), "k", "128B"), "=48: is a multiple of the block's extent 64"),
-        (
-            lambda: hardware.tma_box(48, 64, "128B"),
-            "contiguous=48: is a positive multiple of the 128B swizzle's span of 64",
-        ),
-        (lambda: hardware.tma_box(64, 0, "128B"), "other=0: is at least 1; nearest legal value: 1"),
-        (
-            lambda: hardware.widest_swizzle(12),
-            "contiguous=12: is a positive multiple of 8 elements, 16 bytes",
-        ),
-        (lambda: hardware.matrix_value_layout(3), "count=3: is one of 1, 2, 4"),
-        (lambda: hardware.matrix_address_layout(8), "count=8: is one of 1, 2, 4"),
-        (lambda: hardware.fragment_row_coordinates(0), "count=0: is one of 1, 2, 4"),
-    ],
-)
-def test_messages(make, message):
-    """Each refusal says field, value and rule."""
-    with pytest.raises(SpecError) as caught:
-        make()
-    assert message in str(caught.value)

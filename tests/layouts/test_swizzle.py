@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutegemm.errors import SpecError
 from cutegemm.layouts.layout import Layout
-from cutegemm.layouts.swizzle import ComposedLayout, Swizzle, slice_swizzled
+from cutegemm.layouts.swizzle import ComposedLayout, Swizzle
 
 SWIZZLES = [
     Swizzle(bits, base, sign * shift)
@@ -53,38 +52,11 @@ def test_recast_is_the_same_swizzle_in_other_units(swizzle, element):
     assert 4 * swizzle.recast(8, 32)(element) == swizzle(4 * element)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Swizzle(3, 4, 2), "shift=2: |shift| is at least bits=3; nearest legal value: 3"),
-        (lambda: Swizzle(-1, 4, 3), "bits=-1: is at least 0; nearest legal value: 0"),
-        (lambda: Swizzle(1, 4.0, 3), "base=4.0: is an int"),
-        (lambda: Swizzle(1, 1, 1).recast(8, 32), "new_bits=32: "),
-        (lambda: Swizzle(1, 1, 1).recast(8, 24), "new_bits=24: is a power of two, in bits"),
-        (lambda: ComposedLayout(Swizzle(1, 1, 1), -4, Layout(4)), "offset=-4: is an int and at least 0"),
-    ],
-)
-def test_messages(make, message):
-    """Each refusal says field, value and rule."""
-    with pytest.raises(SpecError) as caught:
-        make()
-    assert message in str(caught.value)
-
-
-def test_recast_names_the_widest_legal_element():
-    """The nearest legal width is the one that the swizzle's base allows."""
-    with pytest.raises(SpecError, match="nearest legal value: 16"):
-        Swizzle(1, 1, 1).recast(8, 32)
-    assert Swizzle(1, 1, 1).recast(8, 16).base == 0
-
-
-@given(st.sampled_from(SWIZZLES), st.integers(0, 40), st.integers(0, 3))
-def test_composed_layout_is_the_composed_function(swizzle, offset, column):
-    """Offsets, size and cosize follow the definition; a slice keeps the swizzled offsets."""
+@given(st.sampled_from(SWIZZLES), st.integers(0, 40))
+def test_composed_layout_is_the_composed_function(swizzle, offset):
+    """Offsets, size and cosize follow the definition."""
     composed = ComposedLayout(swizzle, offset, Layout((8, 4), (4, 1)))
     values = [composed(i) for i in range(composed.size)]
     assert values == [swizzle(offset + composed.layout(i)) for i in range(32)]
     assert composed.cosize == max(values) + 1
     assert (composed.shape, composed.rank) == ((8, 4), 2)
-    sliced = slice_swizzled(composed, (None, column))
-    assert [sliced(i) for i in range(8)] == [composed(i, column) for i in range(8)]

@@ -55,13 +55,12 @@ def test_an_unknown_gpu_is_asked_once():
     gpu = FakeGpu()
     found = properties.device_for(NAME, 120, 7, lambda: gpu)
     assert found.clusters == ((1, 120), (2, 58), (4, 27)) and found.dram_gbs == pytest.approx(3500)
-    assert found.time.mma == pytest.approx(2 * H200.time.mma) and found.time.l2 == pytest.approx(
-        H200.time.l2 / 2
-    )
+    assert found.cost.mma == pytest.approx(2 * H200.cost.mma)
+    assert found.cost.l2 == pytest.approx(H200.cost.l2 / 2)
     assert (
         found.loads.shift == pytest.approx(H200.loads.shift / 2) and found.loads.stage == 2 * H200.loads.stage
     )
-    assert (found.sms, found.l2_bytes, found.time.launch) == (120, 7, H200.time.launch)
+    assert (found.sms, found.l2_bytes, found.cost.launch) == (120, 7, H200.cost.launch)
     note = (
         f"no record of {NAME}: planned with the times of NVIDIA H200 and this GPU's 120 SMs, "
         "its own clusters, 3,500 GB/s, 990 MHz"

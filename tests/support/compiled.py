@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from cutegemm import GemmSpec, Tile, problem
-from cutegemm.compiling import kernel_cache, sealed_files
+from cutegemm.compiling import kernel_cache
 from cutegemm.planning.planner import plan
 
 CONFIG = plan(GemmSpec(tile=Tile(128, 64, 64)), problem(512, 512, 512)).config
@@ -21,6 +21,5 @@ def isolated(monkeypatch, folder: Path) -> Path:
     monkeypatch.setattr(kernel_cache, "_MEMORY", {})
     path = kernel_cache.entry(CONFIG)
     path.parent.mkdir(parents=True, mode=0o700)
-    for name in (shared.name, sealed_files.SECRET):
-        shutil.copy(shared.parent / name, path.parent / name)
+    shutil.copy(shared, path)
     return path

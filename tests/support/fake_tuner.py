@@ -36,7 +36,7 @@ def fake_tuner(folder: Path, monkeypatch) -> Tuner:
     """A tuner whose kernels are not compiled: a kernel's PTX is its config's digest."""
     made = Tuner(SPEC, FakeBench(cost), Database(folder / "t.sqlite"), 32, QUICK, compile=list)
     monkeypatch.setattr(tuning, "_ptx", lambda plan: config_digest(plan.config))
-    monkeypatch.setattr(Tuner, "_holds", lambda self, entry, of: not entry.made_with.endswith("expired"))
+    monkeypatch.setattr(Tuner, "_valid", lambda self, entry, of: not entry.made_with.endswith("expired"))
     return made
 
 

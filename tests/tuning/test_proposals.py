@@ -13,7 +13,7 @@ from cutegemm.arch.records import H200
 from cutegemm.database.entry import refined
 from cutegemm.planning.invariance import keeps
 from cutegemm.planning.planner import plan
-from cutegemm.tuning.proposals import _what, explicit, proposals
+from cutegemm.tuning.proposals import _kernels, explicit, proposals
 
 FIRST = 12
 
@@ -42,8 +42,8 @@ def test_what_was_measured_best_is_proposed(extents):
     """A tuner of twelve candidates measures the fastest spec that is known for a problem."""
     batch, *shape = extents
     of = problem(*shape, batch=batch, majors="kk")
-    wanted = _what(plan(MEASURED[extents], of, H200))
-    assert wanted in [_what(x.plan) for x in proposals(GemmSpec(), of, H200, FIRST)]
+    wanted = _kernels(plan(MEASURED[extents], of, H200))
+    assert wanted in [_kernels(x.plan) for x in proposals(GemmSpec(), of, H200, FIRST)]
 
 
 def test_fp32_of_64_rows_prefetches():
@@ -70,13 +70,15 @@ def test_tiles_of_the_cuda_cores_are_proposed_and_kept_by_name(extents):
     """A tuner measures the tile that is known best; whichever wins, the model's own too, is kept so that it stays."""
     tile, stages, parts = CORES[extents]
     of = problem(*extents, dtype="fp32", majors="kk")
-    wanted = _what(plan(GemmSpec(schedule="simt", tile=Tile(*tile), stages=stages, split_k=parts), of, H200))
+    wanted = _kernels(
+        plan(GemmSpec(schedule="simt", tile=Tile(*tile), stages=stages, split_k=parts), of, H200)
+    )
     found = proposals(GemmSpec(), of, H200, FIRST)
-    assert wanted in [_what(x.plan) for x in found] and len(found) == FIRST
+    assert wanted in [_kernels(x.plan) for x in found] and len(found) == FIRST
     for x in found:
         fields = json.loads(json.dumps(explicit(GemmSpec(), x)))
         assert set(fields) == {"schedule", "tile", "stages", "split_k"}
-        assert _what(plan(refined(GemmSpec(), fields), of, H200)) == _what(x.plan)
+        assert _kernels(plan(refined(GemmSpec(), fields), of, H200)) == _kernels(x.plan)
 
 
 PARTS_OF_K = {"tile": [64, 128, 64], "split_k": 4, "split_reduction": "launch"}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import itertools
@@ -14,7 +15,7 @@ from rich.console import Console
 import cutegemm
 from cutegemm import problem
 from cutegemm.compiling import kernel_cache
-from cutegemm.database import Database, key_of, user_database
+from cutegemm.database import Database, key_of
 from cutegemm.errors import CompileError
 from cutegemm.tuning import tuner as tuning
 from cutegemm.tuning.tuner import Tuner
@@ -31,6 +32,12 @@ def tuner(tmp_path, monkeypatch):
 def known(tuner, of=OF):
     """What the database holds of a problem."""
     return tuner.database.get(key_of(SPEC, of, tuner.bench.record))
+
+
+def unclaimed(tuner, of=OF):
+    """Whether another process could claim a problem."""
+    with tuner.database.claimed(key_of(SPEC, of, tuner.bench.record)) as claimed:
+        return claimed
 
 
 def fails(*args, **kwargs):
@@ -124,7 +131,7 @@ def test_a_clock_that_fails_later_ends_the_call(tuner, monkeypatch):
     with pytest.raises(RuntimeError, match="a call was timed at nan s"):
         go(tuner, OF)
     tuner.bench.time = real
-    assert known(tuner) == before and tuner.database.claim(key_of(SPEC, OF, tuner.bench.record), "another")
+    assert known(tuner) == before and unclaimed(tuner)
 
 
 def test_a_tried_kernel_that_no_longer_compiles_costs_itself(tuner, monkeypatch):
@@ -186,25 +193,24 @@ def test_where_the_first_candidates_are_wrong_others_are_left(tuner, monkeypatch
 
 def test_ctrl_c_is_heard_among_those_at_work_elsewhere(tuner, monkeypatch):
     """They are looked at once more at the end: Ctrl-C leaves them all, not one."""
-    for of in (OF, OTHER):
-        tuner.database.claim(key_of(SPEC, of, tuner.bench.record), "another")
-    calls, claim = itertools.count(), Database.claim
+    calls = itertools.count()
 
-    def stopped(*args, **kwargs):
+    @contextlib.contextmanager
+    def elsewhere(*args):
         if next(calls) == 2:
             raise KeyboardInterrupt
-        return claim(*args, **kwargs)
+        yield False
 
-    monkeypatch.setattr(Database, "claim", stopped)
+    monkeypatch.setattr(Database, "claimed", elsewhere)
     assert [x.status for x in go(tuner, OF, OTHER)] == ["interrupted"]
 
 
-@pytest.mark.parametrize("place", ["_holds", "claim", "proposals"])
+@pytest.mark.parametrize("place", ["_valid", "claimed", "proposals"])
 def test_ctrl_c_is_heard_anywhere(tuner, monkeypatch, place):
     """Also while an entry's kernel is compiled, or as the problem is claimed: the report says so, the claim is gone."""
     go(tuner, OF)
-    of, calls = OF if place == "_holds" else OTHER, itertools.count()
-    owner = Database if place == "claim" else Tuner
+    of, calls = OF if place == "_valid" else OTHER, itertools.count()
+    owner = Database if place == "claimed" else Tuner
     real = getattr(owner, place)
 
     def stopped(*args, **kwargs):
@@ -220,18 +226,4 @@ def test_ctrl_c_is_heard_anywhere(tuner, monkeypatch, place):
         # which would end the tests
         pytest.fail("it is not heard")
     assert outcome.status == "interrupted" and outcome.entry == known(tuner, of)
-    assert tuner.database.claim(key_of(SPEC, of, tuner.bench.record), "another")
-
-
-def test_a_claim_is_renewed_while_its_candidates_are_proved(tuner, monkeypatch):
-    """However long a batch takes: one candidate may take as long as a claim holds, no more."""
-    key, now, prepare = key_of(SPEC, OF, tuner.bench.record), [0.0], tuning.prepare
-    monkeypatch.setattr(user_database.time, "time", lambda: now[0])
-
-    def slow(*args, **kwargs):
-        now[0] += 0.9 * user_database.LEASE
-        assert not tuner.database.claim(key, "another")
-        return prepare(*args, **kwargs)
-
-    monkeypatch.setattr(tuning, "prepare", slow)
-    assert go(tuner, OF)[0].status == "tuned" and now[0] > 4 * user_database.LEASE
+    assert unclaimed(tuner, of)

@@ -172,7 +172,8 @@ def test_what_ended_a_process_is_not_tried_again(tuner, monkeypatch):
     tuner.bench.sound = lambda: False
     with pytest.raises(RuntimeError, match="illegal memory access"):
         go(tuner, OF, again=True)
-    assert len(stop) == 2 and tuner.database.claim(key, "another")
+    with tuner.database.claimed(key) as claimed:
+        assert len(stop) == 2 and claimed
     broke = [x.why for x in tuner.database.trials(key).values() if x.outcome == "broke off"]
     assert broke == ["CUDA error: an illegal memory access"]
 
@@ -231,13 +232,10 @@ def test_a_call_ends_in_time_and_the_next_goes_on(tuner, monkeypatch):
 
 
 def test_a_problem_is_tuned_by_one(tuner):
-    """What another works on is left to it, and looked at again at the end; a stale claim is nobody's."""
-    key = key_of(SPEC, OF, tuner.bench.record)
-    assert tuner.database.claim(key, "another")
-    assert [(x.problem, x.status) for x in go(tuner, OF, OTHER)] == [(OTHER, "tuned"), (OF, "elsewhere")]
-    tuner.database.release(key, "another")
-    two = dataclasses.replace(tuner, holder="two")
-    assert [x.status for x in go(two, OF, OTHER)] == ["tuned", "known"]
+    """A claimed problem is left to its process and tried once more at the end; afterwards it is free."""
+    with tuner.database.claimed(key_of(SPEC, OF, tuner.bench.record)):
+        assert [(x.problem, x.status) for x in go(tuner, OF, OTHER)] == [(OTHER, "tuned"), (OF, "elsewhere")]
+    assert [x.status for x in go(tuner, OF, OTHER)] == ["tuned", "known"]
 
 
 def test_an_expired_entry_is_measured_again_and_tried_first(tuner):
@@ -275,7 +273,7 @@ def test_proposals_are_different_kernels_best_predicted_first(tuner):
     assert found[0].fields == {} and found[1].fields == other and len(found) == 20
     plain = [x.us for x in found[2:] if not {"raster", "scheduler", "trigger"} & set(x.fields)]
     assert plain == sorted(plain) and all(x.plan.config.stages == 3 for x in found)
-    assert len({proposing._what(x.plan) for x in found}) == 20
+    assert len({proposing._kernels(x.plan) for x in found}) == 20
     both = proposing.proposals(GemmSpec(), problem(64, 4096, 4096), tuner.bench.record, 40)
     assert {x.plan.swapped for x in both} == {True, False}
 
@@ -340,4 +338,4 @@ def test_an_entry_names_its_kernel_whatever_the_model_says(of):
         device, name="another", cost=dataclasses.replace(rates, tile_turn=9e4), loads=loads
     )
     made = cutegemm.plan(refined(GemmSpec(), fields), of, other, database=False)
-    assert fields and proposing._what(made) == proposing._what(own.plan)
+    assert fields and proposing._kernels(made) == proposing._kernels(own.plan)

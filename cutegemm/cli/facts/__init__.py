@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands show, computed and as data: nothing here prints.
+"""The results of the commands as data; nothing here prints.
 
-explained   all that `explain` shows, from the parts below
-occupancy   CTAs on an SM, and waves of tiles
-traffic     bytes, instructions and FLOP of a launch
-roofline    what its work takes of each resource, and what bounds it
-raster      the order of tiles, and what a wave shares in L2
-timeline    what each role of a CTA does when
-drawing     a layout's table, its bank conflicts, who holds what of an instruction
-machine_code  PTX and SASS, counted, and compared so that only real changes show
-difference  two specs side by side; comparison: contenders on the GPU, and tuning
-emulation   a kernel on the emulator; emulated_arrays: drawn operands without torch
-health      what `doctor` looks at
+explained        everything that `explain` shows, from the modules below
+occupancy        CTAs on an SM, and waves of tiles
+traffic          bytes, instructions and FLOP of a launch
+roofline         the time on each resource, and the bound
+raster           the order of tiles, and the L2 reuse of a wave
+timeline         when each role of a CTA works
+drawing          the table of a layout or a fragment, and bank conflicts
+machine_code     PTX and SASS, counted, and compared so that only real changes show
+difference       two specs compared
+comparison       contenders timed on the GPU, and tuning
+emulation        a kernel on the emulator
+emulated_arrays  random operands without torch
+health           the checks of `doctor`
 """

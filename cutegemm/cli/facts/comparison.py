@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contenders timed beside each other on the GPU, in interleaved rounds with a test of a clear win; and tuning."""
+"""Contenders timed on the GPU in interleaved rounds, with a significance test; and tuning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cutegemm.cli.given import Asked
+    from cutegemm.cli.inputs import Case
     from cutegemm.tuning.gpu import Bench
 
 OURS, TORCH = "cutegemm", "torch"
@@ -17,7 +17,7 @@ SETS = 4
 
 @dataclass(frozen=True)
 class Timed:
-    """One contender: microseconds a call, the spread of its rounds, TFLOP/s, and how many times as fast as the last."""
+    """One contender: microseconds per call, the spread of its rounds, TFLOP/s, and speedup over the last contender."""
 
     name: str
     us: float
@@ -30,22 +30,22 @@ class Timed:
 class Comparison:
     """A comparison on one GPU."""
 
-    problem: str  # that was timed
-    gpu: str  # on which
-    versions: str  # versions of the software that made and ran it
-    rows: list[Timed]  # the contenders; the last is what the others are compared with
-    verdict: str  # which is faster by more than the rounds differ, or "no difference"
+    problem: str
+    gpu: str
+    versions: str  # of the DSL and CUDA
+    rows: list[Timed]  # the contenders; the others are compared with the last one
+    verdict: str  # which one is significantly faster, or "no difference"
 
 
 def compared(
-    asked: Mapping[str, Asked], bench: Bench | None = None, regime: Any = None, against_torch: bool = True
+    cases: Mapping[str, Case], bench: Bench | None = None, regime: Any = None, against_torch: bool = True
 ) -> Comparison:
-    """Time specs of one problem, and torch.matmul where the epilogue is plain.
+    """Time specs of one problem, and torch.matmul if the epilogue is plain.
 
     Args:
-        asked: by name.
-        bench: what runs them; None is the current GPU.
-        regime: how long; None is sustained.
+        cases: by name.
+        bench: runs them; None is the current GPU.
+        regime: lengths of the race; None is sustained.
 
     Raises:
         HardwareError: there is no Hopper GPU.
@@ -54,26 +54,26 @@ def compared(
     from cutegemm.errors import HardwareError
     from cutegemm.running.backends.launcher import current_device
     from cutegemm.running.run import prepare
-    from cutegemm.tuning.gpu import Gpu
+    from cutegemm.tuning.gpu import GpuBench
     from cutegemm.tuning.race import Regime, race, wins
     from cutegemm.tuning.random_operands import operands
     from cutegemm.tuning.timing import Sampler
 
     if bench is None and current_device()[0] is None:
         raise HardwareError("times are taken on a Hopper GPU (compute capability 9.0), and there is none")
-    machine, regime = bench or Gpu(), regime or Regime()
-    of = next(iter(asked.values())).problem
+    machine, regime = bench or GpuBench(), regime or Regime()
+    of = next(iter(cases.values())).problem
 
     def chosen(spec: Any, problem: Any, _: Any) -> Any:
         return choose(spec, problem, machine.record).plan
 
     works: dict[str, Callable[[], None]] = {}
-    for name, x in asked.items():
+    for name, x in cases.items():
         graph = chosen(x.spec, of, None).config.epilogue
         sets = [operands(of, graph, machine.memory, seed) for seed in range(SETS)]
         made = prepare(x.spec, graph, sets[0].order, sets[0].given, machine.backend, planner=chosen)
         works[name] = machine.one_pass(made, sets)
-    if against_torch and not any(x.spec.given().get("epilogue") for x in asked.values()):
+    if against_torch and not any(x.spec.given().get("epilogue") for x in cases.values()):
         works[TORCH] = _of_torch(of, machine)
     sample = regime.sample_of(of.flops)
     samplers = [Sampler(name, work, SETS, machine, sample) for name, work in works.items()]
@@ -111,31 +111,33 @@ def _of_torch(of: Any, machine: Bench) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class OutcomeOf:
-    """One problem: its status, microseconds and those of the model's choice (None where nothing is known), in words."""
+    """One problem: its status, microseconds and those of the model's choice (None if unknown), and its text."""
 
     status: str
     us: float | None
     model_us: float | None
     fields: dict[str, object]
-    says: str
+    text: str
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """All problems, and whether tuning was stopped before its end."""
+    """All problems, and whether tuning ended early."""
 
     outcomes: list[OutcomeOf]
     interrupted: bool
 
 
-def tuned(asked: Asked, **options: Any) -> Tuned:
-    """`cutegemm.tune` of what was asked."""
+def tuned(case: Case, **options: Any) -> Tuned:
+    """The result of `cutegemm.tune`."""
     from cutegemm.tuning import tune
 
-    report = tune(asked.spec, [asked.problem], **options)
-    known = [
+    report = tune(case.spec, [case.problem], **options)
+    entries = [
         (x.entry.us, x.entry.model_us, dict(x.entry.fields)) if x.entry else (None, None, {})
         for x in report.outcomes
     ]
-    found = [OutcomeOf(x.status, *of, str(x)) for x, of in zip(report.outcomes, known, strict=True)]
-    return Tuned(found, report.interrupted)
+    outcomes = [
+        OutcomeOf(x.status, *entry, str(x)) for x, entry in zip(report.outcomes, entries, strict=True)
+    ]
+    return Tuned(outcomes, report.interrupted)

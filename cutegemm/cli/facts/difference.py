@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two specs of one problem side by side: plan, code, resources, the emulator's counters, and time on a GPU."""
+"""Compares two specs of one problem: plan, code, resources, the emulator's counters, and time on a GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from cutegemm.cli.facts import comparison, emulation
 from cutegemm.cli.facts.machine_code import CodeChange, compared, planned
-from cutegemm.cli.given import Asked
+from cutegemm.cli.inputs import Case
 from cutegemm.compiling import kernel_cache, resources
 from cutegemm.errors import HardwareError, MissingPackageError, needing
 
-# fields of plans that differ whenever anything does, and are shown elsewhere
+# fields of plans that are shown elsewhere
 _LEFT_OUT = {"spec", "chosen_by", "steps", "reasons", "smem", "barriers", "boxes"}
 
 
 @dataclass(frozen=True)
 class Changed:
-    """One figure of both sides."""
+    """One figure of both specs."""
 
     name: str
     before: str
@@ -28,22 +28,22 @@ class Changed:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two specs."""
+    """The differences between two specs."""
 
-    problem: str  # the same for both
-    specs: list[str]  # the two
-    same: bool  # whether they give one kernel
+    problem: str  # of both
+    specs: list[str]  # both
+    same: bool  # whether they give the same kernel
     plan: list[Changed]  # fields of plan and config that differ
     resources: list[Changed]  # all figures of the compiled kernels
-    code: list[CodeChange]  # PTX and SASS, normalised; the DSL's IR first where it is asked for
+    code: list[CodeChange]  # the DSL's IR with --ir, PTX and SASS, normalized
     counters: list[Changed]  # the emulator's counters that differ
-    counters_note: str  # why there are none
-    time: comparison.Comparison | None  # both timed on the GPU
-    time_note: str  # why there is none
+    counters_note: str  # why there are no counters
+    time: comparison.Comparison | None  # on the GPU
+    time_note: str  # why there is no time
 
 
 def difference(
-    before: Asked, after: Asked, *, emulate: bool = True, time: bool = True, trace: bool = False
+    before: Case, after: Case, *, emulate: bool = True, time: bool = True, trace: bool = False
 ) -> Difference:
     """Compile both, and compare them."""
     plans = planned(before), planned(after)
@@ -58,8 +58,8 @@ def difference(
 
         one, two = (ir(x) for x in configs if x is not None)
         code.insert(0, compared(one, two, "ir"))
-    counters, note = _counters(before, after) if emulate else ([], "not asked for")
-    timed, why = _timed(before, after) if time else (None, "not asked for")
+    counters, note = _counters(before, after) if emulate else ([], "not requested")
+    timed, why = _timed(before, after) if time else (None, "not requested")
     of, specs = before.problem, [str(before.spec), str(after.spec)]
     used = [dataclasses.asdict(x.resources) for x in made]
     # opcodes are counted in the code
@@ -84,16 +84,16 @@ def _plan_changes(plans: tuple[Any, Any]) -> list[Changed]:
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings, and lists of them, under dotted names."""
-    found: dict[str, Any] = {}
+    """Nested mappings, and lists of them, flattened to dotted names."""
+    flat: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, (list, tuple)) and value and all(isinstance(x, dict) for x in value):
             value = {str(i): x for i, x in enumerate(value)}
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any], every: bool = False) -> list[Changed]:
@@ -110,14 +110,14 @@ def _words(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def _counters(before: Asked, after: Asked) -> tuple[list[Changed], str]:
+def _counters(before: Case, after: Case) -> tuple[list[Changed], str]:
     if before.problem.flops > emulation.MOST_FLOPS:
         return [], f"emulated up to {emulation.MOST_FLOPS:,} FLOP; give a smaller M N K"
     sides = [emulation.emulate_problem(x, races=False) for x in (before, after)]
     return _changes(sides[0].counters, sides[1].counters), ""
 
 
-def _timed(before: Asked, after: Asked) -> tuple[comparison.Comparison | None, str]:
+def _timed(before: Case, after: Case) -> tuple[comparison.Comparison | None, str]:
     try:
         with needing():
             return comparison.compared({"first": before, "second": after}, against_torch=False), ""

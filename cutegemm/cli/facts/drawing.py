@@ -14,7 +14,7 @@ from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, hardware, m
 from cutegemm.layouts.swizzle import AnyLayout
 
 BANKS, WARP = 32, 32
-# elements that are drawn, within a second
+# most elements that are drawn
 MOST_CELLS = 1 << 16
 _MMA = re.compile(r"m64n(\d+)k(8|16|32)")
 _BITS_OF_K = {"8": 32, "16": 16, "32": 8}
@@ -33,13 +33,13 @@ class Cell:
 
     @property
     def words(self) -> str:
-        """What a table shows."""
+        """The cell's text in a table."""
         return str(self.offset) if self.thread < 0 else f"{self.thread}:{self.value}"
 
 
 @dataclass(frozen=True)
 class Conflicts:
-    """One warp's access: words that each phase wants from each bank, and the wavefronts that this takes."""
+    """One warp's access: words per phase and bank, and the resulting wavefronts."""
 
     access: str
     phases: list[list[int]]
@@ -52,27 +52,27 @@ class Drawn:
     """A picture of a layout or an instruction."""
 
     layout: str  # in CuTe's notation
-    what: str  # what the cells hold: "offset", or "thread:value"
+    what: str  # contents of the cells: "offset", or "thread:value"
     rows: int
     columns: int
     size: int  # elements
     cosize: int  # elements that an array for the layout needs
     cells: list[Cell]  # row by row
-    banks: Conflicts | None = None  # for the access that was asked for
+    banks: Conflicts | None = None  # of the requested access
 
 
 def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width: int = 4) -> Drawn:
     """The table of a layout, its first mode down and the others across.
 
     Args:
-        text: as `str` of a layout prints it.
-        swizzle: "bits,base,shift" to put around it; empty is none.
+        text: notation of `str(layout)`.
+        swizzle: "bits,base,shift" to apply; empty is none.
         access: of `ACCESSES`, whose bank conflicts are counted; empty is none.
         bits: of an element.
-        width: bytes that a lane of "row" or "column" moves.
+        width: bytes per lane of "row" or "column".
 
     Raises:
-        GemmError: an argument has no legal meaning.
+        GemmError: an argument is illegal.
     """
     layout = parse(text)
     if swizzle:
@@ -91,22 +91,22 @@ def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width:
 
 
 def instruction(name: str, operand: str = "c") -> Drawn:
-    """Who holds which element of a wgmma's accumulator ("c"), or of A in registers ("a").
+    """The owner of each element of a wgmma's accumulator ("c"), or of A in registers ("a").
 
     Raises:
         InputError: there is no such instruction or operand.
     """
-    found = _MMA.fullmatch(name)
-    if found is None:
+    shape = _MMA.fullmatch(name)
+    if shape is None:
         rule = "must be m64nNk8, m64nNk16 or m64nNk32 with N a multiple of 8 up to 256"
         raise field_error(InputError, "--mma", name, rule, "m64n16k16")
     if operand not in ("a", "c"):
         rule = "must be c (accumulators) or a (A in registers)"
         raise field_error(InputError, "--operand", operand, rule, "c")
-    columns = int(found[1]) if operand == "c" else int(found[2])
-    layout = hardware.wgmma_c_layout(int(found[1]))
+    columns = int(shape[1]) if operand == "c" else int(shape[2])
+    layout = hardware.wgmma_c_layout(int(shape[1]))
     if operand == "a":
-        layout = hardware.wgmma_a_layout(_BITS_OF_K[found[2]])
+        layout = hardware.wgmma_a_layout(_BITS_OF_K[shape[2]])
     threads, values = (range(x.size) for x in layout)
     owners = {layout(thread, value): (thread, value) for thread in threads for value in values}
     places = ((row, column) for row in range(64) for column in range(columns))
@@ -130,7 +130,7 @@ def _swizzled(layout: AnyLayout, text: str) -> ComposedLayout:
 
 
 def _as_table(layout: AnyLayout) -> AnyLayout:
-    """The same function with two modes: the first down, all others across."""
+    """The same layout with two modes: the first down, all others across."""
     plain = _plain(layout)
     modes = list(plain)
     if len(modes) == 1:
@@ -141,26 +141,24 @@ def _as_table(layout: AnyLayout) -> AnyLayout:
 
 
 def _matrices(counts: tuple[int, ...], layout: AnyLayout, bits: int, _: int) -> banks.BankUsage:
-    """ldmatrix of the most matrices, of some counts, that lie in the layout.
+    """ldmatrix of the largest of some counts of matrices that fits the layout.
 
-    A matrix has eight rows of 16 bytes along the second mode; two lie below and then beside each other.
+    A matrix has eight rows of 16 bytes along the second mode. Matrices go down first, two per column.
     """
     rows, columns = (mode.size for mode in _plain(layout))
     step = 128 // bits
     need = {count: (8 * min(count, 2), step * max(1, count // 2)) for count in counts}
-    found = next(
-        (count for count, (down, across) in need.items() if down <= rows and across <= columns), None
-    )
-    if found is None:
+    fits = [count for count, (down, across) in need.items() if down <= rows and across <= columns]
+    if not fits:
         least = counts[-1]
         rule = f"ldmatrix.x{least} reads {need[least][0]} rows of {need[least][1]} elements"
         raise field_error(InputError, "layout", str(layout), rule)
-    places = [(8 * (i % 2) + row, step * (i // 2)) for i in range(found) for row in range(8)]
+    places = [(8 * (i % 2) + row, step * (i // 2)) for i in range(fits[0]) for row in range(8)]
     return banks.matrix_access(banks.layout_addresses(layout, places, bits))
 
 
 def _lanes(down: bool, layout: AnyLayout, bits: int, width: int) -> banks.BankUsage:
-    """Thirty-two lanes that read `width` bytes each: side by side along a row, or one below the other."""
+    """32 lanes that read `width` bytes each, along a row or down a column."""
     rows, columns = (mode.size for mode in _plain(layout))
     step = max(1, width * 8 // bits)
     count = min(WARP, rows if down else columns // step)
@@ -168,7 +166,7 @@ def _lanes(down: bool, layout: AnyLayout, bits: int, width: int) -> banks.BankUs
     return banks.access(banks.layout_addresses(layout, places, bits), width)
 
 
-# an access -> its bank usage of (layout, bits of an element, bytes of a lane)
+# an access -> its bank usage by (layout, bits of an element, bytes of a lane)
 ACCESSES: dict[str, Callable[[AnyLayout, int, int], banks.BankUsage]] = {
     "ldmatrix": partial(_matrices, (4, 2, 1)),
     "ldmatrix.x2": partial(_matrices, (2,)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of emulated kernels as NumPy arrays: drawn as a command says, or as the operands of a problem lie."""
+"""Arguments of emulated kernels as NumPy arrays: from the command line, or the operands of a problem."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from cutegemm.running.arguments.named import Order
 
 # values for an epilogue's numbers, and for its integers such as a seed
 SCALAR, INTEGER = 0.5, 1
-# fills every byte of an output before a run: a NaN in every type
+# every byte of an output before a run: a NaN in every type
 POISON = 0xFF
-ALIGN = 1024  # bytes; no alignment that a kernel counts on is larger
+ALIGN = 1024  # bytes; the largest alignment that a kernel requires
 
 _ARRAY = re.compile(r"([a-z]+\d+)(?::|\[)(\d+(?:x\d+)*)\]?")
 _TYPES = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "uint16",
     **{f"{kind}{bits}": f"{name}int{bits}" for bits in (8, 16, 32, 64) for kind, name in (("s", ""), ("u", "u"))},
 }  # fmt: skip
-# NumPy has no bf16 and no fp8: their bits
+# bf16 and fp8, which NumPy lacks, are stored as bits
 _NUMPY = {
     DType.FP16: "float16", DType.BF16: "uint16", DType.FP32: "float32",
     DType.FP8_E4M3: "uint8", DType.FP8_E5M2: "uint8",
@@ -41,15 +41,14 @@ def argument(text: str, seed: int = 0) -> Any:
     Raises:
         InputError: it is neither.
     """
-    found = _ARRAY.fullmatch(text)
-    if found is not None and found[1] in _TYPES:
-        shape, draw = tuple(map(int, found[2].split("x"))), np.random.default_rng(seed)
-        if found[1].startswith(("s", "u")):
-            drawn = draw.integers(0, 100, shape).astype(_TYPES[found[1]])
+    array = _ARRAY.fullmatch(text)
+    if array is not None and array[1] in _TYPES:
+        kind = array[1]
+        shape, draw = tuple(map(int, array[2].split("x"))), np.random.default_rng(seed)
+        if kind.startswith(("s", "u")):
+            drawn = draw.integers(0, 100, shape).astype(_TYPES[kind])
         else:
-            drawn = _bits_of(
-                draw.standard_normal(shape), DType.BF16 if found[1] == "bf16" else _TYPES[found[1]]
-            )
+            drawn = _bits_of(draw.standard_normal(shape), DType.BF16 if kind == "bf16" else _TYPES[kind])
         # as aligned as device memory, so that sectors are counted as on a GPU
         made = memory(drawn.nbytes)[: drawn.nbytes].view(drawn.dtype).reshape(shape)
         made[...] = drawn
@@ -62,14 +61,14 @@ def argument(text: str, seed: int = 0) -> Any:
 
 
 def _bits_of(values: Any, dtype: DType | str) -> Any:
-    """Numbers converted to a type; bf16 is truncated and returned as its bits."""
+    """Numbers converted to a type; bf16 is truncated and returned as bits."""
     if dtype is DType.BF16:
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(_NUMPY[dtype] if isinstance(dtype, DType) else dtype)
 
 
 def numbers_of(array: Any, dtype: DType) -> Any:
-    """An array as fp64; bf16 and fp8 elements come as integers that hold their bits."""
+    """An array as fp64; bf16 and fp8 elements are given as bits."""
     if dtype in (DType.FP8_E4M3, DType.FP8_E5M2):
         values = fp8_values(dtype.value.removeprefix("fp8_"))
         return np.where(array & 0x80, -1.0, 1.0) * values[array & 0x7F]
@@ -88,15 +87,15 @@ class Arrays:
 
     @property
     def addresses(self) -> dict[str, int]:
-        """Where each array begins."""
+        """The address of each array."""
         return {name: x.ctypes.data for name, x in self.named.items()}
 
 
 def arrays(problem: Problem, graph: Graph, parts: tuple[int, int, int]) -> Arrays:
-    """Operands of a problem, standard normal and the same each time, and poison where outputs go.
+    """Operands of a problem, standard normal with a fixed seed, and outputs filled with NaN.
 
     Args:
-        problem: says how they lie.
+        problem: of the call.
         graph: the epilogue.
         parts: partial results per result of a reduction over D's rows, columns and all.
     """
@@ -104,7 +103,7 @@ def arrays(problem: Problem, graph: Graph, parts: tuple[int, int, int]) -> Array
     order = Order.of(graph, problem.device_scalars)
     outputs = dict(problem.outputs)
     named = {
-        name: _lying(x, None if name in outputs else draw)
+        name: _matrices(x, None if name in outputs else draw)
         for name, x in {"a": problem.a, "b": problem.b, **dict(problem.inputs), **outputs}.items()
     }
     wide = columns(graph, problem.n)
@@ -116,14 +115,14 @@ def arrays(problem: Problem, graph: Graph, parts: tuple[int, int, int]) -> Array
 
 
 def memory(size: int) -> Any:
-    """Zeros, aligned; at least one byte."""
+    """Aligned zeros, at least one byte."""
     raw = np.zeros(max(size, 1) + ALIGN, np.uint8)
     start = -raw.ctypes.data % ALIGN
     return raw[start : start + max(size, 1)]
 
 
-def _lying(x: Operand, draw: Any) -> Any:
-    """A stack of matrices as an operand lies, aligned as it is and no better: drawn, or poison."""
+def _matrices(x: Operand, draw: Any) -> Any:
+    """A stack of matrices with exactly an operand's strides and alignment: random, or NaN without a generator."""
     row, col, batch = x.strides
     shape, strides, size = (x.batch, x.rows, x.cols), (batch, row, col), x.dtype.bytes
     last = sum((extent - 1) * step for extent, step in zip(shape, strides, strict=True))
@@ -132,7 +131,7 @@ def _lying(x: Operand, draw: Any) -> Any:
     if draw is None:
         raw.view(np.uint8)[:] = POISON
     elif size == 1:
-        # small numbers of either sign, none of them a NaN
+        # small numbers of either sign, without NaNs
         raw[:] = draw.integers(0, 0x40, count) + 0x80 * draw.integers(0, 2, count)
     else:
         raw[:] = _bits_of(draw.standard_normal(count), x.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel on the emulator: what it found, what each role did, what a profiler would count."""
+"""A run on the emulator: findings, the work of each role, and a profiler's counters."""
 
 from __future__ import annotations
 
@@ -25,60 +25,60 @@ from cutegemm.running.backends import emulator_steps
 from cutegemm.spec import GemmSpec
 
 if TYPE_CHECKING:
-    from cutegemm.cli.given import Asked
+    from cutegemm.cli.inputs import Case
     from cutegemm.emulator import Result
 
 POLICIES = ("eager", "lazy", "random")
-# FLOP that an emulation of some seconds has
+# most FLOP, which the emulator runs in seconds
 MOST_FLOPS = 2 * 512**3
 
 
 @dataclass(frozen=True)
 class RoleOf:
-    """Warps that do the same kind of work: warp instructions, and waits by kind with those that found a warp early."""
+    """Warps that do the same kind of work."""
 
     launch: int
     name: str
     warps: list[int]
-    instructions: int
-    waits: dict[str, int]
-    blocked: dict[str, int]
+    instructions: int  # warp instructions
+    waits: dict[str, int]  # by kind
+    blocked: dict[str, int]  # waits by kind that blocked
 
 
 @dataclass(frozen=True)
-class Emulated:
+class EmulatedRun:
     """A run on the emulator."""
 
     what: str  # that ran
-    launches: int  # in it
-    error: float | None  # relative, of D against fp64; None of a kernel from outside
-    findings: list[str]  # races and what else is wrong, a line each
+    launches: int
+    error: float | None  # of D against fp64, relative; None for a kernel from a file
+    findings: list[str]  # races and other errors, a line each
     untested: list[str]  # what the run did not exercise
-    counters: dict[str, float]  # as a profiler would count
-    roles: list[RoleOf]  # for each launch
+    counters: dict[str, float]  # of a profiler
+    roles: list[RoleOf]  # of each launch
     printed: str  # by the kernels' printf
 
 
-def emulate_problem(asked: Asked, races: bool = True, policy: str = "eager") -> Emulated:
-    """Run what `build` takes for a problem on drawn operands, and compare D with fp64 where the epilogue is plain.
+def emulate_problem(case: Case, races: bool = True, policy: str = "eager") -> EmulatedRun:
+    """Run `build`'s plan of a problem on random operands, and compare D with fp64 if the epilogue is plain.
 
     Raises:
-        InputError: the problem is too large for minutes of emulation, or the policy is unknown.
+        InputError: the problem is too large, or the policy is unknown.
     """
     from cutegemm.cli.facts.machine_code import planned
 
-    of = asked.problem
+    of = case.problem
     if of.flops > MOST_FLOPS:
-        rule = f"the emulator takes minutes beyond {MOST_FLOPS:,} FLOP; take fewer tiles"
+        rule = f"the emulator needs minutes beyond {MOST_FLOPS:,} FLOP; use fewer tiles"
         raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, (256, 256, 256))
-    plan = planned(asked)
+    plan = planned(case)
     assert plan.config is not None
     words = f"{of.shape} {of.a.dtype.value}, {plan.config.family}"
-    return _run(plan, partial(emulator_steps.of_plan, plan), asked.spec, words, options(races, policy))
+    return _run(plan, partial(emulator_steps.of_plan, plan), case.spec, words, options(races, policy))
 
 
-def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> Emulated:
-    """Run the first problem of an artefact that the emulator runs in seconds; nothing is planned or compiled.
+def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> EmulatedRun:
+    """Run the first small problem of an artefact; nothing is planned or compiled.
 
     Raises:
         InputError: the file is not an artefact, or all its problems are too large.
@@ -97,25 +97,25 @@ def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> E
 
 
 class _Call:
-    """One call on drawn arrays, as `emulator.run` takes what it runs: with a `run`, and without torch."""
+    """One call on random arrays, for `emulator.run`, which calls its `run`; needs no torch."""
 
-    def __init__(self, plan: KernelPlan | Recipe, launches: Callable[..., list[Step]], given: Arrays) -> None:
-        self.plan, self.launches, self.given = plan, launches, given
+    def __init__(self, plan: KernelPlan | Recipe, launches: Callable[..., list[Step]], data: Arrays) -> None:
+        self.plan, self.launches, self.data = plan, launches, data
 
     def run(self, backend: str) -> None:
         """Run the launches."""
         workspace, counters = memory(self.plan.workspace_bytes), memory(self.plan.counter_bytes)
-        places = {**self.given.addresses, COUNTERS: counters.ctypes.data}
-        named = {name.upper() if name in "abcd" else name: x for name, x in self.given.named.items()}
+        addresses = {**self.data.addresses, COUNTERS: counters.ctypes.data}
+        named = {name.upper() if name in "abcd" else name: x for name, x in self.data.named.items()}
         named |= {"workspace": workspace, "counters": counters}
-        made = self.launches(places, workspace.ctypes.data, self.given.numbers)
+        steps = self.launches(addresses, workspace.ctypes.data, self.data.numbers)
         outputs = [
-            output(self.given.named[x.name], *emulator_steps.shown(self.plan, x.name))
-            for x in self.given.graph.stores
+            output(self.data.named[x.name], *emulator_steps.shown(self.plan, x.name))
+            for x in self.data.graph.stores
         ]
-        run_steps(made, [tensor_buffer(x, name) for name, x in named.items()], outputs=outputs)
+        run_steps(steps, [tensor_buffer(x, name) for name, x in named.items()], outputs=outputs)
         if counters.any():
-            raise EmulatorError("a run must leave its counters zero, and this one did not")
+            raise EmulatorError("a run must reset its counters to zero, and this one did not")
 
 
 def _run(
@@ -124,39 +124,39 @@ def _run(
     spec: GemmSpec,
     what: str,
     watched: Options,
-) -> Emulated:
-    """Run the launches of one problem on drawn arrays."""
+) -> EmulatedRun:
+    """Run the launches of one problem on random arrays."""
     of = plan.problem
     plain = not isinstance(spec.epilogue, Graph)
     graph = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(of.c is not None)
-    given = arrays(of, graph, plan.parts)
-    run = emulator.run(_Call(plan, launches, given), options=watched)
-    return _told(what, run, _error(given, of) if plain else None)
+    data = arrays(of, graph, plan.parts)
+    run = emulator.run(_Call(plan, launches, data), options=watched)
+    return _as_data(what, run, _error(data, of) if plain else None)
 
 
-def _error(given: Arrays, of: Problem) -> float:
+def _error(data: Arrays, of: Problem) -> float:
     """Relative error of D = alpha A B + beta C against fp64."""
-    known = {"a": of.a, "b": of.b, **dict(of.inputs), **dict(of.outputs)}
-    values = {name: numbers_of(given.named[name], x.dtype) for name, x in known.items()}
-    wanted = given.numbers["alpha"] * (values["a"] @ values["b"])
+    operands = {"a": of.a, "b": of.b, **dict(of.inputs), **dict(of.outputs)}
+    values = {name: numbers_of(data.named[name], x.dtype) for name, x in operands.items()}
+    wanted = data.numbers["alpha"] * (values["a"] @ values["b"])
     if "c" in values:
-        wanted = wanted + given.numbers["beta"] * values["c"]
+        wanted = wanted + data.numbers["beta"] * values["c"]
     # with K = 0, D is exactly zero
     return float(np.linalg.norm(values["d"] - wanted) / (np.linalg.norm(wanted) or 1))
 
 
 def options(races: bool, policy: str) -> Options:
-    """What the emulator watches."""
+    """The emulator's options."""
     return Options(races=races, meter=True, policy=choice(InputError, "--policy", policy, POLICIES))
 
 
 def emulate_file(
     path: Path, shape: Mapping[str, str], arguments: list[str], races: bool = True, policy: str = "eager"
-) -> Emulated:
-    """Run a kernel of a PTX file on drawn arrays; `shape` has its grid, block and cluster.
+) -> EmulatedRun:
+    """Run a kernel of a PTX file on random arrays; `shape` has its grid, block and cluster.
 
     Raises:
-        GemmError: the file cannot be read, or the emulator refuses the launch.
+        GemmError: the emulator refuses the launch.
     """
     extents: dict[str, Any] = {name: _extents(f"--{name}", text) for name, text in shape.items()}
     result = run_ptx(
@@ -165,7 +165,7 @@ def emulate_file(
         args=[argument(x, i) for i, x in enumerate(arguments)],
         options=options(races, policy),
     )
-    return _told(path.name, result, None)
+    return _as_data(path.name, result, None)
 
 
 def _extents(field: str, text: str) -> tuple[int, ...]:
@@ -175,7 +175,7 @@ def _extents(field: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def _told(what: str, run: Result, error: float | None) -> Emulated:
+def _as_data(what: str, run: Result, error: float | None) -> EmulatedRun:
     roles = [
         RoleOf(i, x.name, list(x.warps), x.total, dict(x.waits), dict(x.blocked))
         for i, report in enumerate(run.reports)
@@ -183,4 +183,6 @@ def _told(what: str, run: Result, error: float | None) -> Emulated:
     ]
     untested = [] if run.coverage is None else str(run.coverage).splitlines()
     findings = [str(x) for x in run.findings]
-    return Emulated(what, len(run.reports), error, findings, untested, dict(run.counters), roles, run.printed)
+    return EmulatedRun(
+        what, len(run.reports), error, findings, untested, dict(run.counters), roles, run.printed
+    )

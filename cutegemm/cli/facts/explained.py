@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that `explain` shows of a problem, computed from the plan that `build` would run."""
+"""Everything that `explain` shows about a problem, computed from the plan that `build` would run."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from cutegemm.cli.facts.raster import Raster, raster_of
 from cutegemm.cli.facts.roofline import Roofline, roofline_of
 from cutegemm.cli.facts.timeline import Timeline, timeline_of
 from cutegemm.cli.facts.traffic import Traffic, traffic_of
-from cutegemm.cli.given import Asked
+from cutegemm.cli.inputs import Case
 from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.compiler import Artifact
-from cutegemm.config import GemmConfig, KernelConfig, OperandConfig
+from cutegemm.config import GemmConfig, KernelConfig
 from cutegemm.config.smem_budget import Region
 from cutegemm.database.choice import Choice, choose
-from cutegemm.families import FAMILIES
-from cutegemm.planning.kernel_plan import KernelPlan, Weighed
+from cutegemm.planning.kernel_plan import KernelPlan, Weighed, facts
 from cutegemm.planning.steps import Multiply
 
 MEASURED, PREDICTED = "measured", "predicted"
 
 
 @dataclass(frozen=True)
-class Where:
-    """The GPU of the plan: its name and SMs, why it is this one, and what of its figures is not its own."""
+class PlanGpu:
+    """The GPU of the plan: name, SMs, why this GPU, and which of its figures were not measured on it."""
 
     name: str
     sms: int
@@ -36,27 +35,24 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Where the plan comes from."""
+class PlanOrigin:
+    """The origin of the plan."""
 
     by: str  # in words
     basis: str  # "measured" or "predicted"
     us: float  # microseconds, measured or predicted as `basis` says
-    predicted_us: float  # by the cost model in any case
-    reasons: list[str]  # given by the planner
+    predicted_us: float  # by the cost model
+    reasons: list[str]  # of the planner
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Shared memory of a CTA: regions in order, their total, and what a CTA may have.
+    """Shared memory of a CTA."""
 
-    `source` says whether the total is the plan's or the compiled kernel's; None in `bytes` where neither knows it.
-    """
-
-    regions: list[Region]
-    bytes: int | None
-    limit: int
-    source: str
+    regions: list[Region]  # in order
+    bytes: int | None  # in all; None if neither the plan nor a compiled kernel has it
+    limit: int  # that a CTA may have
+    source: str  # of `bytes`
 
 
 @dataclass(frozen=True)
@@ -65,10 +61,10 @@ class Registers:
 
     source: str  # "compiled" (the cubin in the cache), or "plan" (not compiled yet: the most it may have)
     at_launch: int  # for every thread
-    producer: int | None  # after setmaxnreg, None where the launch's stay
+    producer: int | None  # after setmaxnreg; None if the kernel does not use it
     consumer: int | None
-    accumulators: int  # registers of a consumer thread that hold fp32 sums
-    spilled_bytes: int | None  # to local memory, of a thread; None where it is not compiled
+    accumulators: int  # registers of a consumer thread that hold accumulators
+    spilled_bytes: int | None  # to local memory per thread; None if it is not compiled
 
     def __str__(self) -> str:
         words = f"{self.at_launch} a thread at launch"
@@ -82,19 +78,17 @@ class Registers:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """The GEMM's launch: CTAs, threads, CTAs of a cluster; and all launches of a run by name."""
+class GemmLaunch:
+    """The GEMM's launch: CTAs, threads of each, and CTAs of a cluster."""
 
     grid: int
     threads: int
-    cluster: list[int]
-    steps: list[str]
-    workspace_bytes: int
+    cluster: int
 
 
 @dataclass(frozen=True)
 class BoxOf:
-    """What one TMA instruction moves: inner and outer extent in elements, and how many for a tile."""
+    """A TMA box: inner and outer extent in elements, and instructions per tile."""
 
     operand: str
     inner: int
@@ -104,33 +98,16 @@ class BoxOf:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """The kernel in short."""
-
-    family: str
-    schedule: str
-    scheduler: str
-    tile: list[int]  # rows, columns, depth of K in D's coordinates
-    stages: int  # pipeline stages
-    roles: str  # warpgroups and what they do
-    swapped: bool  # whether D's transpose is computed
-    loads: list[str]  # how A and B arrive
-    stores: list[str]  # how outputs leave
-    epilogue: list[str]  # its formula, a line each
-    pipelines: list[str]  # barriers with their arrivals, in words
-
-
-@dataclass(frozen=True)
 class Explained:
-    """A problem's plan, explained; the parts are None where D is empty and nothing runs."""
+    """A problem's plan, explained; from `launch` on, fields are None if D is empty and nothing runs."""
 
     problem: str
     spec: str
-    gpu: Where
-    chosen: Chosen
+    gpu: PlanGpu
+    chosen: PlanOrigin
     candidates: list[Weighed]  # by predicted time
-    kernel: Kernel | None
-    launch: Launch | None
+    plan: dict[str, object]  # `KernelPlan.to_dict`
+    launch: GemmLaunch | None
     memory: Memory | None
     registers: Registers | None
     boxes: list[BoxOf]
@@ -142,30 +119,29 @@ class Explained:
     timeline: Timeline | None
 
 
-def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
-    """The plan that `build` takes for what was asked, and what there is to say of it."""
-    choice = choose(asked.spec, asked.problem, asked.device)
+def explained(case: Case) -> tuple[KernelPlan, Explained]:
+    """The plan that `build` uses for a request, and its explanation."""
+    choice = choose(case.spec, case.problem, case.device)
     plan = choice.plan
-    problem, chosen = _problem(asked), _chosen(choice)
-    where = Where(asked.device.name, asked.device.sms, asked.source, asked.device.note)
+    problem, chosen = _problem(case), _origin(choice)
+    where = PlanGpu(case.device.name, case.device.sms, case.source, case.device.note)
     if plan.multiply is None:
         return plan, Explained(
-            problem, str(asked.spec), where, chosen, [], *(None,) * 4, [], *(None,) * 6
+            problem, str(case.spec), where, chosen, [], plan.to_dict(), *(None,) * 3, [], *(None,) * 6
         )  # fmt: skip
     step, config = plan.multiply, plan.multiply.config
     made = kernel_cache.stored(config)
     registers, memory = _registers(plan, config, made), _memory(plan, config, made)
     waves, traffic = waves_of(plan, step), traffic_of(plan, step)
     size = config.cluster_size
-    steps = [x.name for x in plan.steps]
     return plan, Explained(
         problem=problem,
-        spec=str(asked.spec),
+        spec=str(case.spec),
         gpu=where,
         chosen=chosen,
         candidates=list(plan.why.weighed),
-        kernel=_kernel(plan, step),
-        launch=Launch(plan.clusters * size, config.threads, [size, 1, 1], steps, plan.workspace_bytes),
+        plan=plan.to_dict(),
+        launch=GemmLaunch(plan.clusters * size, config.threads, size),
         memory=memory,
         registers=registers,
         boxes=_boxes(plan, step),
@@ -178,19 +154,19 @@ def explained(asked: Asked) -> tuple[KernelPlan, Explained]:
     )
 
 
-def _problem(asked: Asked) -> str:
-    p = asked.problem
+def _problem(case: Case) -> str:
+    p = case.problem
     outputs = "".join(f", {'D' if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
     return f"{p.shape}; A, B {p.a.dtype.value}{outputs}"
 
 
-def _chosen(choice: Choice) -> Chosen:
+def _origin(choice: Choice) -> PlanOrigin:
     from cutegemm.planning.why import predicted_us
 
-    plan, own = choice.plan, choice.entry is not None and not choice.near
+    plan, entry = choice.plan, choice.entry
     predicted = predicted_us(plan) if plan.config is not None and plan.problem.k else 0.0
-    us = choice.entry.us if own and choice.entry is not None else predicted
-    return Chosen(plan.chosen_by, MEASURED if own else PREDICTED, us, predicted, list(plan.reasons))
+    basis, us = (PREDICTED, predicted) if entry is None else (MEASURED, entry.us)
+    return PlanOrigin(plan.chosen_by, basis, us, predicted, list(plan.reasons))
 
 
 def _registers(plan: KernelPlan, config: GemmConfig, made: Artifact | None) -> Registers:
@@ -229,62 +205,17 @@ def _boxes(plan: KernelPlan, step: Multiply) -> list[BoxOf]:
     ]
 
 
-def _kernel(plan: KernelPlan, step: Multiply) -> Kernel:
-    config = step.config
-    formula = str(config.epilogue).splitlines()
-    stores = [f"{x.name} by {y.store}" for x, y in zip(config.epilogue.stores, config.outputs, strict=False)]
-    pairs = sorted(zip(step.factors, config.operands, strict=True), key=lambda x: x[0])
-    loads = [f"{name.upper()} by {x.load} ({_major(name, x)}, swizzle {x.swizzle})" for name, x in pairs]
-    if not isinstance(config, KernelConfig):
-        roles = f"{config.threads} threads that load and compute"
-        stages = 2 if config.staged else config.stages
-        tile = list(config.tile)
-        return Kernel("simt", "simt", "per_tile", tile, stages, roles, False, loads, stores, formula, [])
-    schedule = "pingpong" if config.pingpong else next(iter(FAMILIES[config.family].schedules))
-    scheduler = "persistent" if config.persistent else "per_tile"
-    if config.tile_scheduler != "static":
-        scheduler = config.tile_scheduler
-    roles = f"{config.consumers} warpgroup{'s' * (config.consumers > 1)} that load and compute"
-    if config.producers:
-        roles = f"{config.producers} producer + {config.consumers} consumer warpgroups"
-    pipelines = [f"{x.count} {x.name}: {x.arrives} ({x.arrivals}) -> {x.waits}" for x in plan.barriers]
-    m, n, depth = config.tile
-    tile = [n, m, depth] if plan.swapped else [m, n, depth]
-    return Kernel(
-        config.family, schedule, scheduler, tile, config.stages, roles, plan.swapped, loads, stores,
-        formula, pipelines,
-    )  # fmt: skip
-
-
-def _major(name: str, x: OperandConfig) -> str:
-    """The unit-stride axis in the caller's terms: a transposed A is the kernel's B."""
-    own = {"a": "m", "b": "n"}[name]
-    return f"{'k' if x.major == 'k' else own if x.major in ('m', 'n') else x.major}-major"
-
-
-def summary(found: Explained) -> Iterator[tuple[str, str]]:
-    """(label, text) pairs, a line each; a pair without a label continues the line before it."""
-    chosen, kernel, launch = found.chosen, found.kernel, found.launch
-    yield "problem", found.problem
-    yield "gpu", f"{found.gpu.name}, {found.gpu.sms} SMs ({found.gpu.source})"
-    if found.gpu.note:
-        yield "", found.gpu.note
+def summary(plan: KernelPlan, explanation: Explained) -> Iterator[tuple[str, str]]:
+    """(label, text) pairs, a line each: origin and time of the plan, then the plan's own facts."""
+    problem, *kernel = facts(plan)
+    yield problem
+    yield "gpu", f"{explanation.gpu.name}, {explanation.gpu.sms} SMs ({explanation.gpu.source})"
+    if explanation.gpu.note:
+        yield "", explanation.gpu.note
+    chosen = explanation.chosen
     more = f", {chosen.predicted_us:,.1f} us predicted" if chosen.basis == MEASURED else ""
     yield "chosen by", f"{chosen.by}; {chosen.us:,.1f} us {chosen.basis}{more}"
     for i, reason in enumerate(chosen.reasons):
         yield "" if i else "because", reason
-    if kernel is None or launch is None:
-        return
-    what = f"{kernel.family}, {kernel.schedule}: CTA tile {' x '.join(map(str, kernel.tile))}, {kernel.stages} stages"
-    yield "kernel", f"{what}, {kernel.scheduler}" + (", on the transposes" if kernel.swapped else "")
-    yield "roles", kernel.roles
-    yield "loads", "; ".join(kernel.loads)
-    yield "stores", "; ".join(kernel.stores) or "none"
-    for i, formula in enumerate(kernel.epilogue):
-        yield "" if i else "epilogue", formula
-    grid = f"{launch.grid} CTAs of {launch.threads} threads, clusters of {launch.cluster[0]}"
-    yield "launches", f"{' -> '.join(launch.steps)}; GEMM: {grid}"
-    if launch.workspace_bytes:
-        yield "workspace", f"{launch.workspace_bytes:,} B"
-    if found.boxes:
-        yield "tma boxes", ", ".join(f"{x.operand} {x.count} x ({x.inner} x {x.outer})" for x in found.boxes)
+    # shared memory has a table of its own
+    yield from ((label, text) for label, text in kernel if label != "smem")

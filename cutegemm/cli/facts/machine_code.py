@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel's PTX and SASS as text, counted by opcode, and two of them compared so that only real changes show."""
+"""A kernel's PTX and SASS as text, counted by opcode, and compared so that only real changes show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from cutegemm.cli.given import Asked
+from cutegemm.cli.inputs import Case
 from cutegemm.compiling import kernel_cache, resources
 from cutegemm.database.choice import choose
 from cutegemm.errors import InputError, field_error
@@ -23,33 +23,33 @@ class Code:
     family: str
     language: str  # "ptx" or "sass"
     text: str  # the code
-    registers: int  # this and what follows: of the compiled kernel
+    registers: int  # from here on: of the compiled kernel
     spilled_bytes: int
     smem_bytes: int
     code_bytes: int
-    instructions: dict[str, int]  # how often each opcode stands in the text
+    instructions: dict[str, int]  # count of each opcode in the text
 
 
-def planned(asked: Asked) -> KernelPlan:
-    """The plan that `build` takes, which must launch something.
+def planned(case: Case) -> KernelPlan:
+    """The plan that `build` uses, which must launch something.
 
     Raises:
         InputError: D is empty.
     """
-    plan = choose(asked.spec, asked.problem, asked.device).plan
+    plan = choose(case.spec, case.problem, case.device).plan
     if plan.config is None:
-        of = asked.problem
+        of = case.problem
         raise field_error(InputError, "M N", (of.m, of.n), "D is empty: there is no kernel", (1, 1))
     return plan
 
 
-def code_of(asked: Asked, language: str) -> Code:
-    """The GEMM kernel of what was asked, compiled or from the cache."""
-    plan = planned(asked)
+def code_of(case: Case, language: str) -> Code:
+    """The code of the GEMM kernel, compiled or from the cache."""
+    plan = planned(case)
     assert plan.config is not None
     made = kernel_cache.artifact(plan.config)
     text = made.ptx if language == "ptx" else resources.sass(made.cubin)
-    used, of = made.resources, asked.problem
+    used, of = made.resources, case.problem
     return Code(
         of.shape, plan.config.family, language, text, used.registers, used.frame_bytes,
         used.smem_bytes, used.code_bytes, dict(opcodes(text, language).most_common()),
@@ -57,7 +57,7 @@ def code_of(asked: Asked, language: str) -> Code:
 
 
 def opcodes(text: str, language: str) -> Counter[str]:
-    """How often each opcode stands in a kernel's text."""
+    """The count of each opcode in a kernel's text."""
     return Counter(line.split(" ")[0] for line in normal(text, language) if not line.endswith(":"))
 
 
@@ -74,13 +74,13 @@ _NOISE = (
 )
 
 
-# a language -> a line of it, and the names that are replaced; "ir" is the MLIR that the DSL traces
+# language -> pattern of an instruction, and patterns that are replaced; "ir" is the MLIR that the DSL traces
 _LANGUAGES = {"ir": (_IR_LINE, _IR_NOISE), "ptx": (_PTX_LINE, _NOISE), "sass": (_SASS_LINE, _NOISE)}
 
 
 def normal(text: str, language: str) -> list[str]:
-    """Instructions a line, without names of registers, labels and predicates, comments, debug lines and addresses."""
-    found = []
+    """Instructions, one per line, without names of registers, labels and predicates, comments and addresses."""
+    instructions = []
     pattern, noises = _LANGUAGES[language]
     for line in map(str.strip, text.splitlines()):
         line = line.split("//")[0].strip() if language == "ptx" else line
@@ -92,13 +92,13 @@ def normal(text: str, language: str) -> list[str]:
         operands = match[2]
         for noise, plain in noises:
             operands = noise.sub(plain, operands)
-        found.append(f"{match[1]} {operands}".rstrip())
-    return found
+        instructions.append(f"{match[1]} {operands}".rstrip())
+    return instructions
 
 
 @dataclass(frozen=True)
 class CodeChange:
-    """Two texts of one language: opcodes whose number differs, and normalised lines as a unified diff."""
+    """Two texts of one language: their instructions, opcodes whose counts differ, and a unified diff of the lines."""
 
     language: str
     before: int
@@ -108,7 +108,7 @@ class CodeChange:
 
 
 def compared(before: str, after: str, language: str, context: int = 2) -> CodeChange:
-    """What changed from a text to another."""
+    """The change from one text to another."""
     one, two = normal(before, language), normal(after, language)
     counts = opcodes(before, language), opcodes(after, language)
     names = sorted(counts[0] | counts[1], key=lambda x: -abs(counts[1][x] - counts[0][x]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CTAs that an SM holds, each limit with its arithmetic; and how a launch's tiles fill the GPU in waves."""
+"""The CTAs of an SM, each limit with its arithmetic; and the waves of a launch's tiles."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cutegemm.planning.steps import Multiply
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What one resource allows: CTAs on an SM, and the arithmetic in words."""
+class OccupancyBound:
+    """The CTAs on an SM that one resource allows, and the arithmetic as text."""
 
     resource: str
     ctas: int
@@ -27,9 +27,9 @@ class Occupancy:
 
     ctas: int  # resident on an SM; the least of the bounds
     warps: int  # resident on an SM
-    share: float  # fraction of the warps that an SM can hold
-    bounds: list[Bound]  # what each resource allows
-    limited_by: list[str]  # the resources that allow no more
+    share: float  # fraction of the SM's maximum number of warps
+    bounds: list[OccupancyBound]  # of each resource
+    limited_by: list[str]  # the limiting resources
 
     def __str__(self) -> str:
         ctas = f"{self.ctas} CTA{'s' * (self.ctas != 1)}"
@@ -37,18 +37,20 @@ class Occupancy:
 
 
 def occupancy(limits: Limits, threads: int, registers: int, smem: int | None) -> Occupancy:
-    """Occupancy for a CTA's threads, a thread's registers, and a CTA's bytes of shared memory if these are known."""
+    """Occupancy for a CTA's threads, a thread's registers, and a CTA's bytes of shared memory if they are known."""
     warps = math.ceil(threads / limits.warp)
     of_warp = math.ceil(registers * limits.warp / limits.register_unit) * limits.register_unit
     bounds = [] if smem is None else [_by_memory(limits, smem)]
     bounds += [
-        Bound(
+        OccupancyBound(
             "registers",
             limits.registers_per_sm // (of_warp * warps),
             f"{limits.registers_per_sm:,} / ({warps} warps x {of_warp:,})",
         ),
-        Bound("threads", limits.sm_threads // (warps * limits.warp), f"{limits.sm_threads:,} / {threads}"),
-        Bound("CTA slots", limits.sm_ctas, f"{limits.sm_ctas}"),
+        OccupancyBound(
+            "threads", limits.sm_threads // (warps * limits.warp), f"{limits.sm_threads:,} / {threads}"
+        ),
+        OccupancyBound("CTA slots", limits.sm_ctas, f"{limits.sm_ctas}"),
     ]
     ctas = min(x.ctas for x in bounds)
     limited = [x.resource for x in bounds if x.ctas == ctas]
@@ -56,32 +58,32 @@ def occupancy(limits: Limits, threads: int, registers: int, smem: int | None) ->
     return Occupancy(ctas, ctas * warps, share, bounds, limited)
 
 
-def _by_memory(limits: Limits, smem: int) -> Bound:
+def _by_memory(limits: Limits, smem: int) -> OccupancyBound:
     ctas = limits.smem_sm_bytes // (smem + limits.smem_reserved)
-    return Bound(
+    return OccupancyBound(
         "shared memory", ctas, f"{limits.smem_sm_bytes:,} B / ({smem:,} + {limits.smem_reserved:,} B)"
     )
 
 
 @dataclass(frozen=True)
 class Waves:
-    """How tiles fill the GPU."""
+    """The waves of a launch."""
 
-    tiles: list[int]  # CTA tiles along M, N and the batch, clusters filled up
-    work_tiles: int  # what CTAs or clusters take one by one, splits of K included
-    at_once: int  # work tiles in flight together
-    waves: float  # work tiles over those in flight
-    whole: int  # rounded up
+    tiles: list[int]  # CTA tiles along M, N and the batch, rounded up to whole clusters
+    work_tiles: int  # of CTAs or clusters, including splits of K
+    at_once: int  # work tiles that run concurrently
+    waves: float  # work tiles / concurrent work tiles
+    whole: int  # waves, rounded up
     last: int  # work tiles in the last wave
-    efficiency: float  # waves over whole waves: what the last one wastes is the rest
-    padding: float  # share of the computed elements that lie outside D
-    arithmetic: str  # in words
+    efficiency: float  # waves / whole waves, less than 1 by wave quantization
+    padding: float  # share of the computed elements that are outside D
+    arithmetic: str  # as text
 
     def __str__(self) -> str:
         words = (
             f"{self.arithmetic}; the last has {self.last} of {self.at_once}: {self.efficiency:.0%} efficient"
         )
-        return words + (f"; {self.padding:.1%} of tiles lies outside D" if self.padding else "")
+        return words + (f"; {self.padding:.1%} of tiles is outside D" if self.padding else "")
 
 
 def waves_of(plan: KernelPlan, step: Multiply) -> Waves:
@@ -92,7 +94,7 @@ def waves_of(plan: KernelPlan, step: Multiply) -> Waves:
         work //= config.cluster[0] * config.cluster[1]
         work *= config.splits // config.cluster_splits
         at_once, rows = round(work / plan.waves) if plan.waves else work, config.rows
-    # a kernel whose clusters all have the same share of K has no last wave
+    # stream-K gives all clusters the same share, so there is no partial last wave
     whole = math.ceil(plan.waves) if not getattr(config, "streamed", False) else plan.waves
     last = work - at_once * (math.ceil(plan.waves) - 1)
     m, n, _, _ = step.extents

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which a launch takes its tiles, and what the tiles of a wave share in L2.
+"""The order of a launch's tiles, and the L2 reuse of a wave.
 
-The order is `kernels.schedule.tile_scheduler.tile_of`, on the host: panels along the raster axis, every second one
-backwards where the scheduler is serpentine.
+The order is that of `kernels.schedule.tile_scheduler.tile_of`, on the host: panels along the raster axis, every second
+one backwards with a serpentine scheduler.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from cutegemm.planning.kernel_plan import KernelPlan
 
 @dataclass(frozen=True)
 class Wave:
-    """The work tiles that are in flight together."""
+    """The work tiles that run concurrently."""
 
     tiles: int  # how many
     rows: int  # different cluster rows of A that they read
     columns: int  # different cluster columns of B that they read
-    reuse: float  # how often each byte that leaves device memory is read from L2, A and B together
+    reuse: float  # reads from L2 per byte from device memory, A and B together
 
 
 @dataclass(frozen=True)
 class Raster:
     """The order of work tiles over one GEMM of a batch."""
 
-    axis: str  # along which panels lie, in the kernel's own coordinates
-    group: int  # work tiles that a panel is wide
-    swapped: bool  # whether those are D's transpose
+    axis: str  # of the panels, in the kernel's own coordinates
+    group: int  # width of a panel in work tiles
+    swapped: bool  # whether the kernel computes D's transpose
     across: int  # work tiles along N
     down: int  # work tiles along M
-    tile: list[int]  # rows and columns of D's product that a work tile covers
-    order: list[list[int]]  # (m, n) of each work tile as they start; at most `MOST` of them
-    at_once: int  # in flight together
-    waves: list[Wave]  # for the first GEMM of the batch
-    note: str  # what the list of tiles does not show
+    tile: list[int]  # accumulator rows and columns of a work tile
+    order: list[list[int]]  # (m, n) of each work tile in starting order; at most `MOST` of them
+    at_once: int  # work tiles that run concurrently
+    waves: list[Wave]  # of the first GEMM of the batch
+    note: str  # what the order does not show
 
 
-# work tiles that are listed
+# most work tiles that are listed
 MOST = 4096
 
 
@@ -59,7 +59,7 @@ def tile_of(
 
 
 def raster_of(plan: KernelPlan, at_once: int) -> Raster:
-    """The order of a plan whose GPU has so many work tiles in flight."""
+    """The order of a plan, with so many work tiles at once."""
     config, step = plan.config, plan.multiply
     assert config is not None and step is not None
     m, n, k, _ = step.extents
@@ -70,11 +70,11 @@ def raster_of(plan: KernelPlan, at_once: int) -> Raster:
         rows, columns = config.rows * config.cluster[0], config.columns * config.cluster[1]
         serpentine = config.serpentine
         if config.dynamic:
-            note = "tiles are taken from a counter: the order is that of the counter, not of any one CTA"
+            note = "CTAs take tiles from a counter, in this order"
         elif config.streamed:
             note = "the last tiles are split along K so that all clusters end together"
         elif config.splits > config.cluster_splits:
-            note = f"each tile comes {config.splits // config.cluster_splits} times in a row, once for each split of K"
+            note = f"each tile comes {config.splits // config.cluster_splits} times in a row, once per split of K"
             at_once = max(1, at_once * config.cluster_splits // config.splits)
     down, across = math.ceil(m / rows), math.ceil(n / columns)
     count = min(down * across, MOST)

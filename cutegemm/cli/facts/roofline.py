@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a launch stands on the roofline of its GPU's record, and what bounds it."""
+"""The position of a launch on the roofline of its GPU's record, and its bound."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from cutegemm.arch.device import Device
 from cutegemm.cli.facts.traffic import Traffic
 from cutegemm.config import KernelConfig
+from cutegemm.planning.cost import CYCLE_COLUMNS, K_BYTES
 from cutegemm.planning.kernel_plan import KernelPlan
 
-# `TimeModel.mma` is of this many elements along K
-STAGE_K = 64
-# lanes of a quarter of an SM, and quarters
-LANES, QUARTERS = 32, 4
-# the share of the time below which no single rate explains it
+# FP32 lanes of an SM
+LANES = 128
+# share of the time below which no single rate explains it
 EXPLAINS = 0.5
 
 
 @dataclass(frozen=True)
 class Rate:
-    """One resource: its work over its rate, in microseconds, with the arithmetic."""
+    """One resource: work over rate in microseconds, and the arithmetic as text."""
 
     resource: str
     us: float
@@ -29,32 +28,33 @@ class Rate:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A launch against the rates that the planner's record of the GPU holds."""
+    """A launch compared with the rates of the GPU's record."""
 
-    peak_tflops: float  # sustained, of the tensor cores or of the CUDA cores
+    peak_tflops: float  # of the tensor cores or of the CUDA cores
     dram_gbs: float  # bandwidth of a copy in device memory
-    l2_gbs: float  # delivered by L2 to all SMs
-    intensity: float  # FLOP per byte of device memory, at the least traffic
-    ridge: float  # where both rates meet
-    rates: list[Rate]  # what the work takes of each resource alone
+    l2_gbs: float  # bandwidth from L2 to all SMs
+    intensity: float  # FLOP per byte of device memory, if every tensor moves once
+    ridge: float  # intensity at which both roofs are equal
+    rates: list[Rate]  # time of the work on each resource alone
     us: float  # time of the launch, measured or predicted
-    tflops: float  # rate that this time means
-    attainable_tflops: float  # the lower of the roof and intensity times bandwidth
-    bound: str  # the resource that takes longest, or "latency" where none explains the time
+    tflops: float  # at that time
+    attainable_tflops: float  # the lower of the peak and intensity times bandwidth
+    bound: str  # the resource that needs longest, or "latency" if none explains the time
     share: float  # fraction of the time that the bound explains
 
 
-def peak_tflops(device: Device, tensor_cores: bool) -> float:
-    """Sustained TFLOP/s of all SMs, by the GPU's record."""
-    if tensor_cores:
-        return device.sms * 2 * STAGE_K / device.time.mma / 1e3
-    return device.sms * 2 * LANES * QUARTERS / device.cores.slot / 1e3
+def peak_tflops(device: Device, element_bytes: int | None) -> float:
+    """TFLOP/s of all SMs by the GPU's record: tensor cores with such operands, or CUDA cores (None)."""
+    if element_bytes is None:
+        return device.sms * 2 * LANES / device.cores.slot / 1e3
+    per_cycle = 2 * device.limits.mma_m * CYCLE_COLUMNS * K_BYTES / element_bytes
+    return device.sms * per_cycle / device.cost.mma / 1e3
 
 
 def roofline_of(plan: KernelPlan, traffic: Traffic, us: float) -> Roofline:
     """Place a plan on the roofline, given the time of a run in microseconds."""
     device, tensor = plan.device, isinstance(plan.config, KernelConfig)
-    peak, l2 = peak_tflops(device, tensor), device.time.l2 * device.sms
+    peak, l2 = peak_tflops(device, plan.problem.a.dtype.bytes if tensor else None), device.cost.l2
     unit = "tensor cores" if tensor else "CUDA cores"
     flops = traffic.executed_flops
     rates = [Rate(unit, flops / peak / 1e6, f"{flops / 1e9:,.3f} GFLOP / {peak:,.0f} TFLOP/s")]

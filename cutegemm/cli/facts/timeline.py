@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each role of a CTA does when: the pipeline played through with the rates of the GPU's record.
+"""When each role of a CTA works: the pipeline simulated with the rates of the GPU's record.
 
-It is a model, not a measurement. A load may begin when its stage is free, and takes what L2 delivers to an SM; a stage
-is multiplied when it is full and the one before it is done; an epilogue takes its subtiles. Consumers of a pingpong
-kernel take tiles in turn, so that one's epilogue overlaps the other's mainloop.
+It is a model, not a measurement. A load starts when its stage is free, at the rate at which L2 delivers to an SM. The
+MMAs of a stage start when the stage is full and the stage before is done. The two consumers of a pingpong kernel
+alternate between tiles, so the epilogue of one overlaps the mainloop of the other.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import math
 from dataclasses import dataclass
 
 from cutegemm.config import KernelConfig
+from cutegemm.planning.cost import CYCLE_COLUMNS, K_BYTES
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.steps import Multiply
 
-# what is played through: enough tiles to see the steady state, and enough stages of each
+# tiles and stages of each that are simulated, enough to show the steady state
 TILES, K_TILES = 4, 24
-STAGE_K = 64
-# consecutive spans that are closer than this become one
+# consecutive spans that are closer than this are merged
 JOINED_NS = 1e-6
 
 
 @dataclass(frozen=True)
 class Span:
-    """From `start` to `end`, nanoseconds: what a role does, for which of the CTA's tiles, and in how many stages."""
+    """From `start` to `end`, nanoseconds: a role's activity, the tile of the CTA, and the number of stages."""
 
     start: float
     end: float
@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Track:
-    """One role: what it does, and the share of the time in which it waits."""
+    """One role: its activities, and the share of the time in which it waits."""
 
     role: str
     spans: list[Span]
@@ -46,11 +46,11 @@ class Track:
 class Timeline:
     """The roles of one CTA over its first tiles."""
 
-    source: str  # where the times come from
-    tiles: int  # played through
-    of_tiles: int  # tiles that a CTA has
-    k_tiles: int  # played through in each tile
-    of_k_tiles: int  # k tiles that a tile has
+    source: str  # of the times
+    tiles: int  # simulated
+    of_tiles: int  # tiles of a CTA
+    k_tiles: int  # simulated in each tile
+    of_k_tiles: int  # k tiles of a tile
     load_ns: float  # time of a stage's load
     mma_ns: float  # time of a stage's wgmma instructions
     epilogue_ns: float  # time of a tile's epilogue
@@ -60,42 +60,44 @@ class Timeline:
 
 
 def timeline_of(plan: KernelPlan, step: Multiply, work_tiles: int, at_once: int) -> Timeline | None:
-    """The timeline of a tensor-core plan; None for other plans, whose warps all do the same."""
+    """The timeline of a tensor-core plan; None for other plans, whose warps have no roles."""
     config = step.config
     if not isinstance(config, KernelConfig) or not step.extents[2]:
         return None
     of_tiles = max(1, math.ceil(work_tiles / max(1, at_once)))
     of_k = max(1, math.ceil(step.extents[2] / config.tile[2] / config.splits))
     tiles, k_tiles = min(TILES, of_tiles), min(K_TILES, of_k)
-    load, mma, epilogue = _costs(plan, config, of_tiles)
-    spans = _played(config, tiles, k_tiles, (load, mma, epilogue))
+    load, mma, epilogue = _costs(plan, config)
+    spans = _simulated(config, tiles, k_tiles, (load, mma, epilogue))
     end = max(x[-1].end for x in spans.values())
     shown = [Track(role, x, 1 - sum(s.end - s.start for s in x) / end) for role, x in spans.items()]
     source = f"model: rates of the {plan.device.name}'s record; not measured"
     return Timeline(source, tiles, of_tiles, k_tiles, of_k, load, mma, epilogue, config.stages, end, shown)
 
 
-def _costs(plan: KernelPlan, config: KernelConfig, of_tiles: int) -> tuple[float, float, float]:
-    """Nanoseconds of a stage's load, of its products, and of a tile's epilogue."""
-    time = plan.device.time
-    m, n, depth = config.tile
-    size = config.a.dtype.bytes
-    delivered = (m / config.cluster[1] + n / config.cluster[0]) * depth * size
-    load = delivered / (time.l2_lone if of_tiles == 1 else time.l2)
-    mma = time.mma * m * n * depth / STAGE_K
+def _costs(plan: KernelPlan, config: KernelConfig) -> tuple[float, float, float]:
+    """Nanoseconds of a stage's load, of its MMAs, and of a tile's epilogue."""
+    device, cost = plan.device, plan.device.cost
+    (m, n, depth), size = config.tile, config.a.dtype.bytes
+    from_l2 = (m / config.cluster[1] + n / config.cluster[0]) * depth * size
+    load = max(from_l2 / (cost.l2 / device.sms), (m + n) * depth * size / cost.port)
     if config.gathers:
-        load += max(
-            (m if i == 0 else n) * depth * (time.gather if x.load == "gather" else size / time.shift)
-            for i, x in enumerate(config.operands)
-            if x.load != "tma"
-        )
+        by_threads = {
+            "gather": size * device.loads.gather,
+            "shift": device.loads.shift,
+            "cp_async": device.loads.copy,
+        }
+        threads = (x.load != "tma" and rows / by_threads[x.load] for rows, x in zip((m, n), config.operands))
+        load += max(threads) * depth * size
+    cycles = m / config.limits.mma_m * (depth * size / K_BYTES) * n / CYCLE_COLUMNS
     d_bytes = max((x.dtype.bytes for x in config.outputs), default=4)
-    rows = config.rows * config.stored_columns
-    return load, mma, config.subtiles * time.piece + rows * d_bytes / time.store
+    stores = config.rows * config.stored_columns * d_bytes / cost.store
+    subtile = cost.piece_turn if config.pingpong else cost.piece
+    return load, cycles * cost.mma, config.subtiles * subtile + stores
 
 
-class _Ring:
-    """Stages that are loaded one after another and freed when they were multiplied."""
+class _Pipeline:
+    """Stages that are loaded one after another, and freed when their MMAs are done."""
 
     def __init__(self, stages: int) -> None:
         self.stages = stages
@@ -111,12 +113,12 @@ class _Ring:
         return start, self.loaded
 
 
-def _played(
+def _simulated(
     config: KernelConfig, tiles: int, k_tiles: int, costs: tuple[float, float, float]
 ) -> dict[str, list[Span]]:
-    """What each role does that does anything."""
+    """The spans of each role that does anything."""
     load, mma, epilogue = costs
-    ring = _Ring(config.stages)
+    pipeline = _Pipeline(config.stages)
     loads: list[Span] = []
     teams = config.consumers if config.pingpong else 1
     mains: list[list[Span]] = [[] for _ in range(teams)]
@@ -126,13 +128,13 @@ def _played(
         team = tile % teams
         now = max(ready[team], multiplied)
         for _ in range(k_tiles):
-            start, full = ring.load(load)
+            start, full = pipeline.load(load)
             _add(loads, Span(start, full, "load", tile))
             begin = max(now, full)
             now = begin + mma
             _add(mains[team], Span(begin, now, "mainloop", tile))
-            ring.free.append(now)
-        # the tensor cores go on with the other consumer's tile
+            pipeline.free.append(now)
+        # the tensor cores continue with the other consumer's tile
         multiplied = now if config.pingpong else 0.0
         ready[team] = now + epilogue
         mains[team].append(Span(now, ready[team], "epilogue", tile))
@@ -146,7 +148,7 @@ def _team(config: KernelConfig) -> str:
 
 
 def _add(spans: list[Span], new: Span) -> None:
-    """Add a span, joined to the one before it where nothing lies between."""
+    """Add a span, merged with the previous one if there is no gap."""
     if spans:
         last = spans[-1]
         if (last.does, last.tile) == (new.does, new.tile) and new.start - last.end < JOINED_NS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan's GEMM launch moves and computes: counted from tiles, boxes and extents, as a profiler would count."""
+"""The memory traffic and FLOP of a plan's GEMM launch, counted from tiles, boxes and extents like a profiler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cutegemm.config import KernelConfig
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.steps import Multiply
 
-# a warpgroup has
+# of a warpgroup
 WARPS = 4
 
 
@@ -18,20 +18,20 @@ WARPS = 4
 class Traffic:
     """Work of the GEMM launch."""
 
-    k_tiles: int  # mainloop stages of one CTA tile, all splits of K together
-    stages: int  # mainloop stages of the launch: tiles times their k tiles
-    stage_waits: int  # consumer warps waiting for a full stage, summed over warps
-    tma_loads: int  # instructions that load A and B, a multicast counted once; 0 where threads load
+    k_tiles: int  # mainloop stages of one CTA tile, of all splits of K
+    stages: int  # mainloop stages of the launch
+    stage_waits: int  # waits of consumer warps for a full stage
+    tma_loads: int  # TMA instructions for A and B, a multicast counted once; 0 if threads load
     tma_load_bytes: int
-    multicast_saved_bytes: int  # what other CTAs of a cluster get from these loads
-    tma_stores: int  # instructions of the epilogue
+    multicast_saved_bytes: int  # that other CTAs of a cluster receive from these loads
+    tma_stores: int  # TMA instructions of the epilogue
     tma_store_bytes: int
-    stage_bytes: int  # into one CTA's stage
-    l2_bytes: int  # bytes of A and B that L2 delivers, without out-of-bounds elements
-    dram_bytes: int  # the least: every tensor once
-    flops: int  # what the problem needs
-    executed_flops: int  # with whole tiles, out-of-bounds elements included
-    store_conflicts: int | None  # extra wavefronts of each stmatrix of the epilogue; None where there is none
+    stage_bytes: int  # of one CTA's stage
+    l2_bytes: int  # of A and B from L2, without out-of-bounds elements
+    dram_bytes: int  # at least: every tensor once
+    flops: int  # of the problem
+    executed_flops: int  # of whole tiles, including out-of-bounds elements
+    store_conflicts: int | None  # extra wavefronts per stmatrix of the epilogue; None without stmatrix
 
 
 def traffic_of(plan: KernelPlan, step: Multiply) -> Traffic:
@@ -50,7 +50,7 @@ def traffic_of(plan: KernelPlan, step: Multiply) -> Traffic:
             k_tiles, stages, *(0,) * 6, stage_bytes, l2, problem.min_bytes, problem.flops, executed, None
         )  # fmt: skip
     loads = load_bytes = saved = 0
-    # boxes have the caller's names; a kernel of the transposes has them the other way round
+    # boxes have the caller's operand names, which a swapped kernel exchanges
     for operand, name, peers in zip(config.operands, step.factors, reversed(config.cluster), strict=True):
         for box in plan.boxes:
             if box.operand == name.upper():
@@ -75,7 +75,7 @@ def traffic_of(plan: KernelPlan, step: Multiply) -> Traffic:
 
 
 def _l2_bytes(plan: KernelPlan, step: Multiply, covered: tuple[int, int]) -> int:
-    """A once for each column of clusters, B once for each row of them."""
+    """A once per column of clusters, B once per row of clusters."""
     m, n, k, batch = step.extents
     gates = (step.config.gates, 1) if plan.swapped else (1, step.config.gates)
     of_a = m * gates[0] * step.operands["a"].dtype.bytes * math.ceil(n / covered[1])

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of `explain --html`: one file without any link, light and dark.
+"""The page of `explain --html`: one file without links, with a light and a dark theme.
 
-page       the document, from figures and tables
-figures    owners of D's elements, shared memory, TMA boxes
-charts     raster, timeline, roofline
-marks      SVG as text, coloured by classes that `style.css` gives two palettes; layout_picture: the SVG of `layout`
+page            the document, from figures and tables
+figures         owners of D's elements, shared memory, TMA boxes
+charts          raster, timeline, roofline
+marks           SVG elements as text, colored by classes of `style.css`
+layout_picture  the SVG of `cutegemm layout`
 
-Figures are made here, of the plan; `script.js` shows what lies under the pointer and works out who owns an element.
+`script.js` shows details under the pointer and computes the owner of an element.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of one CTA: who owns which element of D, how a stage lies in shared memory, what TMA brings."""
+"""Pictures of one CTA: the owners of D's elements, a stage in shared memory, and TMA boxes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cutegemm.planning.kernel_plan import KernelPlan
 
 WIDTH = 640.0
 WARP_ROWS, GROUP_ROWS, WARPS = 16, 64, 4
-LABEL = 130  # width of a band's name
-# lines of shared memory that are drawn: a swizzle repeats every eight
+LABEL = 130  # width of a band's label
+# most lines of shared memory that are drawn; a swizzle repeats every eight
 LINES = 48
 CHUNK = 16
 # rows and columns of the block whose owners are drawn one by one
@@ -26,7 +26,7 @@ BLOCK = 16
 
 
 def owners(plan: KernelPlan) -> str:
-    """The CTA tile in bands of warps; the script works out thread and value under the pointer."""
+    """The CTA tile in bands of warps; the script computes thread and value under the pointer."""
     config = plan.config
     assert isinstance(config, KernelConfig)
     rows, columns = config.tile[0], config.tile[1]
@@ -39,7 +39,7 @@ def owners(plan: KernelPlan) -> str:
         title = f"rows {band * WARP_ROWS} to {band * WARP_ROWS + 15}: consumer {group + 1}, its warp {warp}"
         parts.append(box(8, y, columns * scale, WARP_ROWS * scale - 0.6, f"{kind} own", title))
         if WARP_ROWS * scale >= 11:
-            # beside a band that is narrower than its name
+            # to the right of a band that is narrower than its label
             inside = columns * scale >= LABEL
             x, ink = (14.0, "small ink") if inside else (14 + columns * scale, "small")
             parts.append(words(x, y + 11, f"consumer {group + 1}, warp {warp}", ink))
@@ -49,10 +49,10 @@ def owners(plan: KernelPlan) -> str:
         "mma": config.mma_columns, "pingpong": config.pingpong, "threads": _modes(fragment[0]),
         "values": _modes(fragment[1]), "swapped": plan.swapped,
     }  # fmt: skip
-    whose = "Each consumer owns whole tiles in turn" if config.pingpong else "Consumers share the tile"
-    caption = f"{whose}: {rows} x {columns} accumulators of the product, {plan.accumulators} a thread."
+    whose = "The consumers alternate between tiles" if config.pingpong else "Consumers share the tile"
+    caption = f"{whose}: {rows} x {columns} accumulators, {plan.accumulators} per thread."
     if plan.swapped:
-        caption += " The product is D's transpose: its rows are D's columns."
+        caption += " The kernel computes D's transpose: its rows are D's columns."
     size = (max(columns * scale, LABEL) + 16 + LABEL * (columns * scale < LABEL), rows * scale + 16)
     more = f' data-owners="{escape(json.dumps(data))}"'
     return figure("owners", caption, size, parts, more) + _block(fragment)
@@ -89,7 +89,7 @@ def _block(fragment: Layout) -> str:
 
 
 def stage(name: str, operand: OperandConfig, rows: int, depth: int) -> str:
-    """A stage of an operand in shared memory, a line of 128 bytes a row: 32 banks wide."""
+    """A stage of an operand in shared memory, 128 bytes or 32 banks per line."""
     chunks = list(places(operand, rows, depth))
     unit = CHUNK // operand.dtype.bytes
     width = WIDTH / (PHASE_BYTES // CHUNK)
@@ -111,7 +111,9 @@ def stage(name: str, operand: OperandConfig, rows: int, depth: int) -> str:
     caption = (
         f"{name}: {rows} x {depth}, swizzle {operand.swizzle}, {axis}; 16 bytes a cell, by bank across. "
     )
-    caption += "A colour is a place along the contiguous axis: where it stands below itself, rows conflict."
+    caption += (
+        "The color is the position along the contiguous axis: rows conflict where one color is below itself."
+    )
     if count < len(chunks):
         caption += f" The first {lines} of {math.ceil(len(chunks) / 8)} lines."
     return figure(f"smem-{name.lower()}", caption, (WIDTH + 44, 18 + lines * 9), parts)
@@ -130,23 +132,23 @@ def places(operand: OperandConfig, rows: int, depth: int) -> Iterator[tuple[int,
             yield layout(row, k) * size, row, k
 
 
-def regions(found: Explained) -> str:
-    """All of a CTA's shared memory, region by region."""
-    assert found.memory is not None
-    parts, scale = [], WIDTH / found.memory.limit
-    for i, x in enumerate(found.memory.regions):
+def regions(facts: Explained) -> str:
+    """The regions of a CTA's shared memory."""
+    assert facts.memory is not None
+    parts, scale = [], WIDTH / facts.memory.limit
+    for i, x in enumerate(facts.memory.regions):
         title = f"{x.name}: {x.size:,} B from byte {x.offset:#x}"
         parts.append(box(x.offset * scale, 4, max(1.5, x.size * scale - 0.8), 26, colour(i), title))
         if x.size * scale > 7 * len(x.name):
             parts.append(words(x.offset * scale + 4, 21, x.name, "small ink"))
     parts.append(box(0, 2, WIDTH, 30, "frame"))
-    total = "unknown" if found.memory.bytes is None else f"{found.memory.bytes:,}"
-    caption = f"{total} of {found.memory.limit:,} B a CTA may have ({found.memory.source})."
+    total = "unknown" if facts.memory.bytes is None else f"{facts.memory.bytes:,}"
+    caption = f"{total} of {facts.memory.limit:,} B a CTA may have ({facts.memory.source})."
     return figure("memory", caption, (WIDTH, 34), parts)
 
 
-def boxes(plan: KernelPlan, found: Explained) -> str:
-    """The tiles of A, B and D, cut into the boxes that one CTA's TMA instructions move."""
+def boxes(plan: KernelPlan, facts: Explained) -> str:
+    """The tiles of A, B and D, divided into the TMA boxes of one CTA."""
     config = plan.config
     assert isinstance(config, KernelConfig) and plan.multiply is not None
     named = dict(zip((x.upper() for x in plan.multiply.factors), config.operands, strict=True))
@@ -154,19 +156,19 @@ def boxes(plan: KernelPlan, found: Explained) -> str:
     majors = {name: x.major for name, x in config.input_of.items()}
     majors |= {x.name: y.major for x, y in zip(config.epilogue.stores, config.outputs, strict=False)}
     made = []
-    for x in found.boxes:
+    for x in facts.boxes:
         if x.operand in named:
             tile, turned = (config.tile[2], tiles[x.operand]), not named[x.operand].k_major
         else:
             tile = (config.stored_columns, config.rows)
-            # of a kernel of the transposes D's rows lie along the accumulators' columns
+            # in a swapped kernel D's rows are the accumulators' columns
             turned = majors[x.operand.lower() if x.operand in ("C", "D") else x.operand] == "m"
         made.append(_cut(x, tile[::-1] if turned else tile))
     return "".join(made)
 
 
 def _cut(x: BoxOf, tile: tuple[int, int]) -> str:
-    """A tile, its contiguous axis across, in boxes; those of this CTA are coloured."""
+    """A tile in boxes, its contiguous axis across; the boxes of this CTA are colored."""
     across, down = tile
     scale = min(260 / across, 200 / down)
     columns, rows = math.ceil(across / x.inner), math.ceil(down / x.outer)

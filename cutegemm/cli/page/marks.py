@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of the page's figures: SVG and tables as text, whose colours are classes."""
+"""SVG elements and tables as text; their colors are CSS classes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
-# colours of a palette, by number: class "f0" to "f7"
+# colors of the palette: classes "f0" to "f7"
 COLOURS = 8
 
 
 def box(x: float, y: float, w: float, h: float, kind: str, title: str = "") -> str:
-    """A rectangle of a class, with what it says under the pointer."""
+    """A rectangle of a class, with a tooltip."""
     head = f'<rect x="{x:.6g}" y="{y:.6g}" width="{w:.6g}" height="{h:.6g}" class="{kind}"'
     return f"{head}><title>{escape(title)}</title></rect>" if title else f"{head}/>"
 
@@ -57,5 +57,5 @@ def paragraph(text: str) -> str:
 
 
 def colour(index: int) -> str:
-    """The class of the index-th colour."""
+    """The class of a color."""
     return f"f{index % COLOURS}"

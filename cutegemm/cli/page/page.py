@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document: what `explain` says, with its pictures, in one file that loads nothing."""
+"""The HTML document: the output of `explain` and its pictures, in one file that loads nothing."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from cutegemm.config import KernelConfig
 from cutegemm.planning.kernel_plan import KernelPlan
 
 HERE = Path(__file__).parent
-# candidates in the table
+# most candidates in the table
 CANDIDATES = 40
 
 
-def page(plan: KernelPlan, found: Explained) -> str:
-    """The page of a plan and what there is to say of it."""
-    title = f"cutegemm: {found.problem}"
+def page(plan: KernelPlan, facts: Explained) -> str:
+    """The page of a plan and its explanation."""
+    title = f"cutegemm: {facts.problem}"
     style, script = (HERE.joinpath(x).read_text("utf-8") for x in ("style.css", "script.js"))
-    body = "".join(_sections(plan, found))
+    body = "".join(_sections(plan, facts))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style></head><body>"
-        f'<header><h1>{escape(found.problem)}</h1><button id="theme" type="button">light / dark</button>'
-        f"{_summary(found)}</header><main>{body}</main>"
+        f'<header><h1>{escape(facts.problem)}</h1><button id="theme" type="button">light / dark</button>'
+        f"{_summary(plan, facts)}</header><main>{body}</main>"
         '<output id="tip" aria-live="off"></output>'
         f"<script>{script}</script></body></html>\n"
     )
 
 
-def _summary(found: Explained) -> str:
-    rows = [*summary(found), ("spec", found.spec)]
+def _summary(plan: KernelPlan, facts: Explained) -> str:
+    rows = [*summary(plan, facts), ("spec", facts.spec)]
     return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in rows)}</dl>"
 
 
-def _sections(plan: KernelPlan, found: Explained) -> list[str]:
-    if found.kernel is None or plan.config is None:
-        return [section("Nothing is launched", *(paragraph(x) for x in found.chosen.reasons))]
+def _sections(plan: KernelPlan, facts: Explained) -> list[str]:
+    if plan.config is None:
+        return [section("Nothing is launched", *(paragraph(x) for x in facts.chosen.reasons))]
     config, parts = plan.config, []
-    assert found.roofline is not None and found.raster is not None
-    parts.append(section("Roofline", charts.roofline(found.roofline)))
-    if found.timeline is not None:
-        parts.append(section("Timeline", charts.timeline(found.timeline)))
-    parts.append(section("Raster and L2 reuse", charts.raster(found.raster), paragraph(f"{found.waves}.")))
+    assert facts.roofline is not None and facts.raster is not None
+    parts.append(section("Roofline", charts.roofline(facts.roofline)))
+    if facts.timeline is not None:
+        parts.append(section("Timeline", charts.timeline(facts.timeline)))
+    parts.append(section("Raster and L2 reuse", charts.raster(facts.raster), paragraph(f"{facts.waves}.")))
     if isinstance(config, KernelConfig) and config.multiplies:
         parts.append(section("Who owns which element of D", figures.owners(plan)))
         assert plan.multiply is not None
@@ -55,20 +55,19 @@ def _sections(plan: KernelPlan, found: Explained) -> list[str]:
             figures.stage(name.upper(), operand, rows // operand.halves, config.tile[2])
             for name, operand, rows in zip(plan.multiply.factors, config.operands, config.tile, strict=False)
         )
-        parts.append(section("Shared memory", figures.regions(found), stages))
-        parts.append(section("TMA boxes", f'<div class="row">{figures.boxes(plan, found)}</div>'))
-        pipelines = [x.split(": ", 1) for x in found.kernel.pipelines]
-        parts.append(
-            section("Barriers", table(("barriers", "who arrives (arrivals) -> who waits"), pipelines))
-        )
-    parts.append(section("Occupancy and registers", *_occupancy(found)))
-    rows = [(f"{x.us:,.1f} us", x.what, x.lost or "taken") for x in found.candidates[:CANDIDATES]]
-    why = [paragraph(x) for x in found.chosen.reasons]
+        parts.append(section("Shared memory", figures.regions(facts), stages))
+        parts.append(section("TMA boxes", f'<div class="row">{figures.boxes(plan, facts)}</div>'))
+        barriers = [(f"{x.count} {x.name}", x.arrives, x.arrivals, x.waits) for x in plan.barriers]
+        heads = ("barriers", "who arrives", "arrivals", "who waits")
+        parts.append(section("Barriers", table(heads, barriers)))
+    parts.append(section("Occupancy and registers", *_occupancy(facts)))
+    rows = [(f"{x.us:,.1f} us", x.what, x.lost or "taken") for x in facts.candidates[:CANDIDATES]]
+    why = [paragraph(x) for x in facts.chosen.reasons]
     parts.append(section("Why this plan", *why, table(("predicted", "candidate", "fate"), rows)))
     return parts
 
 
-def _occupancy(found: Explained) -> list[str]:
-    assert found.occupancy is not None
-    bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, found.occupancy.bounds))
-    return [paragraph(f"{found.occupancy}."), bounds, paragraph(f"Registers: {found.registers}.")]
+def _occupancy(facts: Explained) -> list[str]:
+    assert facts.occupancy is not None
+    bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, facts.occupancy.bounds))
+    return [paragraph(f"{facts.occupancy}."), bounds, paragraph(f"Registers: {facts.registers}.")]

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from cutegemm.aot.driver import checked, launch_config
 from cutegemm.arch import records
 from cutegemm.arch.device import Device
 from cutegemm.compiling import folders
@@ -148,27 +149,16 @@ class Gpu:
 
         with torch.cuda.device(self._device):
             torch.cuda.current_stream().synchronize()
-            module = _done(driver.cuModuleLoadData(PTX))
+            module = checked(driver.cuModuleLoadData(PTX))
             try:
-                function = _done(driver.cuModuleGetFunction(module, b"nothing"))
+                function = checked(driver.cuModuleGetFunction(module, b"nothing"))
                 smem = records.DEFAULT.limits.smem_bytes
                 attributes = driver.CUfunction_attribute
                 dynamic = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                _done(driver.cuFuncSetAttribute(function, dynamic, smem))
-                _done(driver.cuFuncSetAttribute(function, getattr(attributes, NON_PORTABLE), 1))
-                launch = driver.CUlaunchConfig()
-                launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, 1, 1
-                launch.blockDimX, launch.blockDimY, launch.blockDimZ = 128, 1, 1
-                launch.sharedMemBytes = smem
-                cluster = driver.CUlaunchAttribute()
-                cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-                cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = (
-                    size,
-                    1,
-                    1,
-                )
-                launch.attrs, launch.numAttrs = [cluster], 1
-                return int(_done(driver.cuOccupancyMaxActiveClusters(function, launch)))
+                checked(driver.cuFuncSetAttribute(function, dynamic, smem))
+                checked(driver.cuFuncSetAttribute(function, getattr(attributes, NON_PORTABLE), 1))
+                launch = launch_config((size, 1, 1), (128, 1, 1), smem, (size, 1, 1))
+                return int(checked(driver.cuOccupancyMaxActiveClusters(function, launch)))
             finally:
                 driver.cuModuleUnload(module)
 
@@ -189,15 +179,3 @@ class Gpu:
             end.synchronize()
             # elapsed_time is in milliseconds
             return float(start.elapsed_time(end)) / 1e3
-
-
-def _done(result: tuple[Any, ...]) -> Any:
-    """The result of a driver call.
-
-    Raises:
-        RuntimeError: it failed.
-    """
-    status, *rest = result
-    if int(status) != 0:
-        raise RuntimeError(str(status))
-    return rest[0] if rest else None

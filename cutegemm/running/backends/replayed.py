@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from cutegemm.aot.artefact import Artefact, Recipe
-from cutegemm.aot.driver import Loaded
+from cutegemm.aot.driver import LoadedKernels
 from cutegemm.aot.recipe import WORKSPACE, KernelBinary
 from cutegemm.arch.device import Device
 from cutegemm.emulator import Step
@@ -31,7 +31,7 @@ class Replay:
     def __init__(self, artefact: Artefact) -> None:
         self.artefact = artefact
         self._lock = threading.Lock()
-        self._loaded: dict[int, Loaded] = {}
+        self._loaded: dict[int, LoadedKernels] = {}
 
     def recipe(self, problem: Problem, device: Device) -> Recipe:
         """The recipe of a call's problem.
@@ -65,7 +65,7 @@ class Replay:
             return ReplayedHere(self.artefact.kernels, kind)
         return Described(kind) if chosen == "meta" else Referenced(kind)
 
-    def loaded(self, index: int) -> Loaded:
+    def loaded(self, index: int) -> LoadedKernels:
         """The kernels on a device."""
         with self._lock:
             if index not in self._loaded:
@@ -75,7 +75,7 @@ class Replay:
                         "run the same call once before the capture"
                     )
                 with torch.cuda.device(index):
-                    self._loaded[index] = Loaded(self.artefact.kernels, index)
+                    self._loaded[index] = LoadedKernels(self.artefact.kernels, index)
             return self._loaded[index]
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from cutegemm.cli import gpus
 from cutegemm.cli.facts import health
-from cutegemm.cli.gpus import Gpu, Machine
+from cutegemm.cli.gpus import DriverGpu, DriverInfo
 from tests.support.command import document, run
 
-H200 = Gpu("NVIDIA H200", (9, 0), 132, 60 << 20)
-HEALTHY = Machine((13, 0), (H200,))
+H200 = DriverGpu("NVIDIA H200", (9, 0), 132, 60 << 20)
+HEALTHY = DriverInfo((13, 0), (H200,))
 CUDA = ("2.13.0", "13.0")
 
 
@@ -58,9 +58,13 @@ def test_a_healthy_machine_needs_nothing(tmp_path):
     "check, says, fix",
     [
         (health.check_python((3, 9)), "3.9: 3.10 or newer", "python3.12 -m venv"),
-        (health.check_driver(Machine((12, 2), (H200,)), CUDA), "runs CUDA up to 12.2; torch", "cuda-drivers"),
         (
-            health.check_driver(Machine((13, 0), (), "cuInit: CUDA_ERROR_UNKNOWN"), CUDA),
+            health.check_driver(DriverInfo((12, 2), (H200,)), CUDA),
+            "runs CUDA up to 12.2; torch",
+            "cuda-drivers",
+        ),
+        (
+            health.check_driver(DriverInfo((13, 0), (), "cuInit: CUDA_ERROR_UNKNOWN"), CUDA),
             "does not start",
             "nvidia-smi",
         ),
@@ -74,12 +78,12 @@ def test_a_healthy_machine_needs_nothing(tmp_path):
 )
 def test_a_fault_of_the_machine_is_found(check, says, fix):
     """What is too old, broken or missing is a finding with its command."""
-    assert check.status == health.FINDING and says in check.says and fix in check.fix
+    assert check.status == health.FINDING and says in check.message and fix in check.fix
 
 
 def test_no_gpu_is_a_note():
     """Neither a missing driver nor a missing GPU needs anything done."""
-    nothing = Machine(None, (), "no library")
+    nothing = DriverInfo(None, (), "no library")
     checks = [
         health.check_driver(nothing, CUDA),
         health.check_gpu(nothing),
@@ -93,14 +97,14 @@ def test_no_gpu_is_a_note():
 )
 def test_another_gpu_is_told_what_it_lacks(capability, lacks):
     """A GPU that is not Hopper is named with what our kernels need and it has not."""
-    check = health.check_gpu(Machine((13, 0), (Gpu("another", capability, 100, 1),)))
-    assert check.status == health.NOTE and "another" in check.says and lacks in check.says
+    check = health.check_gpu(DriverInfo((13, 0), (DriverGpu("another", capability, 100, 1),)))
+    assert check.status == health.NOTE and "another" in check.message and lacks in check.message
 
 
 def test_a_gpu_without_a_record_is_a_note():
     """A part of an H200 is planned for by its own figures, and doctor says so."""
-    check = health.check_gpu(Machine((13, 0), (Gpu("NVIDIA H200", (9, 0), 60, 1),)))
-    assert check.status == health.NOTE and "60 SMs: no record" in check.says
+    check = health.check_gpu(DriverInfo((13, 0), (DriverGpu("NVIDIA H200", (9, 0), 60, 1),)))
+    assert check.status == health.NOTE and "60 SMs: no record" in check.message
 
 
 def test_wheels_that_overwrite_each_other_are_found(tmp_path):
@@ -112,8 +116,8 @@ def test_wheels_that_overwrite_each_other_are_found(tmp_path):
     check = health.check_wheels(both)[1]
     assert (
         check.status == health.FINDING
-        and f"such as {path}" in check.says
-        and "install 1 different" in check.says
+        and f"such as {path}" in check.message
+        and "install 1 different" in check.message
     )
     assert check.fix == (
         "pip uninstall -y nvidia-cutlass-dsl-libs-base && "
@@ -130,13 +134,14 @@ def test_the_same_file_twice_is_no_fault(tmp_path):
 def test_wheels_of_other_versions_are_found(tmp_path):
     """The DSL's wheels are of one version, and of one that the kernels are made for."""
     mixed = health.check_wheels(dsl(tmp_path / "mixed", ("libs-base", "4.8.0", {"z": "1"})))[0]
-    assert "libs-base is 4.8.0" in mixed.says and "nvidia-cutlass-dsl-libs-base==4.8.1" in mixed.fix
+    assert "libs-base is 4.8.0" in mixed.message and "nvidia-cutlass-dsl-libs-base==4.8.1" in mixed.fix
     later = health.check_wheels(dsl(tmp_path / "later", version="4.9.0"))[0]
     assert (
-        "kernels are made for >=4.8.1,<4.9" in later.says and later.fix == f"pip install '{health.REQUIRED}'"
+        "kernels are made for >=4.8.1,<4.9" in later.message
+        and later.fix == f"pip install '{health.REQUIRED}'"
     )
     missing = health.check_wheels([])
-    assert missing[0].status == health.FINDING and "not installed" in missing[0].says
+    assert missing[0].status == health.FINDING and "not installed" in missing[0].message
 
 
 def test_a_cache_that_others_may_write_is_found(tmp_path):
@@ -145,7 +150,7 @@ def test_a_cache_that_others_may_write_is_found(tmp_path):
     folder.mkdir()
     folder.chmod(0o777)
     check = health.check_folder("kernel cache", folder)
-    assert check.status == health.FINDING and "may be written by others" in check.says
+    assert check.status == health.FINDING and "may be written by others" in check.message
     assert check.fix == f"chmod go-w {folder}"
 
 
@@ -158,19 +163,10 @@ def test_a_cache_that_cannot_be_written_is_found(tmp_path, monkeypatch):
     assert health.check_folder("kernel cache", tmp_path / "none").status == health.FINDING
 
 
-def test_a_secret_that_cannot_be_read_is_found(tmp_path, monkeypatch):
-    """Without its secret nothing that is kept can be used."""
-    (tmp_path / "secret").write_text("x")
-    tmp_path.chmod(0o700)
-    monkeypatch.setattr("os.access", lambda path, mode: not str(path).endswith("secret"))
-    check = health.check_folder("kernel cache", tmp_path)
-    assert check.status == health.FINDING and check.fix == f"chmod u+r {tmp_path / 'secret'}"
-
-
 def test_a_damaged_database_is_found(tmp_path, monkeypatch):
     """A file that is not a database is to be moved away; one that is shows its entries."""
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
-    assert "nothing tuned yet" in health.check_database(tmp_path).says
+    assert "nothing tuned yet" in health.check_database(tmp_path).message
     path = tmp_path / "tuned.sqlite"
     path.write_bytes(b"not a database, " * 100)
     check = health.check_database(tmp_path)
@@ -178,7 +174,7 @@ def test_a_damaged_database_is_found(tmp_path, monkeypatch):
     path.unlink()
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE entries (x)")
-    assert health.check_database(tmp_path).says.endswith("0 entries")
+    assert health.check_database(tmp_path).message.endswith("0 entries")
 
 
 def test_missing_tools_are_found(monkeypatch):
@@ -188,7 +184,7 @@ def test_missing_tools_are_found(monkeypatch):
         raise OSError("no libnvrtc")
 
     check = health.check_call("nvrtc", missing, "pip install nvidia-cuda-nvrtc")
-    assert check.status == health.FINDING and "no libnvrtc" in check.says and check.fix.endswith("nvrtc")
+    assert check.status == health.FINDING and "no libnvrtc" in check.message and check.fix.endswith("nvrtc")
     monkeypatch.setattr("cutegemm.compiling.resources.nvdisasm", lambda: None)
     assert health.check_nvdisasm().fix == "pip install nvidia-cuda-nvdisasm"
 
@@ -225,7 +221,7 @@ def test_doctor_ends_with_its_findings(monkeypatch):
 
 def test_a_driver_that_nothing_can_ask_is_a_finding():
     """Without cuda-python the driver is unknown, and the line for pip is given."""
-    found = health.check_driver(Machine(None, (), "cannot be imported", "cuda-python"), None)
+    found = health.check_driver(DriverInfo(None, (), "cannot be imported", "cuda-python"), None)
     assert found.status == health.FINDING and "cuda-python>=12.9" in found.fix
 
 
@@ -278,9 +274,9 @@ class FakeDriver:
 
 def test_the_driver_is_asked(monkeypatch):
     """Its version, and each GPU's name, capability, SMs and L2; a driver without a GPU says why."""
-    assert gpus._asked(FakeDriver()) == Machine((13, 1), (H200,))
-    assert gpus._asked(FakeDriver(broken=True)) == Machine((13, 1), (), "cuInit: CUDA_ERROR_NO_DEVICE")
-    monkeypatch.setattr(gpus, "machine", lambda: HEALTHY)
+    assert gpus._queried(FakeDriver()) == DriverInfo((13, 1), (H200,))
+    assert gpus._queried(FakeDriver(broken=True)) == DriverInfo((13, 1), (), "cuInit: CUDA_ERROR_NO_DEVICE")
+    monkeypatch.setattr(gpus, "driver_info", lambda: HEALTHY)
     device, source = gpus.device_here()
     assert (device.name, source) == ("NVIDIA H200", "this machine's")
 

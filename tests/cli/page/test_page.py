@@ -17,7 +17,7 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.cli.facts.explained import explained
-from cutegemm.cli.given import Asked
+from cutegemm.cli.inputs import Case
 from cutegemm.cli.page import charts, figures
 from cutegemm.cli.page.page import page
 from cutegemm.layouts import banks, hardware
@@ -73,7 +73,7 @@ SPECS = {
 
 def made(name):
     """(plan, what is said of it, its page)."""
-    plan, found = explained(Asked(*SPECS[name], H200, "a test"))
+    plan, found = explained(Case(*SPECS[name], H200, "a test"))
     return plan, found, page(plan, found)
 
 
@@ -190,7 +190,7 @@ def test_a_spec_shows_its_epilogue_as_a_formula():
     """The page, `print` of a spec and its build show what the epilogue computes, not its nodes."""
     spec, of = GemmSpec(stages=3, epilogue=epi.bias()), problem(64, 64, 64, epilogue=epi.bias())
     assert str(spec) == "GemmSpec(stages=3, epilogue=<d = acc + bias>)"
-    assert explained(Asked(spec, of, H200, "a test"))[1].spec == str(spec)
+    assert explained(Case(spec, of, H200, "a test"))[1].spec == str(spec)
 
 
 def test_the_timeline_has_every_span():
@@ -207,7 +207,7 @@ def test_the_command_writes_the_page(tmp_path):
     assert "written to" in " ".join(run("explain", 512, 512, 512, "--html", path).split())
     assert path.read_text().startswith("<!doctype html>")
     path.unlink()
-    assert document("explain", 512, 512, 512, "--html", path)["kernel"] and path.exists()
+    assert document("explain", 512, 512, 512, "--html", path)["launch"] and path.exists()
 
 
 def _pixels(path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands are given: a spec as text, a problem, an epilogue by name, a GPU. Text is read, never executed."""
+"""Arguments of commands: a spec as text, a problem, an epilogue by name, a GPU. Text is parsed, never executed."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ GPUS = ("h200", "h100")  # names of records in `arch.records`
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8")
 MAJORS = ("kn", "kk", "mn", "mk")
 EXAMPLE = "GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))"
-# functions of the library that are not epilogues by themselves
+# functions of the library that are not epilogues
 _HELPERS = {"linear_combination"}
 
 
-def option(name: str, metavar: str, says: str, words: Callable[[], Iterable[str]] = tuple) -> Any:
-    """An option that shells complete with words."""
-    # typer knows the callback's parameter by its name
-    complete = lambda incomplete: [x for x in words() if x.startswith(incomplete)]
-    return typer.Option(name, metavar=metavar, help=says, autocompletion=complete)
+def option(name: str, metavar: str, help: str, values: Callable[[], Iterable[str]] = tuple) -> Any:
+    """An option whose values shells complete."""
+    # typer requires this parameter name
+    complete = lambda incomplete: [x for x in values() if x.startswith(incomplete)]
+    return typer.Option(name, metavar=metavar, help=help, autocompletion=complete)
 
 
 M = Annotated[int, typer.Argument(metavar="M", min=0, help="rows of D")]
 N = Annotated[int, typer.Argument(metavar="N", min=0, help="columns of D")]
 K = Annotated[int, typer.Argument(metavar="K", min=0, help="columns of A, rows of B")]
-Spec = Annotated[str, option("--spec", "SPEC", f'fields that you fix, such as "{EXAMPLE}"')]
+Spec = Annotated[str, option("--spec", "SPEC", f'fields to specify, such as "{EXAMPLE}"')]
 _EPILOGUE = "of cutegemm.epilogue, such as bias_act(relu); or FILE.py:NAME"
 Epilogue = Annotated[str, option("--epilogue", "NAME", _EPILOGUE, lambda: epilogues())]
 GpuName = Annotated[
-    str, option("--gpu", "GPU", "h200 or h100; without it the GPU here, else an H200", lambda: GPUS)
+    str, option("--gpu", "GPU", "h200 or h100; default the GPU of this machine, else an H200", lambda: GPUS)
 ]
 Dtype = Annotated[str, option("--dtype", "TYPE", f"of A and B: {', '.join(DTYPES)}", lambda: DTYPES)]
 Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
 _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
-Json = Annotated[bool, typer.Option("--json", help="print JSON (`cutegemm schema` describes it)")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON (see `cutegemm schema`)")]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A spec, the problem it is asked for, and the GPU with where that comes from."""
+class Case:
+    """A spec, a problem, a GPU, and the origin of the GPU."""
 
     spec: GemmSpec
     problem: Problem
@@ -61,14 +61,14 @@ class Asked:
     source: str
 
 
-def asked(
+def case(
     extents: tuple[int, int, int], spec: str = "", epilogue: str = "", gpu: str = "", *, dtype: str = "",
     batch: int = 1, majors: str = "",
-) -> Asked:  # fmt: skip
-    """Read what `explain` and the commands like it are given.
+) -> Case:  # fmt: skip
+    """Parse the arguments that `explain` and similar commands share.
 
     Raises:
-        GemmError: an option has no legal meaning.
+        GemmError: an option is illegal.
     """
     from cutegemm.arch.instructions import EXACT
     from cutegemm.problems import problem
@@ -90,11 +90,11 @@ def asked(
         epilogue=graph,
     )  # fmt: skip
     device, source = device_of(gpu)
-    return Asked(wanted, made, device, source)
+    return Case(wanted, made, device, source)
 
 
 def device_of(name: str) -> tuple[Device, str]:
-    """The planner's figures of a GPU by its short name, or of the one here; and where they come from."""
+    """The planner's record of a GPU by its short name, or of the GPU of this machine, and its origin."""
     from cutegemm.arch import records
 
     if not name:
@@ -105,10 +105,10 @@ def device_of(name: str) -> tuple[Device, str]:
 
 
 def spec_of(text: str) -> GemmSpec:
-    """A spec from `GemmSpec(...)`, or from what stands in its parentheses.
+    """A spec from the text `GemmSpec(...)`, or from the arguments alone.
 
     Raises:
-        SpecError: the text is not a spec; `GemmSpec`'s own errors.
+        SpecError: the text is not a spec; or an error of `GemmSpec`.
 
     Example:
         >>> spec_of("tile=(128, 256), schedule='pingpong'")
@@ -117,24 +117,24 @@ def spec_of(text: str) -> GemmSpec:
     from cutegemm.spec import GemmSpec
 
     text = text.strip()
-    found = _call(text if text.startswith("GemmSpec(") else f"GemmSpec({text})")
-    if found is None or _name(found) != "GemmSpec" or found.args:
+    call = _call(text if text.startswith("GemmSpec(") else f"GemmSpec({text})")
+    if call is None or _name(call) != "GemmSpec" or call.args:
         raise field_error(SpecError, "--spec", text, "must be GemmSpec(...) with literal values", EXAMPLE)
-    return GemmSpec(**{x.arg or "**": _field(x.value, x.arg or "**") for x in found.keywords})
+    return GemmSpec(**{x.arg or "**": _field(x.value, x.arg or "**") for x in call.keywords})
 
 
 def _call(text: str) -> ast.Call | None:
-    """A text that is one call of Python; None if it is not."""
+    """The syntax tree of a Python call; None for any other text."""
     try:
-        found = ast.parse(text, mode="eval").body
+        node = ast.parse(text, mode="eval").body
     # deep nesting exhausts the parser
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return found if isinstance(found, ast.Call) else None
+    return node if isinstance(node, ast.Call) else None
 
 
 def _name(node: ast.expr) -> str:
-    """What a call calls."""
+    """The name of the called function."""
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
@@ -158,17 +158,17 @@ def _field(node: ast.expr, field: str) -> Any:
 
 
 def epilogues() -> list[str]:
-    """The names that `--epilogue` knows."""
+    """The names that `--epilogue` accepts."""
     from cutegemm.epilogue import library
 
     return [x for x in library.__all__ if x not in _HELPERS]
 
 
 def graph_of(text: str) -> Graph | None:
-    """An epilogue of the library by name, with words and numbers in parentheses, or of a Python file.
+    """An epilogue of the library by name, with names and numbers in parentheses, or of a Python file.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: there is no such epilogue.
 
     Example:
         >>> print(graph_of("bias_act(relu)"))
@@ -183,21 +183,21 @@ def graph_of(text: str) -> Graph | None:
     from cutegemm.epilogue.hints import nearest
 
     plain = text.removeprefix("epi.")
-    found = _call(plain if "(" in plain else f"{plain}()")
-    name = plain.partition("(")[0] if found is None else _name(found)
-    if found is None or name not in epilogues():
+    call = _call(plain if "(" in plain else f"{plain}()")
+    name = plain.partition("(")[0] if call is None else _name(call)
+    if call is None or name not in epilogues():
         rule = f"must be FILE.py:NAME or one of {', '.join(epilogues())}"
         raise field_error(InputError, "--epilogue", text, rule, nearest(name, epilogues()))
     try:
-        named = {x.arg or "**": _word(x.value) for x in found.keywords}
-        made: Graph = getattr(library, name)(*map(_word, found.args), **named)
+        named = {x.arg or "**": _word(x.value) for x in call.keywords}
+        made: Graph = getattr(library, name)(*map(_word, call.args), **named)
     except TypeError as error:
         raise field_error(InputError, "--epilogue", text, str(error)) from error
     return made
 
 
 def _word(node: ast.expr) -> Any:
-    """A literal, or a word without quotes."""
+    """A literal, or a name without quotes as text."""
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -205,7 +205,7 @@ def _word(node: ast.expr) -> Any:
 
 
 def _of_file(path: str, name: str) -> Graph:
-    """An epilogue that a Python file defines; the file runs."""
+    """An epilogue that a Python file defines; runs the file."""
     import runpy
 
     from cutegemm.epilogue.graph import Graph
@@ -214,16 +214,16 @@ def _of_file(path: str, name: str) -> Graph:
         return field_error(InputError, "--epilogue", f"{path}:{name}", rule)
 
     if not Path(path).is_file():
-        raise refused("must name a Python file that is there")
+        raise refused("must name an existing Python file")
     try:
-        found = runpy.run_path(path).get(name)
-        if callable(found) and not isinstance(found, Graph):
-            found = found()
+        graph = runpy.run_path(path).get(name)
+        if callable(graph) and not isinstance(graph, Graph):
+            graph = graph()
     except GemmError:
         raise
-    # a user's file raises what it likes, and may end the process
+    # a user's file may raise anything, and may exit
     except (Exception, SystemExit) as error:
         raise refused(f"does not run: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Graph):
+    if not isinstance(graph, Graph):
         raise refused("must name an epilogue graph, as epi.define makes it")
-    return found
+    return graph
