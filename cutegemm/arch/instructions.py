@@ -30,7 +30,9 @@ class Instruction:
     majors: tuple[str, ...]  # majors of A and B in shared memory: along K ("k"), along M or N ("mn")
     fraction: int = 23  # bits of addends and sums that it keeps below the greatest addend
     promote: int = 0  # elements of K after which partial sums are added in fp32, for those bits; 0 is never
-    coarse: int = 0  # the same for outputs of at most eight significant bits, whose own rounding is far larger
+    coarse: int = (
+        0  # the same for outputs of at most eight significant bits, whose own rounding is far larger
+    )
     ignored: int = 0  # low bits of an operand's elements that it does not read; loads round to the others
     # parts of each element; a copy of the operand holds `run` elements along K of one part, then of the next
     parts: int = 1
@@ -53,7 +55,7 @@ class Instruction:
 
 EIGHTS = tuple(range(8, 257, 8))
 _HALF = Instruction(form="half", k=16, columns=EIGHTS, accumulator=DType.FP32, majors=("k", "mn"))
-# the bits are measured on an H200; with four instructions between promotions the error is near that of the operands, and
+# the bits are measured on an H200; with four instructions between promotions the error is near that of the operands,
 # with eight a tenth of what rounding to bf16 adds
 _EIGHT = Instruction(
     form="fp8",
