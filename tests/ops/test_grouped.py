@@ -52,6 +52,17 @@ def test_gradients_of_everything(form, name):
         torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-2, atol=2e-2)
 
 
+def test_matrices_have_gradients_as_they_lie():
+    """Of a transposed weight as well, so that autograd keeps the gradient and copies nothing."""
+    for turned in (False, True):
+        b = torch.randn(3, 24, 40).to(BF16)
+        b = (b.mT.contiguous().mT if turned else b).requires_grad_()
+        cutegemm.grouped_mm(
+            torch.randn(9, 24).to(BF16), b, torch.tensor([2, 2, 7]), fallback="reference"
+        ).sum().backward()
+        assert b.grad.stride() == b.stride() and b.grad[0].any() and not b.grad[1].any()
+
+
 def test_gradients_of_masked_groups():
     """Rows that no group has neither give nor take one, though they are not numbers."""
     a, b = torch.randn(3, 16, 24).to(BF16), torch.randn(3, 24, 40).to(BF16).requires_grad_()

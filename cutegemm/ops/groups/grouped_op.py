@@ -155,7 +155,11 @@ def _backward(ctx: Any, above: Tensor) -> Any:
             left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
             db = alpha * bmm(left.mT, right, fallback=program.backend or "reference")
         else:
-            db = product(a.mT, above, "depth" if form == "rows" else "rows", b.dtype)
+            # laid out as B is, whose gradient autograd would copy otherwise
+            turned = form == "rows" and b.stride(-1) != 1
+            left, right = (above, a) if turned else (a, above)
+            db = product(left.mT, right, "depth" if form == "rows" else "rows", b.dtype)
+            db = db.mT if turned else db
     read = [_of_input(x, numbers, above, ends, how, product) if x[3] else None for x in ctx.read]
     # an empty list counts as one of tensors
     return da, db, None, read, *(None if x else [] for x in ctx.lists), None, None
