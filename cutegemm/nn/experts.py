@@ -1,67 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts: from routing to the weighted sum of the experts' results, in two grouped launches."""
+"""Mixtures of experts: from routing to the weighted sum of the experts' results, in two grouped launches.
+
+Without gradients the first launch gathers tokens and applies the activation, and the second weighs its results. With
+gradients torch copies tokens in the order of experts, and weighs results after the launches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cutegemm.epilogue.library import swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import recording
+from cutegemm.ops.gradients.once import final, sources_of
+from cutegemm.ops.groups.gated import SWIGLU, gated_groups
 from cutegemm.ops.groups.grouped import grouped_mm
 
-_SWIGLU = swiglu()
+
+class Routes(NamedTuple):
+    """Where the R = T k pairs of a token and one of its experts lie, sorted by experts.
+
+    Attributes:
+        order: (R,), the number of each pair among those of the tokens one after the other.
+        rows: (R,), the token of each pair.
+        place: (R,), the inverse of `order`.
+        bounds: (experts + 1,), where the pairs of each expert begin and end.
+    """
+
+    order: Tensor
+    rows: Tensor
+    place: Tensor
+    bounds: Tensor
+
+
+def routes(experts: Tensor, count: int, first: int = 0) -> Routes:
+    """The routes of tokens to experts `first` to `first + count - 1`; nothing waits for the device.
+
+    Args:
+        experts: (T, k), of each token. Pairs of other experts lie outside the bounds.
+        count, first: of the experts.
+    """
+    # a radix sort makes a pass for every byte of its keys
+    named, order = experts.reshape(-1).to(torch.int32).sort(stable=True)
+    pairs, end = order.shape[0], first + count + 1
+    steps = torch.arange(pairs + end, dtype=torch.int32, device=experts.device)
+    bounds = torch.searchsorted(named, steps[first:end], out_int32=True)
+    place = torch.empty_like(named).scatter_(0, order, steps[:pairs])
+    return Routes(order, order // experts.shape[1], place, bounds)
+
+
+def summed(y: Tensor, place: Tensor, tokens: Any) -> Tensor:
+    """The sum of each token's rows, in the order in which it names its experts, in fp32 and rounded once: (T, N)."""
+    return y.index_select(0, place).view(tokens, -1, y.shape[1]).sum(1)
+
+
+class _Dispatched(torch.autograd.Function):
+    """The token of each pair, (R, H)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.tokens = x.shape[0]
+        return x.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (place,) = ctx.saved_tensors
+        return summed(grads[0], place, ctx.tokens), None, None
+
+
+class _Combined(torch.autograd.Function):
+    """The weighted sum of each token's rows, (T, N)."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weights: Tensor, order: Tensor, rows: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(y, weights, order, rows, place)
+        return y.index_select(0, place).view(*weights.shape, -1).mul_(weights[..., None]).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        y, weights, order, rows, place = ctx.saved_tensors
+        sources = sources_of(grads[0], y, weights)
+        with torch.no_grad():
+            above = grads[0].index_select(0, rows)
+            each = (above * y).sum(1, dtype=torch.float32).index_select(0, place)
+            above.mul_(weights.reshape(-1).index_select(0, order)[:, None])
+        return *final((above, each.view(weights.shape).to(weights.dtype)), sources), None, None, None
+
+
+def dispatched(x: Tensor, to: Routes) -> Tensor:
+    """The token of each pair, (R, H), with a gradient."""
+    found: Tensor = _Dispatched.apply(x, to.rows, to.place)  # type: ignore[no-untyped-call]
+    return found
+
+
+def combined(y: Tensor, weights: Tensor, to: Routes) -> Tensor:
+    """The weighted sum of each token's rows of y (R, N) by weights (T, k), with gradients of both."""
+    found: Tensor = _Combined.apply(y, weights, to.order, to.rows, to.place)  # type: ignore[no-untyped-call]
+    return found
 
 
 def mixture(
-    x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, fallback: str = "torch"
+    x: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    fallback: str = "torch",
+    first: int = 0,
 ) -> Tensor:
-    """sum_j weights[t, j] * down_e(silu(gate_e(x)) * up_e(x)) with e = experts[t, j]; nothing waits for the device.
-
-    Without gradients the activation is the first launch's epilogue.
+    """sum_j weights[t, j] * silu(x gate_e) * (x up_e) down_e with e = experts[t, j], (T, H); nothing waits for the device.
 
     Args:
         x: (T, H).
-        experts, weights: (T, k), of each token.
-        gate_up: (E, 2 I, H), gates before linear parts; down: (E, H, I).
+        experts, weights: (T, k), of each token. An expert that is not among those here gives 0.
+        gate_up: (E, H, 2 I), gates before linear parts; down: (E, I, H).
         fallback: as of `grouped_mm`.
+        first: the number of the first expert here.
     """
-
-    def computed(rows: Tensor, offs: Tensor) -> Tensor:
-        if recording(x, gate_up, down):
-            gate, up = grouped_mm(rows, gate_up.mT, offs, fallback=fallback).chunk(2, -1)
-            hidden = torch.nn.functional.silu(gate) * up
-        else:
-            hidden = grouped_mm(rows, gate_up.mT, offs, epilogue=_SWIGLU, fallback=fallback)
-        found: Tensor = grouped_mm(hidden, down.mT, offs, fallback=fallback)
-        return found
-
-    return routed(x, experts, weights, gate_up.shape[0], computed)
-
-
-def routed(
-    x: Tensor, experts: Tensor, weights: Tensor, count: int, compute: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """sum_j weights[t, j] * compute(x[t]) by expert experts[t, j], (T, H) of x's type; nothing waits for the device.
-
-    A token's results are added in the order in which it names its experts, in fp32. An expert beyond the last gives 0.
-
-    Args:
-        x: (T, H).
-        experts, weights: (T, k), of each token.
-        count: of experts.
-        compute: of rows by expert, (T k, H), and the ends of the experts' groups, (count,), their results (T k, H).
-    """
-    tokens, each = experts.shape
-    named, order = experts.flatten().sort(stable=True)
-    offs = torch.searchsorted(named, torch.arange(count, device=x.device, dtype=named.dtype), right=True)
-    found = compute(x[order // each], offs)
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=x.device))
-    weighed: Tensor = found[place].view(tokens, each, -1).float() * weights.float()[..., None]
-    return weighed.sum(1).to(x.dtype)
+    to = routes(experts, gate_up.shape[0], first)
+    if recording(x, weights, gate_up, down):
+        return combined(gated_groups(dispatched(x, to), gate_up, down, to.bounds, fallback), weights, to)
+    told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
+    hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)
+    found = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)
+    return summed(found, to.place, x.shape[0])
 
 
 class MoE(torch.nn.Module):
@@ -114,14 +179,17 @@ class MoE(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., H) of (..., H)."""
         flat = x.reshape(-1, x.shape[-1])
-        chances = self.router(flat).float().softmax(-1)
-        weights, experts = chances.topk(self.top_k, -1)
+        chances = self.router(flat)
         if self.normalise:
-            weights = weights / weights.sum(-1, keepdim=True)
-        found = mixture(flat, experts, weights, self.gate_up_weight, self.down_weight, self.fallback)
+            # a softmax of the largest logits is that of all, scaled to add up to 1
+            chances, experts = chances.topk(self.top_k, -1)
+            weights = chances.softmax(-1, dtype=torch.float32)
+        else:
+            weights, experts = chances.softmax(-1, dtype=torch.float32).topk(self.top_k, -1)
+        found = mixture(flat, experts, weights, self.gate_up_weight.mT, self.down_weight.mT, self.fallback)
         if self.shared is not None:
             found = found + self.shared(flat)
-        return found.view(x.shape)
+        return found.to(x.dtype).view(x.shape)
 
 
-__all__ = ["MoE", "mixture", "routed"]
+__all__ = ["MoE", "Routes", "combined", "dispatched", "mixture", "routes", "summed"]

@@ -9,14 +9,12 @@ module, parameters and state dict stay.
 from __future__ import annotations
 
 import copy
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cutegemm.epilogue.library import swiglu
-from cutegemm.nn.experts import routed
+from cutegemm.nn.experts import combined, dispatched, mixture, routes, summed
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import HALF
 from cutegemm.ops.groups.grouped import grouped_mm
@@ -71,39 +69,37 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         hidden_states: (T, H).
         top_k_index, top_k_weights: (T, k), of each token; an index beyond the last expert is one of another process.
     """
-    product = functools.partial(_product, module)
-
-    def computed(rows: Tensor, offs: Tensor) -> Tensor:
-        name = "gate_up_proj" if module.has_gate else "up_proj"
-        weight = getattr(module, name)
-        if _fused(module) and not recording(rows, weight):
-            hidden = product(name, rows, offs, epilogue=swiglu("halves"))
-        else:
-            found = product(name, rows, offs)
-            hidden = module._apply_gate(found) if module.has_gate else module.act_fn(found)
-        out = product("down_proj", hidden, offs)
-        return module.post_expert_norm(out) if module.has_post_expert_norm else out
-
-    weight = module.down_proj
+    up, down = (_matrices(module, x) for x in ("gate_up_proj" if module.has_gate else "up_proj", "down_proj"))
     # autocast gives what a norm computed in fp32
-    rows = hidden_states.to(weight.dtype)
-    out = routed(rows, top_k_index, top_k_weights, module.num_experts, computed)
-    return out.to(hidden_states.dtype)
+    x = hidden_states.to(down.dtype)
+    fallback = getattr(module, FALLBACK, "torch")
+    if _fused(module):
+        return mixture(x, top_k_index, top_k_weights, up, down, fallback).to(hidden_states.dtype)
+    to = routes(top_k_index, module.num_experts)
+    told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
+    biases = (module.gate_up_proj_bias, module.down_proj_bias) if module.has_bias else (None, None)
+    recorded = recording(x, top_k_weights, *module.parameters())
+    rows, where = (dispatched(x, to), {}) if recorded else (x, {"rows": to.rows})
+    found = grouped_mm(rows, up, bias=biases[0], **where, **told)
+    hidden = module._apply_gate(found) if module.has_gate else module.act_fn(found)
+    if recorded or module.has_post_expert_norm:
+        found = grouped_mm(hidden, down, bias=biases[1], **told)
+        found = module.post_expert_norm(found) if module.has_post_expert_norm else found
+        return combined(found, top_k_weights, to).to(hidden_states.dtype)
+    weight = top_k_weights.reshape(-1).index_select(0, to.order)
+    found = grouped_mm(hidden, down, bias=biases[1], weight=weight, **told)
+    return summed(found, to.place, x.shape[0]).to(hidden_states.dtype)
 
 
-def _product(module: Any, name: str, rows: Tensor, offs: Tensor, **more: Any) -> Tensor:
-    """The rows of each expert times its matrix, with its bias."""
-    weight = getattr(module, name)
-    if module.has_bias and "epilogue" not in more:
-        more["bias"] = getattr(module, f"{name}_bias")
-    matrices = weight if module.is_transposed else weight.mT
-    found: Tensor = grouped_mm(rows, matrices, offs, fallback=getattr(module, FALLBACK, "torch"), **more)
-    return found
+def _matrices(module: Any, name: str) -> Tensor:
+    """The experts' matrices, (E, K, N)."""
+    weight: Tensor = getattr(module, name)
+    return weight if module.is_transposed else weight.mT
 
 
 def _fused(module: Any) -> bool:
-    """Whether the first launch's epilogue can be the module's gate: silu(gate) * up, halves, no bias."""
-    if not module.has_gate or module.has_bias or not module.is_concatenated:
+    """Whether a module is a `mixture`: its gate is silu(gate) * up, halves, without biases and a norm after it."""
+    if not module.has_gate or module.has_bias or module.has_post_expert_norm or not module.is_concatenated:
         return False
     own = type(module)._apply_gate.__module__ != "transformers.integrations.moe"
     return not own and type(getattr(module, "act_fn", None)).__name__ in _SILU

@@ -1,11 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures of experts beside every expert computed for every token."""
 
+import copy
+
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutegemm.errors import InputError
-from cutegemm.nn import MoE
+from cutegemm.nn import MoE, experts
+from cutegemm.ops.groups import gated
+from cutegemm.running.arguments.results import Outputs
+
+BF16 = torch.bfloat16
+# what launches nothing
+VIEWS = (
+    "view",
+    "transpose",
+    "t",
+    "slice",
+    "detach",
+    "unsqueeze",
+    "expand",
+    "split",
+    "new_empty",
+    "empty_like",
+)
 
 
 def dense(moe, x):
@@ -36,6 +57,104 @@ def test_a_mixture_is_the_weighted_sum_of_its_experts(recorded):
         wanted = torch.autograd.grad(told, of, above)
         for y, z in zip(ours, wanted, strict=True):
             assert (y.double() - z.double()).norm() <= 0.03 * z.double().norm()
+
+
+class Launched(TorchDispatchMode):
+    """Counts the operations of torch that launch something."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run one."""
+        self.count += func._schema.name.split("::")[1] not in VIEWS
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_operations_of_torch_beside_the_launches(monkeypatch):
+    """13 without gradients, 14 and 15 with them: 18, 20 and 29 while autograd undid each step of the routing."""
+
+    def grouped(a, b, rows=None, epilogue=None, **_):
+        return a.new_empty(len(a if rows is None else rows), b.shape[-1] // (1 if epilogue is None else 2))
+
+    def serve(program, a, b, bounds, inputs, numbers, integers, how, out):
+        shape = (len(bounds) - 1,) * (b.dim() == 2) + (a.shape[0],)
+        width = b.shape[-1] // (2 if program.graph.gated else 1)
+        found = {x: a.new_empty(*shape, width * (2 if x in program.merged else 1)) for x in program.outputs}
+        return found["d"] if program.alone else Outputs(**found)
+
+    monkeypatch.setattr(experts, "grouped_mm", grouped)
+    monkeypatch.setattr(gated, "serve", serve)
+    monkeypatch.setattr(gated, "direct", lambda *_: True)
+    moe, x = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference"), torch.randn(7, 32).bfloat16()
+    with torch.no_grad(), Launched() as inference:
+        moe(x)
+    x.requires_grad_()
+    with Launched() as forward:
+        y = moe(x)
+    above = torch.ones_like(y)
+    with Launched() as backward:
+        y.backward(above)
+    assert (inference.count, forward.count, backward.count) == (13, 14, 15)
+
+
+@pytest.mark.sliced
+def test_kernels_compute_what_the_reference_does():
+    """Forward and every gradient, bit by bit up to the order of sums, with an expert that nobody takes."""
+    torch.manual_seed(0)
+    moe = MoE(64, 48, 5, 2, dtype=BF16, fallback="reference")
+    with torch.no_grad():
+        moe.router.weight[3] = -10
+    ours = copy.deepcopy(moe)
+    ours.fallback = "emulator"
+    x = torch.randn(19, 64).bfloat16().abs()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), moe(x), rtol=1e-2, atol=1e-2)
+    found = []
+    for each in (ours, moe):
+        given = x.clone().requires_grad_()
+        found.append(torch.autograd.grad(each(given).square().sum(), (given, *each.parameters())))
+    for y, z in zip(*found, strict=True):
+        assert (y - z).double().norm() <= 0.01 * z.double().norm()
+
+
+def test_one_compilation_serves_every_number_of_tokens():
+    """Forward and backward in one graph, as in eager mode."""
+    torch.manual_seed(0)
+    moe = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference")
+    counted = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(moe, fullgraph=True, dynamic=True, backend=counted)
+    for tokens in (19, 7):
+        x = torch.randn(tokens, 32).bfloat16()
+        found = []
+        for each in (compiled, moe):
+            given = x.clone().requires_grad_()
+            y = each(given)
+            found.append((y, *torch.autograd.grad(y.square().sum(), (given, *moe.parameters()))))
+        for y, z in zip(*found, strict=True):
+            assert torch.equal(y, z)
+    assert counted.frame_count == 1
+
+
+def test_a_gradient_of_a_gradient_is_refused():
+    """It would be wrong; the first one is not."""
+    moe = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference")
+    x = torch.randn(7, 32).bfloat16().requires_grad_()
+    (found,) = torch.autograd.grad(moe(x).sum(), x, create_graph=True)
+    with pytest.raises(InputError, match="double backward"):
+        found.sum().backward()
+
+
+def test_weights_have_gradients_as_they_lie():
+    """Consecutive rows or columns, so that autograd copies nothing; a frozen weight has none."""
+    for turned in (False, True):
+        up, down = (torch.randn(3, *x).bfloat16() for x in ((32, 96), (48, 32)))
+        up, down = (x.mT.contiguous().mT if turned else x for x in (up, down))
+        x, bounds = torch.randn(9, 32).bfloat16(), torch.tensor([1, 4, 4, 8])
+        up.requires_grad_()
+        y = gated.gated_groups(x, up, down, bounds, "reference")
+        assert not y[[0, 8]].any()
+        y.sum().backward()
+        assert up.grad.stride() == up.stride() and down.grad is None
 
 
 def test_a_shared_expert_is_added():

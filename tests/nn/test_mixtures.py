@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cutegemm.nn import convert, mixtures
+from cutegemm.nn import experts as experts_module
 
 transformers = pytest.importorskip("transformers")
 
@@ -101,24 +102,36 @@ def test_a_converted_model_gives_the_same_words(kind):
     assert near.float().mean() >= 0.9
 
 
-def test_the_first_launch_applies_the_gate_without_gradients(monkeypatch):
-    """silu(gate) * up is its epilogue; another gate, or a record for gradients, is computed after it."""
-    seen, own = [], mixtures.grouped_mm
-    monkeypatch.setattr(
-        mixtures, "grouped_mm", lambda *x, **named: seen.append(set(named)) or own(*x, **named)
-    )
-    for kind, recorded, fused in [
-        ("Mixtral", False, True),
-        ("Mixtral", True, False),
-        ("GptOss", False, False),
+def test_the_first_launch_applies_the_gate(monkeypatch):
+    """silu(gate) * up is its epilogue, with gradients too; another gate is computed after it. The second weighs."""
+    seen = []
+
+    def watch(module, name):
+        own = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *x, **named: seen.append((name, set(named))) or own(*x, **named)
+        )
+
+    watch(experts_module, "grouped_mm")
+    watch(experts_module, "gated_groups")
+    watch(mixtures, "grouped_mm")
+    told = {"cu_seqlens", "fallback"}
+    for kind, recorded, calls in [
+        ("Mixtral", False, [{"rows", "epilogue", "tail"} | told, {"weight"} | told]),
+        ("GptOss", False, [{"rows", "bias"} | told, {"weight", "bias"} | told]),
+        ("GptOss", True, [{"bias"} | told] * 2),
     ]:
         ((_, experts),) = experts_of(model := model_of(kind))
         convert(model, fallback="reference")
         seen.clear()
         with torch.set_grad_enabled(recorded):
             experts(*inputs_of(experts, recorded))
-        assert [("epilogue" in x) for x in seen] == [fused, False]
-        assert [("bias" in x) for x in seen] == [kind == "GptOss"] * 2
+        assert seen == [("grouped_mm", x) for x in calls]
+    ((_, experts),) = experts_of(model := model_of("Mixtral"))
+    convert(model, fallback="reference")
+    seen.clear()
+    experts(*inputs_of(experts, True))
+    assert [name for name, _ in seen] == ["gated_groups"]
 
 
 def test_an_expert_of_another_process_gives_nothing():

@@ -24,6 +24,7 @@ from cutegemm.ops.entry_points import bmm
 from cutegemm.ops.program import Program, decode, kept
 from cutegemm.ops.register import NAMESPACE, library
 from cutegemm.problems import columns
+from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.groups import TAILS, Grouping, Groups
 from cutegemm.running.numerics.group_reference import bounds
@@ -83,7 +84,13 @@ def serve(
     named = dict(zip(program.inputs, inputs, strict=True)) | program.named(numbers, integers)
     told = grouping(how)
     groups = Groups(**{told.name: ends}, tail=TAILS[not told.tail])
-    return gemm_of(program).run(a, b, groups, named, out, program.backend)
+    if not program.merged:
+        return gemm_of(program).run(a, b, groups, named, out, program.backend)
+    width = columns(program.graph, b.shape[-1])
+    whole = a.new_empty((*a.shape[:-1], width * len(program.merged)))
+    parts = dict(zip(program.merged, whole.split(width, -1)))
+    found = gemm_of(program).run(a, b, groups, named, parts, program.backend)
+    return Outputs(**{x: whole if x in parts else getattr(found, x) for x in program.outputs})
 
 
 def _one(
@@ -111,8 +118,9 @@ def _shapes(
     lead = (ends.shape[0] - told.lead,) if told.form == "depth" else a.shape[:-2]
     asked = None if known.spec.d_dtype == AUTO else TORCH_DTYPE[known.spec.d_dtype]
     default = a.dtype if a.dtype.itemsize > 1 else torch.bfloat16
-    types = [TORCH_DTYPE[as_dtype(x.dtype)] if x.dtype else asked or default for x in known.graph.stores]
-    return [a.new_empty((*lead, a.shape[-2], n), dtype=x) for x in types]
+    types = [TORCH_DTYPE[as_dtype(x.dtype)] if x.dtype else asked or default for x in known.results]
+    widths = [n * max(len(known.merged) * (x in known.merged), 1) for x in known.outputs]
+    return [a.new_empty((*lead, a.shape[-2], n), dtype=x) for n, x in zip(widths, types)]
 
 
 def _kept(ctx: Any, inputs: Any, output: Any) -> None:
