@@ -79,8 +79,8 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
     biases = (module.gate_up_proj_bias, module.down_proj_bias) if module.has_bias else (None, None)
     recorded = recording(x, top_k_weights, *module.parameters())
-    rows, where = (dispatched(x, to), {}) if recorded else (x, {"rows": to.rows})
-    found = grouped_mm(rows, up, bias=biases[0], **where, **told)
+    rows, index = (dispatched(x, to), None) if recorded else (x, to.rows)
+    found = grouped_mm(rows, up, bias=biases[0], rows=index, **told)
     hidden = module._apply_gate(found) if module.has_gate else module.act_fn(found)
     if recorded or module.has_post_expert_norm:
         found = grouped_mm(hidden, down, bias=biases[1], **told)

@@ -20,6 +20,7 @@ from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
 from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of
 from cutegemm.ops.groups.routing import ROW_WEIGHT, check_weight, gathered, scattered, weighed
 from cutegemm.ops.products import BACKENDS, is_compiling
+from cutegemm.ops.transforms.group_sharding import by_parts, sharded
 from cutegemm.planning.grouped import INDEXED_LOAD
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
@@ -101,12 +102,17 @@ def grouped_mm(
         SpecError, PlanError: the spec has no legal meaning, or no kernel of groups serves the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
-    if scatter is not None or weight is not None:
-        return _routed(scatter, weight, a, b, out, {
+    told = offs is not None or cu_seqlens is not None or counts is not None
+    shards = told and type(b) is not Tensor and sharded(b)
+    if shards or scatter is not None or weight is not None:
+        rest = {
             "rows": rows, "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha,
             "beta": beta, "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
             "fallback": fallback, **inputs,
-        })  # fmt: skip
+        }  # fmt: skip
+        if shards:
+            return by_parts(grouped_mm, a, b, rest | {"scatter": scatter, "weight": weight, "out": out})
+        return _routed(scatter, weight, a, b, out, rest)
     if rows is not None:
         _check_of_rows("rows", a, b)
         scales = scales_of_rows(a, rows, epilogue, spec, inputs)
