@@ -17,6 +17,7 @@ from cutegemm.ops.dispatch import recording
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.gated import SWIGLU, gated_groups
 from cutegemm.ops.groups.grouped import grouped_mm
+from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
 
 
 class Routes(NamedTuple):
@@ -111,22 +112,34 @@ def mixture(
     fallback: str = "torch",
     first: int = 0,
 ) -> Tensor:
-    """sum_j weights[t, j] * silu(x gate_e) * (x up_e) down_e with e = experts[t, j], (T, H); nothing waits for the device.
+    """sum_j weights[t, j] * (silu(x gate_e) * (x up_e)) down_e with e = experts[t, j]: (T, H).
+
+    Nothing waits for the device.
 
     Args:
         x: (T, H).
         experts, weights: (T, k), of each token. An expert that is not among those here gives 0.
-        gate_up: (E, H, 2 I), gates before linear parts; down: (E, I, H).
+        gate_up: (E, H, 2 I), gates before linear parts; down: (E, I, H). DTensors cut by expert give partial sums.
         fallback: as of `grouped_mm`.
         first: the number of the first expert here.
     """
+    if sharded(gate_up):
+        spread: Any = gate_up
+        cuts, mesh = ["g" if p.is_shard(0) else "" for p in spread.placements], spread.device_mesh
+        first = begin("g", gate_up.shape[0], cuts, mesh)
+        x, experts, weights = (part(t, (), cuts) for t in (x, experts, weights))
+        gate_up, down = (part(t, ("g",), cuts) for t in (gate_up, down))
+        found: Tensor = whole(
+            mixture(x, experts, weights, gate_up, down, fallback, first), (), cuts, mesh, {}
+        )
+        return found
     to = routes(experts, gate_up.shape[0], first)
     if recording(x, weights, gate_up, down):
         return combined(gated_groups(dispatched(x, to), gate_up, down, to.bounds, fallback), weights, to)
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
     hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)
-    found = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)
-    return summed(found, to.place, x.shape[0])
+    y = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)
+    return summed(y, to.place, x.shape[0])
 
 
 class MoE(torch.nn.Module):
