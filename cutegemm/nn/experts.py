@@ -36,18 +36,16 @@ class Routes(NamedTuple):
     bounds: Tensor
 
 
-def routes(experts: Tensor, count: int, first: int = 0) -> Routes:
-    """The routes of tokens to experts `first` to `first + count - 1`; nothing waits for the device.
+def routes(experts: Tensor, count: int) -> Routes:
+    """The routes of tokens to `count` experts, (T, k) of them; pairs of others lie outside the bounds.
 
-    Args:
-        experts: (T, k), of each token. Pairs of other experts lie outside the bounds.
-        count, first: of the experts.
+    Nothing waits for the device.
     """
     # a radix sort makes a pass for every byte of its keys
     named, order = experts.reshape(-1).to(torch.int32).sort(stable=True)
-    pairs, end = order.shape[0], first + count + 1
-    steps = torch.arange(pairs + end, dtype=torch.int32, device=experts.device)
-    bounds = torch.searchsorted(named, steps[first:end], out_int32=True)
+    pairs = order.shape[0]
+    steps = torch.arange(pairs + count + 1, dtype=torch.int32, device=experts.device)
+    bounds = torch.searchsorted(named, steps[: count + 1], out_int32=True)
     place = torch.empty_like(named).scatter_(0, order, steps[:pairs])
     return Routes(order, order // experts.shape[1], place, bounds)
 
@@ -91,26 +89,14 @@ class _Combined(torch.autograd.Function):
         return *final((above, each.view(weights.shape).to(weights.dtype)), sources), None, None, None
 
 
-def dispatched(x: Tensor, to: Routes) -> Tensor:
-    """The token of each pair, (R, H), with a gradient."""
-    found: Tensor = _Dispatched.apply(x, to.rows, to.place)  # type: ignore[no-untyped-call]
-    return found
-
-
-def combined(y: Tensor, weights: Tensor, to: Routes) -> Tensor:
-    """The weighted sum of each token's rows of y (R, N) by weights (T, k), with gradients of both."""
-    found: Tensor = _Combined.apply(y, weights, to.order, to.rows, to.place)  # type: ignore[no-untyped-call]
-    return found
+# (x, rows, place): the token of each pair, (R, H)
+dispatched: Any = _Dispatched.apply
+# (y, weights (T, k), order, rows, place): the weighted sum of each token's rows of y, (T, N)
+combined: Any = _Combined.apply
 
 
 def mixture(
-    x: Tensor,
-    experts: Tensor,
-    weights: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    fallback: str = "torch",
-    first: int = 0,
+    x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, fallback: str = "torch"
 ) -> Tensor:
     """sum_j weights[t, j] * (silu(x gate_e) * (x up_e)) down_e with e = experts[t, j]: (T, H).
 
@@ -118,24 +104,22 @@ def mixture(
 
     Args:
         x: (T, H).
-        experts, weights: (T, k), of each token. An expert that is not among those here gives 0.
+        experts, weights: (T, k), of each token. An expert below 0 or beyond the last gives 0.
         gate_up: (E, H, 2 I), gates before linear parts; down: (E, I, H). DTensors cut by expert give partial sums.
         fallback: as of `grouped_mm`.
-        first: the number of the first expert here.
     """
     if sharded(gate_up):
         spread: Any = gate_up
         cuts, mesh = ["g" if p.is_shard(0) else "" for p in spread.placements], spread.device_mesh
-        first = begin("g", gate_up.shape[0], cuts, mesh)
         x, experts, weights = (part(t, (), cuts) for t in (x, experts, weights))
+        experts = experts - begin("g", gate_up.shape[0], cuts, mesh)
         gate_up, down = (part(t, ("g",), cuts) for t in (gate_up, down))
-        found: Tensor = whole(
-            mixture(x, experts, weights, gate_up, down, fallback, first), (), cuts, mesh, {}
-        )
+        found: Tensor = whole(mixture(x, experts, weights, gate_up, down, fallback), (), cuts, mesh, {})
         return found
-    to = routes(experts, gate_up.shape[0], first)
+    to = routes(experts, gate_up.shape[0])
     if recording(x, weights, gate_up, down):
-        return combined(gated_groups(dispatched(x, to), gate_up, down, to.bounds, fallback), weights, to)
+        y = gated_groups(dispatched(x, to.rows, to.place), gate_up, down, to.bounds, fallback)
+        return combined(y, weights, *to[:3])  # type: ignore[no-any-return]
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
     hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)
     y = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)

@@ -79,13 +79,13 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
     biases = (module.gate_up_proj_bias, module.down_proj_bias) if module.has_bias else (None, None)
     recorded = recording(x, top_k_weights, *module.parameters())
-    rows, index = (dispatched(x, to), None) if recorded else (x, to.rows)
+    rows, index = (dispatched(x, to.rows, to.place), None) if recorded else (x, to.rows)
     found = grouped_mm(rows, up, bias=biases[0], rows=index, **told)
     hidden = module._apply_gate(found) if module.has_gate else module.act_fn(found)
     if recorded or module.has_post_expert_norm:
         found = grouped_mm(hidden, down, bias=biases[1], **told)
         found = module.post_expert_norm(found) if module.has_post_expert_norm else found
-        return combined(found, top_k_weights, to).to(hidden_states.dtype)
+        return combined(found, top_k_weights, *to[:3]).to(hidden_states.dtype)  # type: ignore[no-any-return]
     weight = top_k_weights.reshape(-1).index_select(0, to.order)
     found = grouped_mm(hidden, down, bias=biases[1], weight=weight, **told)
     return summed(found, to.place, x.shape[0]).to(hidden_states.dtype)

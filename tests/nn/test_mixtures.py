@@ -108,9 +108,12 @@ def test_the_first_launch_applies_the_gate(monkeypatch):
 
     def watch(module, name):
         own = getattr(module, name)
-        monkeypatch.setattr(
-            module, name, lambda *x, **named: seen.append((name, set(named))) or own(*x, **named)
-        )
+
+        def watched(*given, **named):
+            seen.append((name, {x for x, y in named.items() if y is not None}))
+            return own(*given, **named)
+
+        monkeypatch.setattr(module, name, watched)
 
     watch(experts_module, "grouped_mm")
     watch(experts_module, "gated_groups")

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of DTensors: each process multiplies its part, cut along the axis along which B, or else A, is sharded.
+"""Groups of DTensors: each process multiplies its part, an ordinary tensor, cut as B, or else A, is sharded.
 
 Every tensor of a call has axes, a letter each. Along a dimension of the mesh a call is cut along one of them at most:
 
     n, m   columns of B, or of groups along K rows of A: those of D
     g      groups: D is a partial sum, as rows of other processes' groups are zero; masked groups cut D
     k      D is a partial sum, where the epilogue is linear; the first process adds what the epilogue adds
-    none   every process computes all of D
-
-Parts are ordinary tensors, so kernels, epilogues and gradients are those of any call.
 """
 
 from __future__ import annotations
@@ -33,9 +30,9 @@ FORMS = {
     "depth": (("m", "k"), ("k", "n"), ("g", "m", "n"), "mn"),
 }
 OF_ROWS = ("rows", "scatter", "weight")  # arguments with an element for each row
-# by dimension of the mesh, the axis along which a call is cut
-Cuts = list[str]
 Axes = tuple[str, ...]
+# by dimension of the mesh, the axis along which a call is cut; "" is none
+Cuts = list[str]
 
 
 def sharded(x: Any) -> bool:
@@ -54,17 +51,11 @@ def part(x: Any, axes: Axes, cuts: Cuts) -> Tensor:
 
 
 def whole(x: Tensor, axes: Axes, cuts: Cuts, mesh: Any, extents: Mapping[str, int]) -> Any:
-    """The DTensor of every process's part, partial sums along axes that it does not have.
-
-    Args:
-        extents: of the axes that are cut.
-    """
+    """The DTensor of every process's part, partial sums along axes that it does not have; `extents` of those it has."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     kept = [Replicate() if not c else Shard(axes.index(c)) if c in axes else Partial() for c in cuts]
-    shape = list(x.shape)
-    for i, c in enumerate(axes):
-        shape[i] = extents[c] if c in cuts else shape[i]
+    shape = [*(extents[c] if c in cuts else size for c, size in zip(axes, x.shape)), *x.shape[len(axes) :]]
     stride = torch.empty(shape, device="meta").stride()
     return DTensor.from_local(x, mesh, kept, shape=torch.Size(shape), stride=stride)
 
@@ -72,19 +63,15 @@ def whole(x: Tensor, axes: Axes, cuts: Cuts, mesh: Any, extents: Mapping[str, in
 def begin(axis: str, extent: int, cuts: Cuts, mesh: Any) -> int:
     """Where this process's part of an axis begins."""
     first = 0
-    for i, cut in enumerate(cuts):
-        if cut == axis:
-            each = -(-extent // mesh.size(i))
-            skipped = min(each * mesh.get_local_rank(i), extent)
-            first, extent = first + skipped, min(each, extent - skipped)
+    for i in (i for i, cut in enumerate(cuts) if cut == axis):
+        each = -(-extent // mesh.size(i))
+        skipped = min(each * mesh.get_local_rank(i), extent)
+        first, extent = first + skipped, min(each, extent - skipped)
     return first
 
 
 def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> Any:
-    """`grouped_mm` of DTensors, by way of calls of the processes' parts.
-
-    Args:
-        run: `grouped_mm`; named: its other arguments.
+    """`grouped_mm`, which is `run`, of DTensors; `named` are its other arguments.
 
     Raises:
         InputError: `out` is given, or a tensor is not a DTensor.
@@ -95,8 +82,7 @@ def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> 
             raise field_error(InputError, name, "...", "must be a DTensor, as b is")
     if named["out"] is not None:
         raise field_error(InputError, "out", "...", "must be None for DTensors")
-    graph, spec = named["epilogue"], named["spec"]
-    graph = spec.epilogue if graph is None and spec is not None else graph
+    graph = named["epilogue"] or getattr(named["spec"], "epilogue", None)
     graph = graph if isinstance(graph, Graph) else None
     kinds = {"c": "matrix", "bias": "row"} if graph is None else graph.tensors
     told = next(name for name in TOLD if name in given)
@@ -125,7 +111,7 @@ def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> 
 
 
 def _axes(form: str, name: str, x: Any, kinds: Mapping[str, str], indexed: bool) -> Axes:
-    """The axes of one of a call's tensors; fewer than it has dimensions where nothing is cut along the others."""
+    """The axes of one of a call's tensors, without those at the end along which nothing is cut."""
     of_a, of_b, of_d, _ = FORMS[form]
     if name in kinds:
         return {"matrix": of_d, "row": ("g", "n"), "col": of_d[:-1]}.get(kinds[name], ())[-x.dim() :]
@@ -139,15 +125,14 @@ def _axes(form: str, name: str, x: Any, kinds: Mapping[str, str], indexed: bool)
 
 def _may_cut(axis: str, form: str, graph: Graph | None, given: dict[str, Any]) -> bool:
     """Whether the parts of a call that is cut along an axis are calls of their own."""
+    drawn = graph is not None and any(x.op == "random" for x in graph.nodes)
     if axis not in FORMS[form][3] or (graph is not None and graph.reductions):
         return False
     if axis == "g":
-        return form == "rows" or graph is None or not any(x.op == "random" for x in graph.nodes)
+        return form == "rows" or not drawn
     if "scale_a" in given or "scale_b" in given:
         return False
-    if axis == "k":
-        return graph is None or homogeneous(graph)
-    return graph is None or not (graph.gated or any(x.op == "random" for x in graph.nodes))
+    return graph is None or (homogeneous(graph) if axis == "k" else not (graph.gated or drawn))
 
 
 __all__ = ["begin", "by_parts", "part", "sharded", "whole"]
