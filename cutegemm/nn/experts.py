@@ -60,7 +60,7 @@ def routed(
     offs = torch.searchsorted(named, torch.arange(count, device=x.device, dtype=named.dtype), right=True)
     found = compute(x[order // each], offs)
     place = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=x.device))
-    weighed: Tensor = found[place].view(tokens, each, -1).float() * weights.float()[..., None]
+    weighed: Tensor = found[place].view(tokens, each, found.shape[-1]).float() * weights.float()[..., None]
     return weighed.sum(1).to(x.dtype)
 
 

@@ -49,6 +49,15 @@ def test_a_shared_expert_is_added():
         torch.testing.assert_close(both, moe(x) + shared(x))
 
 
+def test_no_tokens_give_no_rows():
+    """A batch without tokens has the shape of any other, with gradients too."""
+    moe = MoE(32, 48, 5, 2, dtype=torch.bfloat16, fallback="reference")
+    for x in (torch.empty(0, 32), torch.empty(2, 0, 32)):
+        x = x.bfloat16().requires_grad_()
+        moe(x).sum().backward()
+        assert x.grad.shape == moe(x).shape == x.shape
+
+
 def test_a_token_takes_no_more_experts_than_there_are():
     """Refused when it is made."""
     with pytest.raises(InputError, match="top_k"):
