@@ -150,16 +150,13 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
         InputError: it is none; under CUTEGEMM_CHECK=1 also where one is outside, for which the host waits.
     """
     check_tensor(name, index, (1,), INTEGERS)
-    agree(
-        f"{name}.device", str(index.device), index.device == like.device, f"must be a's device, {like.device}"
-    )
-    shape = tuple(index.shape)
-    agree(
-        f"{name}.shape",
-        shape,
-        count is None or index.shape[0] == count,
-        f"must be ({count},), an index for each row",
-    )
+    if index.device != like.device:
+        rule = f"must be a's device, {like.device}"
+        raise field_error(InputError, f"{name}.device", str(index.device), rule)
+    # the rule is written only to be raised: a compiler would take the text of a symbolic count for a guard on its value
+    if count is not None and index.shape[0] != count:
+        rule = f"must be ({count},), an index for each row"
+        raise field_error(InputError, f"{name}.shape", tuple(index.shape), rule)
     if os.environ.get("CUTEGEMM_CHECK") == "1" and not index.is_meta:
         _, good = inside(index, extent)
         if not bool(good.all()):

@@ -90,6 +90,25 @@ def test_one_compilation_serves_every_number_of_tokens():
     assert len(counts) == 1
 
 
+def test_one_compilation_serves_every_number_of_routed_rows():
+    """`rows`, `scatter` and `weight` of a symbolic count compile once, too."""
+
+    def layer(a, b, offs, rows, scatter, weight):
+        return cutegemm.grouped_mm(
+            a, b, offs, rows=rows, scatter=scatter, weight=weight, fallback="reference"
+        )
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for tokens in (17, 33, 64):
+        a, b = torch.randn(9, 24).to(BF16), torch.randn(3, 24, 40).to(BF16)
+        index = torch.randint(0, 9, (2, tokens))
+        given = a, b, torch.tensor([3, 4, tokens]), index[0], index[1], torch.rand(tokens)
+        torch.testing.assert_close(compiled(*given), layer(*given), rtol=2e-2, atol=5e-2)
+    assert counter.frame_count == 1
+
+
 def test_what_has_no_memory_is_described():
     """Of fake tensors shape and type; of all three forms."""
     from torch._subclasses.fake_tensor import FakeTensorMode
