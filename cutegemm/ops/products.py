@@ -98,15 +98,25 @@ def through_the_op(
         sharding.ensure()
     op = torch.ops.cutegemm.gemm
     if out is not None:
-        outs = {"d": out} if isinstance(out, Tensor) else out
-        if len(outs) != len(outputs):
-            rule = "must give every output where the call is compiled or transformed"
-            raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
-        op.out(a, b, tensors, numbers, integers, text, out=[outs[x] for x in outputs])
-        return out if isinstance(out, Tensor) else Outputs(**outs)
+        outs = outs_of(outputs, out)
+        op.out(a, b, tensors, numbers, integers, text, out=outs)
+        return out if isinstance(out, Tensor) else Outputs(**dict(zip(outputs, outs)))
     if len(outputs) == 1 and outputs[0] == "d":
         return op.default(a, b, tensors, numbers, integers, text)
     return Outputs(**dict(zip(outputs, op.many(a, b, tensors, numbers, integers, text))))
+
+
+def outs_of(outputs: tuple[str, ...], out: Any) -> list[Tensor]:
+    """The tensors of `out`, which the op takes in the order of the outputs.
+
+    Raises:
+        InputError: it does not give every output.
+    """
+    outs = {"d": out} if isinstance(out, Tensor) else out
+    if not isinstance(outs, Mapping) or tuple(sorted(outs)) != tuple(sorted(outputs)):
+        rule = "must give every output where the call is compiled or transformed"
+        raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
+    return [outs[x] for x in outputs]
 
 
 @constant
@@ -195,6 +205,7 @@ __all__ = [
     "is_compiling",
     "made",
     "number_of",
+    "outs_of",
     "product",
     "program_of",
     "through_the_op",

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import address, constant, found_at
 from cutegemm.ops.groups.grouped_epilogue import recorded, rows_of
 from cutegemm.ops.groups.grouped_op import gemm_of
 from cutegemm.ops.groups.routing import gathered
-from cutegemm.ops.products import check_names, is_compiling, made
+from cutegemm.ops.products import check_names, is_compiling, made, outs_of
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.quantized.operands import NONE, Kinds
 from cutegemm.running.arguments.call import NOWHERE, Memo
@@ -90,14 +89,10 @@ def run(call: Call, key: Any) -> Any:
         return _direct(call, key)
     if rows is not None:
         a = gathered(a, rows)
-    if out is not None:
-        rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
-        raise field_error(InputError, "out", "...", rule)
     program = _program(asked, inputs)
     check_names(program, inputs)
-    return _through_the_op(
-        a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, call.how
-    )
+    text, names, numbers, integers = program.text, program.inputs, program.numbers, program.integers
+    return _through_the_op(a, b, ends, text, names, numbers, integers, inputs, call.how, out)
 
 
 def _direct(call: Call, key: Any) -> Any:
@@ -112,17 +107,22 @@ def _direct(call: Call, key: Any) -> Any:
 
 
 def _through_the_op(
-    a: Tensor, b: Tensor, ends: Any, text: str, names: Any, numbers: Any, integers: Any, given: Any, how: str
-) -> Any:
+    a: Tensor, b: Tensor, ends: Any, text: str, names: Any, numbers: Any, integers: Any, given: Any, how: str,
+    out: Any = None,
+) -> Any:  # fmt: skip
     """A call by the op, where torch must know of it."""
     args = (
         a, b, ends, [given[x] for x in names], [float(given[x]) for x in numbers], [given[x] for x in integers],
         text, how,
     )  # fmt: skip
-    outputs = _outputs(text)
+    op, outputs = torch.ops.cutegemm.grouped_mm, _outputs(text)
+    if out is not None:
+        outs = outs_of(outputs, out)
+        op.out(*args, out=outs)
+        return out if isinstance(out, Tensor) else Outputs(**dict(zip(outputs, outs)))
     if outputs == ("d",):
-        return torch.ops.cutegemm.grouped_mm.default(*args)
-    return Outputs(**dict(zip(outputs, torch.ops.cutegemm.grouped_mm.many(*args))))
+        return op.default(*args)
+    return Outputs(**dict(zip(outputs, op.many(*args))))
 
 
 @constant
@@ -133,8 +133,6 @@ def _outputs(text: str) -> tuple[str, ...]:
 def _compiled(call: Call) -> Any:
     """A call that torch.compile traces."""
     asked, given = call.asked, call.inputs
-    if call.out is not None:
-        raise field_error(InputError, "out", "...", "must be None where the call is compiled")
     scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
     found = _described(
         address(asked.graph),
@@ -146,7 +144,9 @@ def _compiled(call: Call) -> Any:
         asked.kinds,
     )
     text, names, numbers, integers = found
-    return _through_the_op(call.a, call.b, call.groups.ends, text, names, numbers, integers, given, call.how)
+    return _through_the_op(
+        call.a, call.b, call.groups.ends, text, names, numbers, integers, given, call.how, call.out
+    )
 
 
 @constant

@@ -16,8 +16,9 @@ from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.entry_points import matmul, server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.groups.group_call import SHORTS, Asked, Call, program_of, run, short_key
+from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
-from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of
+from cutegemm.ops.groups.grouped_op import gemm_of
 from cutegemm.ops.groups.routing import ROW_WEIGHT, check_weight, gathered, scattered, weighed
 from cutegemm.ops.products import BACKENDS, is_compiling
 from cutegemm.planning.grouped import INDEXED_LOAD

@@ -2,7 +2,7 @@
 """Products of groups with an epilogue whose gradients are recorded: the accumulator first, then the epilogue alone.
 
 One launch stores the accumulators in A's type. One without a mainloop (K = 0) reads them as matrices and applies the
-epilogue. Both have gradients of their own, `grouped_op`'s and `gradients.gradient`'s.
+epilogue. Both have gradients of their own, `group_gradient`'s and `gradients.gradient`'s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
-from cutegemm.ops.groups.grouped_op import PLAIN, inside_groups
+from cutegemm.ops.groups.group_gradient import PLAIN, inside_groups
 from cutegemm.ops.products import check_names, is_compiling, made, through_the_op
 from cutegemm.ops.program import Program
 from cutegemm.running.arguments.results import Outputs
