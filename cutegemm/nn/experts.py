@@ -8,12 +8,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from cutegemm import checks
 from cutegemm.epilogue.library import swiglu
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import recording
+from cutegemm.ops.fallback import FALLBACKS
 from cutegemm.ops.groups.grouped import grouped_mm
 
 _SWIGLU = swiglu()
+MOST = 2**31 - 1  # of a width or a count
 
 
 def mixture(
@@ -78,7 +81,8 @@ class MoE(torch.nn.Module):
         fallback: as of `grouped_mm`.
 
     Raises:
-        InputError: a token takes more experts than there are.
+        InputError: a width or a count is not a positive integer, a token takes more experts than there are, or there
+            is no such fallback.
     """
 
     def __init__(
@@ -95,8 +99,12 @@ class MoE(torch.nn.Module):
         fallback: str = "torch",
     ) -> None:
         super().__init__()
-        if not 0 < top_k <= experts:
-            raise field_error(InputError, "top_k", top_k, f"must be from 1 to the {experts} experts", experts)
+        hidden, intermediate, experts = (
+            checks.integer(InputError, name, x, 1, MOST)
+            for name, x in (("hidden", hidden), ("intermediate", intermediate), ("experts", experts))
+        )
+        top_k = checks.integer(InputError, "top_k", top_k, 1, experts)
+        checks.choice(InputError, "fallback", fallback, FALLBACKS)
         self.router = torch.nn.Linear(hidden, experts, bias=False, device=device, dtype=dtype)
         self.gate_up_weight, self.down_weight = (
             torch.nn.Parameter(torch.empty(experts, *shape, device=device, dtype=dtype))

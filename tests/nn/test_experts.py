@@ -58,10 +58,22 @@ def test_no_tokens_give_no_rows():
         assert x.grad.shape == moe(x).shape == x.shape
 
 
-def test_a_token_takes_no_more_experts_than_there_are():
+REFUSED = {
+    "more experts than there are": ({"top_k": 5}, "top_k=5: must be from 1 to 4; nearest legal value: 4"),
+    "text": ({"top_k": "2"}, "top_k='2': must be an integer from 1 to 4"),
+    "no width": ({"hidden": 0}, "hidden=0: must be from 1"),
+    "no width of an expert": ({"intermediate": 0}, "intermediate=0: must be from 1"),
+    "experts in text": ({"experts": "4"}, "experts='4': must be an integer"),
+    "another fallback": ({"fallback": "x"}, "fallback='x': must be one of torch, error, reference, emulator"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be(name):
     """Refused when it is made."""
-    with pytest.raises(InputError, match="top_k"):
-        MoE(32, 48, 4, 5)
+    given, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        MoE(**{"hidden": 32, "intermediate": 48, "experts": 4, "top_k": 2} | given)
 
 
 @pytest.mark.gpu
