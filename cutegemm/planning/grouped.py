@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cutegemm.arch.device import Device
+from cutegemm.arch.instructions import on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
@@ -59,6 +60,9 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     Raises:
         PlanError: no kernel of groups serves these operands under the spec.
     """
+    if on_cuda_cores(problem.a.dtype, spec.arithmetic):
+        rule = "groups are multiplied by tensor cores, which take fp32 operands as tf32"
+        raise field_error(PlanError, "math", spec.math, rule, "tf32")
     indexed = ends.indices > 0
     asked = spec
     if indexed:

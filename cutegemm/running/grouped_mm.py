@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from cutegemm.arch.records import DEFAULT
+from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
+from cutegemm.planning import requirements
 from cutegemm.planning.grouped import Ends, plan_groups
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Operand, operand_of
@@ -132,7 +134,7 @@ class GroupedGemm:
         request = order.request(named)
         ends = named[GROUP_ENDS]
         _check(request, ends, how, graph)
-        call = _described(graph, request, how, spec.d_dtype, spec.d_major)
+        call = _described(graph, request, how, spec)
         chosen, groups = backend_for(request, backend), call.problem.batch
         if chosen == "meta":
             return Described(_kind(graph, order, call, None, request))
@@ -160,7 +162,7 @@ class GroupedGemm:
         told = (groups.ends,) if groups.rows is None else (groups.ends, groups.rows)
         request = order.request(order.named((*given, *told)))
         _check(request, groups.ends, how, self.graph)
-        call = _described(self.graph, request, how, self.spec.d_dtype, self.spec.d_major)
+        call = _described(self.graph, request, how, self.spec)
         return self._planned(call, how, groups.ends, a.is_cuda, groups.rows, a.shape[0])
 
     def _planned(
@@ -244,13 +246,24 @@ def _check_scales(graph: Graph, how: Grouping) -> None:
             raise field_error(InputError, x.name, kind, "groups begin inside blocks of rows", BLOCKS[0])
 
 
-def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major: Any) -> Call:
+def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
     """The problem of groups (`planning.grouped.plan_groups`) and its outputs.
 
-    It is described as the GEMM of one group, or as a batch of all groups, then changed to what each group has.
+    Raises:
+        InputError: a tensor breaks a rule.
+        PlanError: the spec gives a type or a major that a tensor does not have.
     """
+    call = _described_as_one(graph, request, how, spec)
+    requirements.check_dtypes(spec, call.problem)
+    requirements.check_majors(spec, call.problem)
+    return call
+
+
+def _described_as_one(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
+    """As `_described`: the GEMM of one group, or a batch of all groups, then changed to what each group has."""
     inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
-    asked = (None if dtype == AUTO else dtype, None if major == AUTO else major)
+    dtype = None if spec.d_dtype == AUTO else as_dtype(spec.d_dtype)
+    major = None if spec.d_major == AUTO else spec.d_major
     a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
     kinds = graph.tensors
     # what each group has of its own beside B
@@ -270,7 +283,7 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
         # as many rows as there are indices; how they lie is told below
         multiplied = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
         seen = Request(multiplied, one, first, request.outs)
-    call = describe(graph, seen, *asked)
+    call = describe(graph, seen, dtype, major)
     if not _fake(a):
         call = check.aligned(call, seen)
     if how.form != "rows":

@@ -103,7 +103,7 @@ class Groups:
         Raises:
             InputError: groups have no such operands.
         """
-        return Grouping(_form(a, b, self.name), self.name, self.tail == "zero", self.rows is not None)
+        return Grouping(_form(a, b, self), self.name, self.tail == "zero", self.rows is not None)
 
 
 def check_tail(tail: Any) -> None:
@@ -116,8 +116,9 @@ def check_tail(tail: Any) -> None:
         raise field_error(InputError, "tail", tail, f"must be one of {', '.join(TAILS)}", "zero")
 
 
-def _form(a: Any, b: Any, name: str) -> str:
+def _form(a: Any, b: Any, groups: Groups) -> str:
     """Which of `planning.grouped.FORMS` the operands of groups have."""
+    name, shape = groups.name, tuple(groups.ends.shape)
     for field, x in (("a", a), ("b", b)):
         if not isinstance(x, torch.Tensor):
             raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=field)
@@ -125,7 +126,7 @@ def _form(a: Any, b: Any, name: str) -> str:
     if dims == (3, 3):
         if name == "counts":
             return "masked"
-        raise InputError("a batch of matrices for each group takes counts, (G,)", field=name)
+        raise field_error(InputError, name, shape, "a batch of matrices for each group takes counts, (G,)")
     if dims not in ((2, 3), (2, 2)):
         rule = "a and b must be (M, K) and (G, K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
         raise field_error(
@@ -133,7 +134,7 @@ def _form(a: Any, b: Any, name: str) -> str:
         )
     if name == "counts":
         rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,)"
-        raise field_error(InputError, name, None, rule)
+        raise field_error(InputError, name, shape, rule)
     return "rows" if b.dim() == 3 else "depth"
 
 
