@@ -24,7 +24,7 @@ from cutegemm.ops.entry_points import bmm
 from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.program import Program, decode, kept
-from cutegemm.running.numerics.group_reference import bounds
+from cutegemm.running.numerics.group_reference import inside_groups
 from cutegemm.spec import GemmSpec
 
 
@@ -132,15 +132,6 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, produ
     return found.to(dtype)
 
 
-def inside_groups(ends: Tensor, extent: Any, form: str, lead: int) -> Tensor:
-    """Which rows are some group's, on the device: (M, 1), masked (G, C, 1)."""
-    rows = torch.arange(extent, device=ends.device)
-    if form == "masked":
-        return (rows < ends[:, None])[..., None]
-    places = bounds(ends, extent, lead)
-    return ((rows >= places[0]) & (rows < places[-1]))[:, None]
-
-
 @lru_cache(64)
 def derived(backend: str | None, dtype: torch.dtype) -> str:
     """The program of a gradient's product, as text."""
@@ -148,4 +139,4 @@ def derived(backend: str | None, dtype: torch.dtype) -> str:
     return kept(Program(spec, PLAIN[False, False], "matrix", (), backend)).text
 
 
-__all__ = ["PLAIN", "inside_groups", "record"]
+__all__ = ["PLAIN", "record"]

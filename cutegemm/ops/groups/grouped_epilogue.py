@@ -18,11 +18,11 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
-from cutegemm.ops.groups.group_gradient import PLAIN, inside_groups
+from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.products import check_names, is_compiling, made, through_the_op
 from cutegemm.ops.program import Program
 from cutegemm.running.arguments.results import Outputs
-from cutegemm.running.numerics.group_reference import bounds
+from cutegemm.running.numerics.group_reference import bounds, inside_groups
 from cutegemm.spec import AUTO, GemmSpec
 
 # accumulator -> the name under which the epilogue reads it as a matrix

@@ -35,6 +35,20 @@ def bounds(ends: torch.Tensor, extent: int, lead: int = 0) -> torch.Tensor:
     return kept.cummax(0).values
 
 
+def inside_groups(ends: torch.Tensor, extent: int, form: str, lead: int) -> torch.Tensor:
+    """Which rows are some group's, on the device: (M, 1), masked (G, C, 1).
+
+    Args:
+        ends: what tells the groups; lead: numbers before the ends.
+        extent: of the groups' axis; form: one of `planning.grouped.FORMS`.
+    """
+    rows = torch.arange(extent, device=ends.device)
+    if form == "masked":
+        return (rows < ends[:, None])[..., None]
+    places = bounds(ends, extent, lead)
+    return ((rows >= places[0]) & (rows < places[-1]))[:, None]
+
+
 def gathered(a: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """The rows of a matrix by index, (R, K); an index outside reads zeros."""
     if not a.shape[0]:
@@ -121,4 +135,4 @@ def _of(served: GroupReference, name: str, x: torch.Tensor, group: int, place: A
     return x[place[1]] if served.form == "masked" and not of_b else x
 
 
-__all__ = ["GroupReference", "bounds", "gathered"]
+__all__ = ["GroupReference", "bounds", "gathered", "inside_groups"]
