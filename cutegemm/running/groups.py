@@ -23,7 +23,7 @@ class Grouping:
     """How a call passes its groups, and their layout.
 
     Attributes:
-        form: "rows", "masked" or "depth" (`planning.grouped.FORMS`).
+        form: "rows", "columns", "masked" or "depth" (`planning.grouped.FORMS`).
         name: of the tensor: "offs", "cu_seqlens" or "counts".
         tail: whether rows of no group are zeroed.
         indexed: whether a tensor of indices names the rows of A that are multiplied.
@@ -79,7 +79,7 @@ class Groups:
         check_tail(self.tail)
         given = [x for x in TOLD if getattr(self, x) is not None]
         if not given:
-            rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,); masked batches counts, (G,)"
+            rule = "groups need offs, (G,), or cu_seqlens, (G + 1,); masked batches counts, (G,)"
             raise field_error(InputError, "offs", None, rule)
         if len(given) > 1:
             rule = f"must not be given beside {given[0]}: one of {', '.join(TOLD)} tells the groups"
@@ -127,15 +127,17 @@ def _form(a: Any, b: Any, groups: Groups) -> str:
         if name == "counts":
             return "masked"
         raise field_error(InputError, name, shape, "a batch of matrices for each group takes counts, (G,)")
-    if dims not in ((2, 3), (2, 2)):
-        rule = "a and b must be (M, K) and (G, K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
+    found = {(2, 3): "rows", (3, 2): "columns", (2, 2): "depth"}.get(dims)
+    if found is None:
+        legal = "(M, K) and (G, K, N), (G, M, K) and (K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
+        rule = f"a and b must be {legal}"
         raise field_error(
             InputError, "a.dim()" if a.dim() not in (2, 3) else "b.dim()", f"{dims[0]} and {dims[1]}", rule
         )
     if name == "counts":
-        rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,)"
+        rule = "groups of rows, of columns or along K need offs, (G,), or cu_seqlens, (G + 1,)"
         raise field_error(InputError, name, shape, rule)
-    return "rows" if b.dim() == 3 else "depth"
+    return found
 
 
 def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: int | None = None) -> None:

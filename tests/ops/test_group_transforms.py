@@ -137,7 +137,7 @@ def test_forward_mode_is_refused(recorded):
 
 
 def test_gradients_have_gradients():
-    """Of groups of rows and along K: a penalty on the gradient is differentiated as torch differentiates it."""
+    """Of groups of rows, of columns and along K: a penalty on the gradient has the gradient that torch gives."""
 
     def penalty(f, *tensors):
         inputs = [x.clone().requires_grad_() for x in tensors]
@@ -150,7 +150,8 @@ def test_gradients_have_gradients():
     def told_along_k(a, b):
         return torch.stack([a[x:y].mT @ b[x:y] for x, y in ((0, 4), (4, 4), (4, 9))])
 
-    for f, g, tensors in ((ours, theirs, (A, B)), (along_k, told_along_k, (A, drawn(10, 24)))):
+    columns = (lambda a, b: ours(b.mT, a.mT).mT, theirs, (A, B))
+    for f, g, tensors in ((ours, theirs, (A, B)), (along_k, told_along_k, (A, drawn(10, 24))), columns):
         wide = [x.double() for x in tensors]
         for x, y in zip(penalty(f, *tensors), penalty(g, *wide), strict=True):
             assert (x.double() - y).norm() <= 0.02 * y.norm()

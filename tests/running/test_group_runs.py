@@ -16,6 +16,7 @@ SPEC = GemmSpec(**SMALL)
 FORMS = {
     "rows": (drawn(200, 96), drawn(4, 96, 136), {"offs": ENDS}),
     "along K": (drawn(200, 72).T, drawn(200, 136), {"cu_seqlens": ENDS}),
+    "columns": (drawn(4, 72, 96), drawn(96, 200), {"offs": ENDS}),
     "masked": (drawn(4, 40, 96), drawn(4, 96, 136), {"counts": torch.tensor([40, 0, 7, 99])}),
 }
 
@@ -85,7 +86,7 @@ def test_a_view_with_the_other_sign_is_read_so():
 
 def test_one_kind_of_ends_tells_the_groups():
     """None, or two, or another tail, are refused where groups are declared."""
-    with pytest.raises(InputError, match=r"offs=None: groups of rows or along K need offs"):
+    with pytest.raises(InputError, match=r"offs=None: groups need offs"):
         Groups(rows=ENDS)
     with pytest.raises(InputError, match="must not be given beside offs"):
         Groups(offs=ENDS, counts=ENDS)

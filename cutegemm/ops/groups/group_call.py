@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import address
-from cutegemm.ops.groups.grouped_epilogue import recorded, rows_of
+from cutegemm.ops.groups.grouped_epilogue import own_of, recorded
 from cutegemm.ops.groups.grouped_op import gemm_of
 from cutegemm.ops.groups.routing import gathered
 from cutegemm.ops.products import check_names, described, is_compiling, outs_of, program_of
@@ -69,13 +69,12 @@ def run(call: Call, key: Any) -> Any:
         return _direct(call, key)
     if rows is not None:
         a = gathered(a, rows)
-    how = groups.how(a, b).text
+    told = groups.how(a, b)
+    how = told.text
     if taped and not asked.alone and out is None:
-        read = rows_of(address(asked.graph))
-        if read is not None:
-            return recorded(
-                a, b, ends, how, asked.graph, asked.spec, asked.dtype, read, inputs, asked.backend
-            )
+        own = own_of(address(asked.graph), told.form)
+        if own is not None:
+            return recorded(a, b, ends, how, asked.graph, asked.spec, asked.dtype, own, inputs, asked.backend)
     text, names, numbers, integers, outputs = _known(asked, inputs)
     args = (
         a, b, ends, [inputs[x] for x in names], [float(inputs[x]) for x in numbers], [inputs[x] for x in integers],

@@ -2,7 +2,8 @@
 """The gradient of `cutegemm::grouped_mm` without an epilogue, made of calls of the op itself (`PLAIN`).
 
     rows     dA = dD B^T, groups of rows;        dB = A^T dD, groups along K
-    depth    dA^T = B dD^T, groups of rows;      dB = A^T dD, groups of rows
+    columns  dA = dD B^T, groups along K;        dB = A^T dD, groups of columns
+    depth    dA = dD B^T, groups of columns;     dB = A^T dD, groups of rows
     masked   dA = dD B^T, masked;                dB = A^T dD of batches whose other rows are zeroed
 
 As autograd records these calls, they have gradients again. An epilogue's gradient is `grouped_epilogue`'s.
@@ -40,6 +41,11 @@ def _plain(with_c: bool, with_bias: bool) -> Graph:
 
 # D = alpha * acc + beta * c + bias: by whether there is a c, and a bias
 PLAIN = {(x, y): _plain(x, y) for x in (False, True) for y in (False, True)}
+
+
+# of the gradients of A and of B, the form of their product
+_OF_A = {"rows": "rows", "columns": "depth", "depth": "columns", "masked": "masked"}
+_OF_B = {"rows": "depth", "columns": "columns", "depth": "rows"}
 
 
 class Grouped(_SingleLevelFunction):
@@ -91,17 +97,14 @@ class Grouped(_SingleLevelFunction):
         da = db = None
         _, need_a, need_b, _, *need = ctx.needs_input_grad
         if need_a:
-            if form == "depth":
-                da = product(b, above.mT, "rows", a.dtype).mT
-            else:
-                da = product(above, b.mT, form, a.dtype)
+            da = product(above, b.mT, _OF_A[form], a.dtype)
         if need_b:
             if form == "masked":
                 inside = inside_groups(ends, a.shape[1], form, 0)
                 left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
                 db = numbers["alpha"] * bmm(left.mT, right, fallback=program.backend or "reference")
             else:
-                db = product(a.mT, above, "depth" if form == "rows" else "rows", b.dtype)
+                db = product(a.mT, above, _OF_B[form], b.dtype)
         read = (_of_input(x, numbers, above, ends, how, product) for x in ctx.read)
         return None, da, db, None, *(x if needed else None for needed, x in zip(need, read))
 
@@ -113,10 +116,9 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, produ
     """The gradient of C or of the bias."""
     name, shape, dtype = x
     form, told, _ = how.split(":")
-    inside = (
-        None if form == "depth" else inside_groups(ends, above.shape[-2], form, int(told == "cu_seqlens"))
-    )
-    if inside is not None:
+    if form != "depth":
+        extent = above.shape[-1 if form == "columns" else -2]
+        inside = inside_groups(ends, extent, form, int(told == "cu_seqlens"))
         above = torch.where(inside, above, above.new_zeros(()))
     if name == "c":
         scaled: Tensor = numbers["beta"] * above

@@ -2,7 +2,8 @@
 """Scales of groups' operands of 8 bits: one for all, of rows, or of blocks of 128 elements along K.
 
 a (M, K), b (G, K, N)         scale_a (M,), (M, K / 128);               scale_b (N,), (G, N), (G, N / 128, K / 128)
-a (G, C, K), b (G, K, N)      scale_a (G, C), (G, C, K / 128);          scale_b as above
+a (G, M, K), b (K, N)         scale_a (M,), (G, M), (G, M / 128, K / 128);      scale_b (N,), (N, K / 128)
+a (G, C, K), b (G, K, N)      scale_a (G, C), (G, C, K / 128);          scale_b as of groups of rows
 a (M, K), b (K, N)            scale_a (M,), (G, M);                     scale_b (N,), (G, N)
 """
 
@@ -37,7 +38,7 @@ def group_scales(
     how = groups.how(a, b)
     count = groups.ends.shape[0] - how.lead
     rows = (count, *a.shape[:-1]) if how.form == "depth" else a.shape[:-1]
-    free = rows, (count, b.shape[-1])
+    free = rows, (b.shape[-1],) if how.form == "columns" else (count, b.shape[-1])
     return operand_scales("matrix", a, b, epilogue, spec, inputs, free)
 
 

@@ -59,9 +59,10 @@ def grouped_mm(
 ) -> Any:
     """alpha * a @ b + beta * c + bias for each of many groups, in one launch; nothing waits for the device.
 
-    Three forms, told by the operands' dimensions:
+    Four forms, told by the operands' dimensions:
 
         a (M, K), b (G, K, N)            rows of a in groups, each times a matrix of its own; D (M, N)
+        a (G, M, K), b (K, N)            columns of b in groups, likewise; D (M, N)
         a (M, K), b (K, N)               groups along K, a product each; D (G, M, N)
         a (G, C, K), b (G, K, N)         with `counts`: of each batch its first rows; D (G, C, N)
 
@@ -75,13 +76,13 @@ def grouped_mm(
         counts: (G,) instead of `offs`: rows of each batch.
         c: as D.
         alpha, beta: numbers; beta None means 1 with c and 0 without.
-        bias: (N,), or (G, N), a row for each group.
+        bias: (N,), or (G, N), a row for each group; of columns in groups (N,) alone.
         out: where D goes; may be `c` itself. Several outputs: a mapping from their names.
         out_dtype: of a new D; None is a's type.
         epilogue: what is done to the elements instead; `inputs` are what it reads: rows (N,) or (G, N), columns and
-            matrices as D has rows. Of operands of 8 bits also `scale_a` and `scale_b`, whose kinds follow from their
-            shapes: numbers; (M,) and (N,) or (G, N); for rows in groups (M, K / 128) and (G, N / 128, K / 128), where
-            A's lie packed as its rows do. Batches have them as they have rows, groups along K (G, M) for A.
+            matrices as D has rows. Of columns in groups it reads columns (M,) or (G, M), rows and matrices as D has
+            columns, and has no gated pair. Of operands of 8 bits also `scale_a` and `scale_b`, whose kinds follow from
+            their shapes (`docs/fp8.md`).
         rows: (R,) indices: the rows of `a` that are multiplied, in groups; D has R. One outside reads zeros.
         scatter: (R,) indices: where in D, which has as many rows as `out`, or R, each result is added, in fp32 and in
             order; one outside is dropped.
@@ -240,7 +241,7 @@ def planned(
     Raises:
         GemmError: as of `grouped_mm`.
     """
-    masked = a.dim() == 3
+    masked = a.dim() == b.dim() == 3
     groups = Groups(offs=None if masked else offs, counts=offs if masked else None, rows=rows)
     return gemm_of(program_of(PLAIN[False, False], spec, "matrix", {}, None)).plan(
         a, b, groups, {"alpha": 1.0}

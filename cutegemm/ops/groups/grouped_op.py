@@ -85,7 +85,9 @@ def _shapes(
     known, told = decode(program), grouping(how)
     torch._check(a.shape[-1] == b.shape[-2], lambda: "b: must have as many rows as a has columns")
     n = columns(known.graph, b.shape[-1])
-    lead = (ends.shape[0] - told.lead,) if told.form == "depth" else a.shape[:-2]
+    lead = (
+        (ends.shape[0] - told.lead,) if told.form == "depth" else a.shape[:1] if told.form == "masked" else ()
+    )
     asked = None if known.spec.d_dtype == AUTO else TORCH_DTYPE[known.spec.d_dtype]
     default = a.dtype if a.dtype.itemsize > 1 else torch.bfloat16
     types = [TORCH_DTYPE[as_dtype(x.dtype)] if x.dtype else asked or default for x in known.graph.stores]
