@@ -66,7 +66,7 @@ class Draw:
     Attributes:
         a: (R, K), rows by expert; b: (E, K, N); ends: (E,) int32.
         above: (R, N), what comes from above, of a weight's gradient.
-        tokens: (T, K); rows: (R,), of each row its token; place: (T k,), of each token's pairs their rows.
+        tokens: (T, K); rows: (R,), of each row its token; place: (T, k), of each token's pairs their rows.
         weight: (R,) fp32.
         expert: who has the rows, of one alone.
         eight: operands of 8 bits and their scales.
@@ -176,7 +176,7 @@ def contenders(case: Case, fallback: str = "error") -> list[Contender]:
     ours: Call = lambda x: mm(x.a, x.b, x.ends)
 
     def combined(x: Draw, y: Tensor) -> Tensor:
-        return summed(y * x.weight.to(y.dtype)[:, None], x.place, x.tokens.shape[0])
+        return summed(y * x.weight.to(y.dtype)[:, None], x.place)
 
     def eight(x: Draw) -> Tensor:
         a, b, scale_a, scale_b = x.eight
@@ -197,7 +197,7 @@ def contenders(case: Case, fallback: str = "error") -> list[Contender]:
             "copied": lambda x: mm(x.tokens[x.rows], x.b, x.ends),
         },
         "scatter": {
-            OURS: lambda x: summed(mm(x.a, x.b, x.ends, weight=x.weight), x.place, x.tokens.shape[0]),
+            OURS: lambda x: summed(mm(x.a, x.b, x.ends, weight=x.weight), x.place),
             TORCH: lambda x: combined(x, torchs(x)),
             "copied": lambda x: combined(x, ours(x)),
         },

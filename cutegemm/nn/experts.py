@@ -12,12 +12,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cutegemm.errors import InputError, field_error
+from cutegemm import checks
+from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import recording
+from cutegemm.ops.fallback import FALLBACKS
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.gated import SWIGLU, gated_groups
 from cutegemm.ops.groups.grouped import grouped_mm
+from cutegemm.ops.perceptron import untouched
 from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
+
+MOST = 2**31 - 1  # of a width or a count
 
 
 class Routes(NamedTuple):
@@ -26,7 +31,7 @@ class Routes(NamedTuple):
     Attributes:
         order: (R,), the number of each pair among those of the tokens one after the other.
         rows: (R,), the token of each pair.
-        place: (R,), the inverse of `order`.
+        place: (T, k), the inverse of `order`: where the pairs of each token are.
         bounds: (experts + 1,), where the pairs of each expert begin and end.
     """
 
@@ -47,12 +52,12 @@ def routes(experts: Tensor, count: int) -> Routes:
     steps = torch.arange(pairs + count + 1, dtype=torch.int32, device=experts.device)
     bounds = torch.searchsorted(named, steps[: count + 1], out_int32=True)
     place = torch.empty_like(named).scatter_(0, order, steps[:pairs])
-    return Routes(order, order // experts.shape[1], place, bounds)
+    return Routes(order, order // experts.shape[1], place.view(experts.shape), bounds)
 
 
-def summed(y: Tensor, place: Tensor, tokens: Any) -> Tensor:
+def summed(y: Tensor, place: Tensor) -> Tensor:
     """The sum of each token's rows, in the order in which it names its experts, in fp32 and rounded once: (T, N)."""
-    return y.index_select(0, place).view(tokens, -1, y.shape[1]).sum(1)
+    return torch.embedding(y, place).sum(1)
 
 
 class _Dispatched(torch.autograd.Function):
@@ -61,13 +66,11 @@ class _Dispatched(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
         ctx.save_for_backward(place)
-        ctx.tokens = x.shape[0]
         return x.index_select(0, rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (place,) = ctx.saved_tensors
-        return summed(grads[0], place, ctx.tokens), None, None
+        return summed(grads[0], *ctx.saved_tensors), None, None
 
 
 class _Combined(torch.autograd.Function):
@@ -76,7 +79,7 @@ class _Combined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, weights: Tensor, order: Tensor, rows: Tensor, place: Tensor) -> Tensor:
         ctx.save_for_backward(y, weights, order, rows, place)
-        return y.index_select(0, place).view(*weights.shape, -1).mul_(weights[..., None]).sum(1)
+        return torch.embedding(y, place).mul_(weights[..., None]).sum(1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -84,7 +87,7 @@ class _Combined(torch.autograd.Function):
         sources = sources_of(grads[0], y, weights)
         with torch.no_grad():
             above = grads[0].index_select(0, rows)
-            each = (above * y).sum(1, dtype=torch.float32).index_select(0, place)
+            each = (above * y).sum(1, dtype=torch.float32).index_select(0, place.view(-1))
             above.mul_(weights.reshape(-1).index_select(0, order)[:, None])
         return *final((above, each.view(weights.shape).to(weights.dtype)), sources), None, None, None
 
@@ -117,13 +120,13 @@ def mixture(
         found: Tensor = whole(mixture(x, experts, weights, gate_up, down, fallback), (), cuts, mesh, {})
         return found
     to = routes(experts, gate_up.shape[0])
-    if recording(x, weights, gate_up, down):
+    if recording(x, weights, gate_up, down) and not untouched():
         y = gated_groups(dispatched(x, to.rows, to.place), gate_up, down, to.bounds, fallback)
         return combined(y, weights, *to[:3])  # type: ignore[no-any-return]
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
     hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)
     y = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)
-    return summed(y, to.place, x.shape[0])
+    return summed(y, to.place)
 
 
 class MoE(torch.nn.Module):
@@ -140,7 +143,8 @@ class MoE(torch.nn.Module):
         fallback: as of `grouped_mm`.
 
     Raises:
-        InputError: a token takes more experts than there are.
+        InputError: a width or a count is not a positive integer, a token takes more experts than there are, or there
+            is no such fallback.
     """
 
     def __init__(
@@ -157,8 +161,12 @@ class MoE(torch.nn.Module):
         fallback: str = "torch",
     ) -> None:
         super().__init__()
-        if not 0 < top_k <= experts:
-            raise field_error(InputError, "top_k", top_k, f"must be from 1 to the {experts} experts", experts)
+        hidden, intermediate, experts = (
+            checks.integer(InputError, name, x, 1, MOST)
+            for name, x in (("hidden", hidden), ("intermediate", intermediate), ("experts", experts))
+        )
+        top_k = checks.integer(InputError, "top_k", top_k, 1, experts)
+        checks.choice(InputError, "fallback", fallback, FALLBACKS)
         self.router = torch.nn.Linear(hidden, experts, bias=False, device=device, dtype=dtype)
         self.gate_up_weight, self.down_weight = (
             torch.nn.Parameter(torch.empty(experts, *shape, device=device, dtype=dtype))

@@ -18,6 +18,7 @@ from cutegemm.nn.experts import combined, dispatched, mixture, routes, summed
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import HALF
 from cutegemm.ops.groups.grouped import grouped_mm
+from cutegemm.ops.perceptron import untouched
 
 # what our function is called in the registry, and where a module keeps what to do without a Hopper GPU
 REGISTERED, FALLBACK = "cutegemm", "_cutegemm_fallback"
@@ -78,7 +79,7 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     to = routes(top_k_index, module.num_experts)
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
     biases = (module.gate_up_proj_bias, module.down_proj_bias) if module.has_bias else (None, None)
-    recorded = recording(x, top_k_weights, *module.parameters())
+    recorded = recording(x, top_k_weights, *module.parameters()) and not untouched()
     rows, index = (dispatched(x, to.rows, to.place), None) if recorded else (x, to.rows)
     found = grouped_mm(rows, up, bias=biases[0], rows=index, **told)
     hidden = module._apply_gate(found) if module.has_gate else module.act_fn(found)
@@ -88,7 +89,7 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         return combined(found, top_k_weights, *to[:3]).to(hidden_states.dtype)  # type: ignore[no-any-return]
     weight = top_k_weights.reshape(-1).index_select(0, to.order)
     found = grouped_mm(hidden, down, bias=biases[1], weight=weight, **told)
-    return summed(found, to.place, x.shape[0]).to(hidden_states.dtype)
+    return summed(found, to.place).to(hidden_states.dtype)
 
 
 def _matrices(module: Any, name: str) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scaling import PLAIN as SUM
 from cutegemm.epilogue.scaling import scaled, shifted
@@ -45,6 +46,7 @@ def product(
     out: Any,
     who: str,
     kinds: Kinds = NONE,
+    dtype: torch.dtype | None = None,
 ) -> Any:
     """A GEMM through kernels, or through the op where torch needs to know of it.
 
@@ -54,20 +56,21 @@ def product(
         named: what the epilogue reads, and scales of kinds that are inferred, by name.
         who: who serves it.
         kinds: of these scales.
+        dtype: of a new D, where the spec leaves it open.
     """
     if spec is not None and spec.split_reduction == "atomic" and torch.are_deterministic_algorithms_enabled():
         refuse_atomic()
     backend = BACKENDS.get(who)
     if is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
-        text, names, numbers, integers, outputs = _described(
-            address(epilogue), address(spec), form, scalars, backend, tuple(named), kinds
+        text, names, numbers, integers, outputs = described(
+            address(epilogue), address(spec), form, scalars, backend, tuple(named), kinds, dtype
         )
         tensors = [named[x] for x in names]
         floats = [named[x] if type(named[x]) is float else float(named[x]) for x in numbers]
         whole = [named[x] for x in integers]
         return through_the_op(a, b, tensors, floats, whole, text, outputs, out)
-    program = program_of(epilogue, spec, form, named, backend, kinds)
+    program = program_of(epilogue, spec, form, named, backend, kinds, dtype)
     check_names(program, named)
     tensors = [named[x] for x in program.inputs]
     outs = None if out is None else given_outs(program, out)
@@ -98,24 +101,41 @@ def through_the_op(
         sharding.ensure()
     op = torch.ops.cutegemm.gemm
     if out is not None:
-        outs = {"d": out} if isinstance(out, Tensor) else out
-        if len(outs) != len(outputs):
-            rule = "must give every output where the call is compiled or transformed"
-            raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
-        op.out(a, b, tensors, numbers, integers, text, out=[outs[x] for x in outputs])
-        return out if isinstance(out, Tensor) else Outputs(**outs)
+        outs = outs_of(outputs, out)
+        op.out(a, b, tensors, numbers, integers, text, out=outs)
+        return out if isinstance(out, Tensor) else Outputs(**dict(zip(outputs, outs)))
     if len(outputs) == 1 and outputs[0] == "d":
         return op.default(a, b, tensors, numbers, integers, text)
     return Outputs(**dict(zip(outputs, op.many(a, b, tensors, numbers, integers, text))))
 
 
+def outs_of(outputs: tuple[str, ...], out: Any) -> list[Tensor]:
+    """The tensors of `out`, which the op takes in the order of the outputs.
+
+    Raises:
+        InputError: it does not give every output.
+    """
+    outs = {"d": out} if isinstance(out, Tensor) else out
+    if not isinstance(outs, Mapping) or tuple(sorted(outs)) != tuple(sorted(outputs)):
+        rule = "must give every output where the call is compiled or transformed"
+        raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
+    return [outs[x] for x in outputs]
+
+
 @constant
-def _described(
-    epilogue: int, spec: int, form: str, scalars: Any, backend: Any, names: Any, kinds: Kinds
+def described(
+    epilogue: int,
+    spec: int,
+    form: str,
+    scalars: Any,
+    backend: Any,
+    names: Any,
+    kinds: Kinds = NONE,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Any, ...]:
     """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
     sharding.ensure()
-    program = made(found_at(epilogue), found_at(spec), form, scalars, backend, kinds)
+    program = made(found_at(epilogue), found_at(spec), form, scalars, backend, kinds, dtype)
     check_names(program, dict.fromkeys(names, 0))
     return program.text, program.inputs, program.numbers, program.integers, program.outputs
 
@@ -127,26 +147,42 @@ def program_of(
     named: Mapping[str, Any],
     backend: Any,
     kinds: Kinds = NONE,
+    dtype: torch.dtype | None = None,
 ) -> Program:
     """The program of a call: the same object for the same spec and epilogue."""
     scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
-    key = id(epilogue), id(spec), form, scalars, backend, kinds
+    key = id(epilogue), id(spec), form, scalars, backend, kinds, dtype
     found = _recent.get(key)
     if found is None:
-        found = epilogue, spec, made(epilogue, spec, form, scalars, backend, kinds)
+        found = epilogue, spec, made(epilogue, spec, form, scalars, backend, kinds, dtype)
         _recent.put(key, found)
     return found[2]
 
 
 def made(
-    epilogue: Any, spec: Any, form: str, tensors: tuple[str, ...], backend: Any, kinds: Kinds = NONE
+    epilogue: Any,
+    spec: Any,
+    form: str,
+    tensors: tuple[str, ...],
+    backend: Any,
+    kinds: Kinds = NONE,
+    dtype: torch.dtype | None = None,
 ) -> Program:
-    """A program of what the caller gave; `kinds` are those of scales that the spec leaves open.
+    """A program of what the caller gave; `kinds` and `dtype` are of scales and of D where the spec leaves them open.
 
     Raises:
         SpecError: no epilogue graph, or two of them.
     """
     spec = _DEFAULT if spec is None else spec
+    if dtype is not None:
+        asked = as_dtype(dtype, "out_dtype")
+        if spec.d_dtype not in (AUTO, asked):
+            rule = "the spec's d_dtype is another"
+            raise field_error(SpecError, "out_dtype", asked, rule, spec.d_dtype)
+        spec = dataclasses.replace(spec, d_dtype=asked)
+    if epilogue is not None and epilogue == spec.epilogue:
+        # an epilogue of the spec's is scaled there
+        epilogue = None
     if any(kinds):
         spec = dataclasses.replace(spec, **{x: KINDS[kind] for x, kind in zip(FIELDS, kinds) if kind})
     scales = {x: kind for x in ("a", "b") if (kind := getattr(spec, f"scale_{x}")) != AUTO}
@@ -192,9 +228,11 @@ def number_of(name: str, kind: str, value: Any) -> Any:
 __all__ = [
     "BACKENDS",
     "check_names",
+    "described",
     "is_compiling",
     "made",
     "number_of",
+    "outs_of",
     "product",
     "program_of",
     "through_the_op",

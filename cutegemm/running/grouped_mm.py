@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from cutegemm.arch.records import DEFAULT
+from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
-from cutegemm.planning.grouped import Ends, plan_groups
+from cutegemm.planning import requirements
+from cutegemm.planning.grouped import PACKED, Ends, plan_groups
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Operand, operand_of
 from cutegemm.running.arguments import check
@@ -34,8 +36,8 @@ from cutegemm.running.numerics.group_reference import GroupReference
 from cutegemm.running.run import backend_for, circumstances, resolved
 from cutegemm.spec import AUTO, GemmSpec
 
-# dimensions of an input that has a part for each group of rows, by its kind
-OWN = {"row": 2, "blocks_n": 3}
+# dimensions of an input that has a part for each group, by its kind
+OWN = {"row": 2, "col": 2, "blocks_m": 3, "blocks_n": 3}
 
 
 class GroupedGemm:
@@ -75,7 +77,8 @@ class GroupedGemm:
         """The prepared kind of a call, and its arguments: tensors, addresses and numbers.
 
         Args:
-            a, b: (M, K) and (G, K, N); masked (G, C, K) and (G, K, N); along K (M, K) and (K, N).
+            a, b: (M, K) and (G, K, N); of columns (G, M, K) and (K, N); masked (G, C, K) and (G, K, N); along K (M, K)
+                and (K, N).
             groups: where they lie.
             named: what the epilogue reads; out: as for `Gemm.run`.
             backend: as for `Gemm.run`.
@@ -132,7 +135,7 @@ class GroupedGemm:
         request = order.request(named)
         ends = named[GROUP_ENDS]
         _check(request, ends, how, graph)
-        call = _described(graph, request, how, spec.d_dtype, spec.d_major)
+        call = _described(graph, request, how, spec)
         chosen, groups = backend_for(request, backend), call.problem.batch
         if chosen == "meta":
             return Described(_kind(graph, order, call, None, request))
@@ -160,7 +163,7 @@ class GroupedGemm:
         told = (groups.ends,) if groups.rows is None else (groups.ends, groups.rows)
         request = order.request(order.named((*given, *told)))
         _check(request, groups.ends, how, self.graph)
-        call = _described(self.graph, request, how, self.spec.d_dtype, self.spec.d_major)
+        call = _described(self.graph, request, how, self.spec)
         return self._planned(call, how, groups.ends, a.is_cuda, groups.rows, a.shape[0])
 
     def _planned(
@@ -197,7 +200,7 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
         InputError: naming the tensor, what it is, and the rule.
     """
     a, b = request.a, request.b
-    ranks = {"rows": (2, 3), "masked": (3, 3), "depth": (2, 2)}[how.form]
+    ranks = {"rows": (2, 3), "columns": (3, 2), "masked": (3, 3), "depth": (2, 2)}[how.form]
     for name, x, rank in zip("ab", (a, b), ranks, strict=True):
         check_tensor(name, x, (rank,), (x.dtype,) if isinstance(x, torch.Tensor) else ())
     if how.form == "masked":
@@ -207,11 +210,9 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
             b.shape[0] == a.shape[0],
             f"must have a matrix for each of {a.shape[0]} groups",
         )
-    elif how.form == "depth" and graph.gated:
-        raise field_error(InputError, "epilogue", graph.gated, "groups along K have no gated pairs", None)
-    _check_scales(graph, how)
+    check_form(graph, how.form)
     if how.form != "depth":
-        groups = b.shape[0]
+        groups = (a if how.form == "columns" else b).shape[0]
         agree(
             f"{how.name}.shape",
             tuple(ends.shape),
@@ -221,8 +222,8 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
         agree(
             "b.shape",
             tuple(b.shape),
-            b.shape[1] == a.shape[-1],
-            f"must have {a.shape[-1]} rows (K) in each matrix",
+            b.shape[-2] == a.shape[-1],
+            f"must have {a.shape[-1]} rows (K){' in each matrix' if b.dim() == 3 else ''}",
         )
     elif how.lead:
         agree(f"{how.name}.shape", tuple(ends.shape), ends.shape[0] > 0, "must hold the first group's begin")
@@ -235,45 +236,78 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
     agree(f"{how.name}.device", str(ends.device), ends.device == a.device, f"must be a's device, {a.device}")
 
 
-def _check_scales(graph: Graph, how: Grouping) -> None:
+def check_own(name: str, x: Any, groups: int) -> None:
+    """Refuse an input of the epilogue that has parts for another number of groups.
+
+    Raises:
+        InputError: it has.
+    """
+    if x.shape[0] != groups:
+        rule = f"must have one for each of {groups} groups"
+        raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
+
+
+def check_form(graph: Graph, form: str) -> None:
+    """Refuse an epilogue that groups of a form cannot have.
+
+    Raises:
+        InputError: they cannot.
+    """
+    if form in ("depth", "columns") and graph.gated:
+        along = "along K" if form == "depth" else "of columns"
+        raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
+    packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)
-        if how.form == "depth":
+        if form == "depth":
             raise field_error(InputError, x.name, kind, "groups along K begin inside blocks of K", ROW)
-        if how.form == "rows" and x.axis == "m" and x.extent > 1:
-            raise field_error(InputError, x.name, kind, "groups begin inside blocks of rows", BLOCKS[0])
+        if packed is not None and packed.axis == x.axis and x.extent > 1:
+            what = "rows" if x.axis == "m" else "columns"
+            raise field_error(InputError, x.name, kind, f"groups begin inside blocks of {what}", BLOCKS[0])
 
 
-def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major: Any) -> Call:
+def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
     """The problem of groups (`planning.grouped.plan_groups`) and its outputs.
 
-    It is described as the GEMM of one group, or as a batch of all groups, then changed to what each group has.
+    Raises:
+        InputError: a tensor breaks a rule.
+        PlanError: the spec gives a type or a major that a tensor does not have.
     """
+    call = _described_as_one(graph, request, how, spec)
+    requirements.check_dtypes(spec, call.problem)
+    requirements.check_majors(spec, call.problem)
+    return call
+
+
+def _described_as_one(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
+    """As `_described`: the GEMM of one group, or a batch of all groups, then changed to what each group has."""
     inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
-    asked = (None if dtype == AUTO else dtype, None if major == AUTO else major)
+    dtype = None if spec.d_dtype == AUTO else as_dtype(spec.d_dtype)
+    major = None if spec.d_major == AUTO else spec.d_major
     a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
-    kinds = graph.tensors
-    # what each group has of its own beside B
-    own = [name for name, kind in kinds.items() if inputs[name].dim() == OWN.get(kind)]
+    kinds, packed = graph.tensors, PACKED.get(how.form)
+    # what each group has of its own beside its matrix
+    own = [
+        name
+        for name, kind in kinds.items()
+        if packed is not None and kind in packed.own and inputs[name].dim() == OWN[kind]
+    ]
     if how.form == "masked":
         seen = Request(a, b, inputs, request.outs)
     elif how.form == "depth":
         seen = Request(a.expand(groups, -1, -1), b.expand(groups, -1, -1), inputs, request.outs)
     else:
         for name in own:
-            shape = tuple(inputs[name].shape)
-            agree(f"{name}.shape", shape, shape[0] == groups, f"must have one for each of {groups} groups")
-        one = b[0] if groups else b.new_empty(b.shape[1:])
-        first = {name: x[0] if name in own and groups else x for name, x in inputs.items()}
-        if not groups:
-            first |= {name: first[name].new_empty(first[name].shape[1:]) for name in own}
+            check_own(name, inputs[name], groups)
+        first = {name: _first(x) if name in own else x for name, x in inputs.items()}
         # as many rows as there are indices; how they lie is told below
         multiplied = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
-        seen = Request(multiplied, one, first, request.outs)
-    call = describe(graph, seen, *asked)
+        pair = (_first(a), b) if how.form == "columns" else (multiplied, _first(b))
+        seen = Request(*pair, first, request.outs)
+    call = describe(graph, seen, dtype, major)
     if not _fake(a):
         call = check.aligned(call, seen)
-    if how.form != "rows":
+    if packed is None:
         return call
     problem = call.problem
 
@@ -294,8 +328,13 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
     )
 
 
+def _first(x: Any) -> Any:
+    """The first group's part."""
+    return x[0] if x.shape[0] else x.new_empty(x.shape[1:])
+
+
 def _fake(x: Any) -> bool:
     return bool(x.is_meta) or type(x).__name__ == "FakeTensor"
 
 
-__all__ = ["GroupedGemm"]
+__all__ = ["GroupedGemm", "check_form", "check_own"]

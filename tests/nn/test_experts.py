@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cutegemm.errors import InputError
 from cutegemm.nn import MoE, experts
 from cutegemm.ops.groups import gated
-from cutegemm.running.arguments.results import Outputs
+from cutegemm.ops.program import decode
 
 BF16 = torch.bfloat16
 # what launches nothing
@@ -76,14 +76,13 @@ def test_the_operations_of_torch_beside_the_launches(monkeypatch):
     def grouped(a, b, rows=None, epilogue=None, **_):
         return a.new_empty(len(a if rows is None else rows), b.shape[-1] // (1 if epilogue is None else 2))
 
-    def serve(program, a, b, bounds, inputs, numbers, integers, how, out):
-        shape = (len(bounds) - 1,) * (b.dim() == 2) + (a.shape[0],)
+    def many(a, b, bounds, inputs, numbers, integers, text, how):
+        program, shape = decode(text), (len(bounds) - 1,) * (b.dim() == 2) + (a.shape[0],)
         width = b.shape[-1] // (2 if program.graph.gated else 1)
-        found = {x: a.new_empty(*shape, width * (2 if x in program.merged else 1)) for x in program.outputs}
-        return found["d"] if program.alone else Outputs(**found)
+        return [a.new_empty(*shape, width * (2 if x in program.merged else 1)) for x in program.outputs]
 
     monkeypatch.setattr(experts, "grouped_mm", grouped)
-    monkeypatch.setattr(gated, "serve", serve)
+    monkeypatch.setattr(gated, "many", many)
     monkeypatch.setattr(gated, "direct", lambda *_: True)
     moe, x = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference"), torch.randn(7, 32).bfloat16()
     with torch.no_grad(), Launched() as inference:
@@ -144,6 +143,16 @@ def test_a_gradient_of_a_gradient_is_refused():
         found.sum().backward()
 
 
+def test_gradients_by_torchs_transforms():
+    """torch.func.grad gives what autograd does, to another order of roundings."""
+    torch.manual_seed(0)
+    moe = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference")
+    x = torch.randn(7, 32).bfloat16()
+    found = torch.func.grad(lambda y: moe(y).float().square().sum())(x)
+    (told,) = torch.autograd.grad(moe(x.requires_grad_()).float().square().sum(), x)
+    assert (found - told).double().norm() <= 0.02 * told.double().norm()
+
+
 def test_weights_have_gradients_as_they_lie():
     """Consecutive rows or columns, so that autograd copies nothing; a frozen weight has none."""
     for turned in (False, True):
@@ -168,10 +177,31 @@ def test_a_shared_expert_is_added():
         torch.testing.assert_close(both, moe(x) + shared(x))
 
 
-def test_a_token_takes_no_more_experts_than_there_are():
+def test_no_tokens_give_no_rows():
+    """A batch without tokens has the shape of any other, with gradients too."""
+    moe = MoE(32, 48, 5, 2, dtype=torch.bfloat16, fallback="reference")
+    for x in (torch.empty(0, 32), torch.empty(2, 0, 32)):
+        x = x.bfloat16().requires_grad_()
+        moe(x).sum().backward()
+        assert x.grad.shape == moe(x).shape == x.shape
+
+
+REFUSED = {
+    "more experts than there are": ({"top_k": 5}, "top_k=5: must be from 1 to 4; nearest legal value: 4"),
+    "text": ({"top_k": "2"}, "top_k='2': must be an integer from 1 to 4"),
+    "no width": ({"hidden": 0}, "hidden=0: must be from 1"),
+    "no width of an expert": ({"intermediate": 0}, "intermediate=0: must be from 1"),
+    "experts in text": ({"experts": "4"}, "experts='4': must be an integer"),
+    "another fallback": ({"fallback": "x"}, "fallback='x': must be one of torch, error, reference, emulator"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be(name):
     """Refused when it is made."""
-    with pytest.raises(InputError, match="top_k"):
-        MoE(32, 48, 4, 5)
+    given, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        MoE(**{"hidden": 32, "intermediate": 48, "experts": 4, "top_k": 2} | given)
 
 
 @pytest.mark.gpu

@@ -151,6 +151,14 @@ def test_an_expert_of_another_process_gives_nothing():
         assert torch.equal(experts(x, index, weights), told)
 
 
+def test_no_tokens_give_no_rows():
+    """Converted experts take a batch without tokens."""
+    ((_, experts),) = experts_of(model := model_of("Qwen3Moe"))
+    convert(model, fallback="reference")
+    x, index, weights = inputs_of(experts, False)
+    assert experts(x[:0], index[:0], weights[:0]).shape == (0, x.shape[1])
+
+
 def test_what_is_left_is_named():
     """A type without kernels of groups, a forward of the caller's, and what the caller skips."""
     for spoil, why in [

@@ -52,6 +52,7 @@ def calls():
         "activated": (a, b, {"offs": offs}, {"bias": each, "scale": scale}, {"epilogue": activated}),
         "gated": (a, b, {"offs": offs}, {}, {"epilogue": epi.swiglu()}),
         "routed": (a, b, {"offs": more}, {"rows": rows, "scatter": places, "weight": weight}, {}),
+        "columns": (b.mT.contiguous(), a.mT, {"offs": offs}, {}, {"alpha": 0.5}),
         "depth": (a.mT, dy, {"offs": offs}, {}, {}),
         "masked": (batches, many, {"counts": torch.tensor([5, 0, 3, 2])}, {}, {}),
     }
@@ -79,6 +80,10 @@ PLACEMENTS = [
     ("routed", R, Shard(0), P),
     ("routed", R, Shard(2), Shard(1)),
     ("routed", Shard(1), Shard(1), P),
+    ("columns", Shard(0), R, P),
+    ("columns", Shard(1), R, Shard(0)),
+    ("columns", Shard(2), Shard(0), P),
+    ("columns", R, Shard(1), R),
     ("depth", R, Shard(1), Shard(2)),
     ("depth", Shard(0), R, Shard(1)),
     ("depth", Shard(1), Shard(0), R),

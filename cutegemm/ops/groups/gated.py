@@ -19,10 +19,9 @@ from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.gradients.saved import taken
-from cutegemm.ops.groups.grouped_op import serve
+from cutegemm.ops.groups.grouped_op import many
 from cutegemm.ops.perceptron import Texts, described, remembered
 from cutegemm.ops.products import is_compiling
-from cutegemm.ops.program import decode
 
 SWIGLU = swiglu()
 
@@ -57,11 +56,8 @@ def _launch(
     """All outputs of a GEMM of groups; without `inputs` its epilogue is a factor, which is 1."""
     numbers, read, how = [1.0] if inputs is None else [], inputs or [], f"{form}:cu_seqlens:zero"
     with torch.no_grad():
-        if not direct(a, b, bounds, *read):
-            return torch.ops.cutegemm.grouped_mm.many(a, b, bounds, read, numbers, [], text, how)
-        program = decode(text)
-        found = serve(program, a, b, bounds, read, numbers, (), how, None)
-    return [found] if program.alone else [getattr(found, x) for x in program.outputs]
+        call = many if direct(a, b, bounds, *read) else torch.ops.cutegemm.grouped_mm.many
+        return call(a, b, bounds, read, numbers, [], text, how)
 
 
 def _of_matrices(texts: Texts, turned: bool, a: Tensor, above: Tensor, bounds: Tensor) -> Tensor:

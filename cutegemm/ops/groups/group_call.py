@@ -3,31 +3,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cutegemm.dtypes import as_dtype
-from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import direct, recording
-from cutegemm.ops.fallback import address, constant, found_at
-from cutegemm.ops.groups.grouped_epilogue import recorded, rows_of
+from cutegemm.ops.fallback import address
+from cutegemm.ops.groups.grouped_epilogue import own_of, recorded
 from cutegemm.ops.groups.grouped_op import gemm_of
 from cutegemm.ops.groups.routing import gathered
-from cutegemm.ops.products import check_names, is_compiling, made
-from cutegemm.ops.program import Program, decode
-from cutegemm.ops.quantized.operands import NONE, Kinds
+from cutegemm.ops.products import check_names, described, is_compiling, outs_of, program_of
+from cutegemm.ops.quantized.operands import Kinds
 from cutegemm.running.arguments.call import NOWHERE, Memo
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.groups import Groups
 from cutegemm.running.kind import Prepared
 from cutegemm.spec import GemmSpec
 
-# programs of recent calls, by the identities of spec and epilogue, which they keep alive
-_recent: Memo[tuple[Any, Any, Program]] = Memo()
 # what serves calls on GPUs that say nothing else, by `short_key`
 SHORTS: Memo[Prepared] = Memo()
 
@@ -61,11 +54,6 @@ class Call(NamedTuple):
     inputs: dict[str, Any]
     asked: Asked
 
-    @property
-    def how(self) -> str:
-        """How groups are told (`grouped_op`)."""
-        return self.groups.how(self.a, self.b).text
-
 
 def run(call: Call, key: Any) -> Any:
     """Serve a call; what served it is kept under `key`, unless that is None.
@@ -77,116 +65,51 @@ def run(call: Call, key: Any) -> Any:
     ends, rows = groups.ends, groups.rows
     tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
     taped = recording(a, b, *tensors)
-    if taped and not asked.alone and out is None:
-        read = rows_of(address(asked.graph))
-        if read is not None:
-            a = a if rows is None else gathered(a, rows)
-            return recorded(
-                a, b, ends, call.how, asked.graph, asked.spec, asked.dtype, read, inputs, asked.backend
-            )
-    if is_compiling():
-        return _compiled(call)
-    if not taped and direct(a, b, ends, *tensors):
+    if not taped and not is_compiling() and direct(a, b, ends, *tensors):
         return _direct(call, key)
     if rows is not None:
         a = gathered(a, rows)
+    told = groups.how(a, b)
+    how = told.text
+    if taped and not asked.alone and out is None:
+        own = own_of(address(asked.graph), told.form)
+        if own is not None:
+            return recorded(a, b, ends, how, asked.graph, asked.spec, asked.dtype, own, inputs, asked.backend)
+    text, names, numbers, integers, outputs = _known(asked, inputs)
+    args = (
+        a, b, ends, [inputs[x] for x in names], [float(inputs[x]) for x in numbers], [inputs[x] for x in integers],
+        text, how,
+    )  # fmt: skip
+    op = torch.ops.cutegemm.grouped_mm
     if out is not None:
-        rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
-        raise field_error(InputError, "out", "...", rule)
-    program = _program(asked, inputs)
+        outs = outs_of(outputs, out)
+        op.out(*args, out=outs)
+        return out if isinstance(out, Tensor) else Outputs(**dict(zip(outputs, outs)))
+    return op.default(*args) if outputs == ("d",) else Outputs(**dict(zip(outputs, op.many(*args))))
+
+
+def _known(asked: Asked, inputs: dict[str, Any]) -> tuple[Any, ...]:
+    """The text of a call's program, and the names of what it takes and gives."""
+    graph, spec, dtype, kinds, backend, _ = asked
+    if is_compiling():
+        scalars = tuple([name for name, x in inputs.items() if isinstance(x, Tensor) and x.dim() == 0])
+        found: tuple[Any, ...] = described(
+            address(graph), address(spec), "matrix", scalars, backend, tuple(inputs), kinds, dtype
+        )
+        return found
+    program = program_of(graph, spec, "matrix", inputs, backend, kinds, dtype)
     check_names(program, inputs)
-    return _through_the_op(
-        a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, call.how
-    )
+    return program.text, program.inputs, program.numbers, program.integers, program.outputs
 
 
 def _direct(call: Call, key: Any) -> Any:
     """A call of which torch need not know."""
-    program = _program(call.asked, call.inputs)
-    prepared = gemm_of(program).prepared(
-        call.a, call.b, call.groups, call.inputs, call.out, call.asked.backend
-    )
-    if key is not None and call.asked.backend is None:
+    a, b, groups, out, inputs, asked = call
+    program = program_of(asked.graph, asked.spec, "matrix", inputs, asked.backend, asked.kinds, asked.dtype)
+    prepared = gemm_of(program).prepared(a, b, groups, inputs, out, asked.backend)
+    if key is not None and asked.backend is None:
         SHORTS.put(key, prepared[0])
     return prepared[0](*prepared[1:], None)
-
-
-def _through_the_op(
-    a: Tensor, b: Tensor, ends: Any, text: str, names: Any, numbers: Any, integers: Any, given: Any, how: str
-) -> Any:
-    """A call by the op, where torch must know of it."""
-    args = (
-        a, b, ends, [given[x] for x in names], [float(given[x]) for x in numbers], [given[x] for x in integers],
-        text, how,
-    )  # fmt: skip
-    outputs = _outputs(text)
-    if outputs == ("d",):
-        return torch.ops.cutegemm.grouped_mm.default(*args)
-    return Outputs(**dict(zip(outputs, torch.ops.cutegemm.grouped_mm.many(*args))))
-
-
-@constant
-def _outputs(text: str) -> tuple[str, ...]:
-    return decode(text).outputs
-
-
-def _compiled(call: Call) -> Any:
-    """A call that torch.compile traces."""
-    asked, given = call.asked, call.inputs
-    if call.out is not None:
-        raise field_error(InputError, "out", "...", "must be None where the call is compiled")
-    scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
-    found = _described(
-        address(asked.graph),
-        address(asked.spec),
-        asked.dtype,
-        scalars,
-        asked.backend,
-        tuple(given),
-        asked.kinds,
-    )
-    text, names, numbers, integers = found
-    return _through_the_op(call.a, call.b, call.groups.ends, text, names, numbers, integers, given, call.how)
-
-
-@constant
-def _described(
-    graph: int, spec: int, dtype: Any, scalars: Any, backend: Any, names: Any, kinds: Kinds
-) -> Any:
-    """What a compiler needs to know of a program: its text, and the names of what it takes."""
-    program = _made(Asked(found_at(graph), found_at(spec), dtype, kinds, backend, True), scalars)
-    check_names(program, dict.fromkeys(names, 0))
-    return program.text, program.inputs, program.numbers, program.integers
-
-
-def _program(asked: Asked, given: dict[str, Any]) -> Program:
-    """The program of a call: the same object for the same spec and epilogue."""
-    scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
-    key = id(asked.graph), id(asked.spec), asked.dtype, scalars, asked.backend, asked.kinds
-    found = _recent.recent.get(key)
-    if found is None:
-        found = asked.graph, asked.spec, _made(asked, scalars)
-        _recent.put(key, found)
-    return found[2]
-
-
-def _made(asked: Asked, scalars: tuple[str, ...]) -> Program:
-    """The program of what the caller gave.
-
-    Raises:
-        SpecError: no epilogue graph, or two of them.
-    """
-    spec = GemmSpec() if asked.spec is None else asked.spec
-    if asked.dtype is not None:
-        spec = dataclasses.replace(spec, d_dtype=as_dtype(asked.dtype, "out_dtype"))
-    # an epilogue of the spec's is scaled there
-    graph = None if asked.kinds != NONE and asked.graph == spec.epilogue else asked.graph
-    return made(graph, spec, "matrix", scalars, asked.backend, asked.kinds)
-
-
-def program_of(graph: Graph, spec: GemmSpec | None) -> Program:
-    """The program of a call that reads nothing but numbers."""
-    return _program(Asked(graph, spec, None, NONE, None, True), {})
 
 
 def short_key(
@@ -217,4 +140,4 @@ def short_key(
     return key, (p, q, NOWHERE, r)
 
 
-__all__ = ["SHORTS", "Asked", "Call", "program_of", "run", "short_key"]
+__all__ = ["SHORTS", "Asked", "Call", "run", "short_key"]

@@ -2,7 +2,7 @@
 """Products of groups with an epilogue whose gradients are recorded: the accumulator first, then the epilogue alone.
 
 One launch stores the accumulators in A's type. One without a mainloop (K = 0) reads them as matrices and applies the
-epilogue. Both have gradients of their own, `grouped_op`'s and `gradients.gradient`'s.
+epilogue. Both have gradients of their own, `group_gradient`'s and `gradients.gradient`'s.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
-from cutegemm.ops.groups.grouped_op import PLAIN, inside_groups
+from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.products import check_names, is_compiling, made, through_the_op
 from cutegemm.ops.program import Program
+from cutegemm.planning.grouped import PACKED
 from cutegemm.running.arguments.results import Outputs
-from cutegemm.running.numerics.group_reference import bounds
+from cutegemm.running.grouped_mm import check_form, check_own
+from cutegemm.running.numerics.group_reference import bounds, inside_groups
 from cutegemm.spec import AUTO, GemmSpec
 
 # accumulator -> the name under which the epilogue reads it as a matrix
@@ -100,18 +102,24 @@ def _steps(
 
 
 @constant
-def rows_of(graph: int) -> tuple[str, ...] | None:
-    """Names of an epilogue's row inputs; None where stored accumulators do not suffice, or it is no epilogue.
+def own_of(graph: int, form: str) -> tuple[str, ...] | None:
+    """Names of an epilogue's vectors that each group of a form may have of its own: rows, of groups of columns columns.
 
-    They do not where it reduces something, or scales blocks of K.
+    None where stored accumulators do not suffice, or it is no epilogue. They do not where it reduces something, or
+    scales blocks of K.
 
     Args:
         graph: its `address`.
+
+    Raises:
+        InputError: groups have no such epilogue.
     """
     found = found_at(graph)
     if not isinstance(found, Graph) or found.reductions or found.scales:
         return None
-    return tuple(name for name, kind in found.tensors.items() if kind == "row")
+    check_form(found, form)
+    own = PACKED[form].own if form in PACKED else ()
+    return tuple(name for name, kind in found.tensors.items() if kind in own)
 
 
 def recorded(
@@ -122,7 +130,7 @@ def recorded(
     graph: Graph,
     spec: GemmSpec | None,
     dtype: torch.dtype | None,
-    rows: tuple[str, ...],
+    own: tuple[str, ...],
     inputs: dict[str, Any],
     backend: str | None,
 ) -> Any:
@@ -130,7 +138,7 @@ def recorded(
 
     Args:
         a, b, ends: as of `grouped_mm`; how: "form:name:tail", as the op has it.
-        graph: the epilogue; rows: names of its row inputs (`rows_of`).
+        graph: the epilogue; own: names of vectors that each group may have of its own (`own_of`).
         spec, dtype: of D, None where they are open.
         inputs: what the epilogue reads.
         backend: as of a program.
@@ -146,7 +154,7 @@ def recorded(
             check_tensor(x, inputs[x])
     form, name, tail = how.split(":")
     lead = int(name == "cu_seqlens")
-    spread = tuple([x for x in rows if form == "rows" and x in inputs and inputs[x].dim() == 2])
+    spread = tuple([x for x in own if x in inputs and inputs[x].dim() == 2])
     scalars = tuple([x for x, value in inputs.items() if isinstance(value, Tensor) and value.dim() == 0])
     steps = Steps(*_steps(address(graph), address(spec), dtype, spread, scalars, backend, tuple(inputs)))
     acc = torch.ops.cutegemm.grouped_mm.default(
@@ -157,12 +165,15 @@ def recorded(
     else:
         first, second = acc.chunk(2, -1) if steps.gated == "halves" else (acc[..., ::2], acc[..., 1::2])
         parts = {STORED["gate"]: first, STORED["up"]: second}
+    for x in spread:
+        check_own(x, inputs[x], ends.shape[0] - lead)
     if spread:
-        places = bounds(ends, acc.shape[0], lead)
-        lines = torch.arange(acc.shape[0], device=acc.device)
+        extent = acc.shape[-1 if form == "columns" else 0]
+        places, lines = bounds(ends, extent, lead), torch.arange(extent, device=acc.device)
         # of rows of no group any group's will do
         group = (torch.searchsorted(places, lines, right=True) - 1).clamp(0, places.shape[0] - 2)
-        inputs = inputs | {x: inputs[x][group] for x in spread}
+        wide = {x: inputs[x][group] for x in spread}
+        inputs = inputs | {x: y.mT if form == "columns" else y for x, y in wide.items()}
     given = inputs | parts
     found = through_the_op(
         acc.new_empty(*acc.shape[:-1], 0), acc.new_empty(0, first.shape[-1]),
@@ -171,11 +182,11 @@ def recorded(
     )  # fmt: skip
     if tail != "zero" or form == "depth":
         return found
-    inside = inside_groups(ends, acc.shape[-2], form, lead)
+    inside = inside_groups(ends, acc.shape[-1 if form == "columns" else -2], form, lead)
     if isinstance(found, Tensor):
         return torch.where(inside, found, found.new_zeros(()))
     kept = {x: getattr(found, x) for x in steps.outputs}
     return Outputs(**{x: torch.where(inside, y, y.new_zeros(())) for x, y in kept.items()})
 
 
-__all__ = ["recorded", "rows_of"]
+__all__ = ["own_of", "recorded"]

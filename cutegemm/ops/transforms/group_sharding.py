@@ -3,8 +3,8 @@
 
 Every tensor of a call has axes, a letter each. Along a dimension of the mesh a call is cut along one of them at most:
 
-    n, m   columns of B, or of groups along K rows of A: those of D
-    g      groups: D is a partial sum, as rows of other processes' groups are zero; masked groups cut D
+    n, m   columns of B, rows of A: those of D
+    g      groups: D is a partial sum, as what other processes' groups have is zero; masked groups cut D
     k      D is a partial sum, where the epilogue is linear; the first process adds what the epilogue adds
 """
 
@@ -26,6 +26,7 @@ from cutegemm.running.numerics.group_reference import bounds
 # axes of A, B and D by form, and those along which a call may be cut
 FORMS = {
     "rows": (("r", "k"), ("g", "k", "n"), ("r", "n"), "gkn"),
+    "columns": (("g", "m", "k"), ("k", "r"), ("m", "r"), "gkm"),
     "masked": (("g", "c", "k"), ("g", "k", "n"), ("g", "c", "n"), "gkn"),
     "depth": (("m", "k"), ("k", "n"), ("g", "m", "n"), "mn"),
 }
@@ -94,10 +95,11 @@ def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> 
         cuts.append(next((c for c in found if _may_cut(c, form, graph, given)), ""))
     parts = {name: part(x, axes[name], cuts) for name, x in given.items()}
     extents = {c: size for name in "ab" for c, size in zip(axes[name], given[name].shape)}
-    if "g" in cuts and form == "rows":
+    if "g" in cuts and form != "masked":
         first, rows = begin("g", extents["g"], cuts, mesh), parts.get("rows", parts["a"]).shape[0]
+        rows, count = (rows, parts["b"].shape[0]) if form == "rows" else (extents["r"], parts["a"].shape[0])
         places = bounds(parts.pop(told), rows, int(told == "cu_seqlens"))
-        parts["cu_seqlens"] = places[first : first + parts["b"].shape[0] + 1]
+        parts["cu_seqlens"] = places[first : first + count + 1]
         named = named | {"offs": None, "tail": "zero"}
     if any(c == "k" and mesh.get_local_rank(i) for i, c in enumerate(cuts)):
         # zeros that have gradients
@@ -114,12 +116,17 @@ def _axes(form: str, name: str, x: Any, kinds: Mapping[str, str], indexed: bool)
     """The axes of one of a call's tensors, without those at the end along which nothing is cut."""
     of_a, of_b, of_d, _ = FORMS[form]
     if name in kinds:
-        return {"matrix": of_d, "row": ("g", "n"), "col": of_d[:-1]}.get(kinds[name], ())[-x.dim() :]
+        of_col = ("g", "m") if form == "columns" else of_d[:-1]
+        return {"matrix": of_d, "row": ("g", of_d[-1]), "col": of_col}.get(kinds[name], ())[-x.dim() :]
     if name in "ab":
         return of_b if name == "b" else ("t", "k") if indexed else of_a
     if name in OF_ROWS:
         return ("r",)
-    groups = {"counts": True, "scale_a": form == "masked", "scale_b": x.dim() > 1}
+    groups = {
+        "counts": True,
+        "scale_a": form != "rows" and x.dim() > 1,
+        "scale_b": form != "columns" and x.dim() > 1,
+    }
     return ("g",) if groups.get(name) else ()
 
 
@@ -129,7 +136,7 @@ def _may_cut(axis: str, form: str, graph: Graph | None, given: dict[str, Any]) -
     if axis not in FORMS[form][3] or (graph is not None and graph.reductions):
         return False
     if axis == "g":
-        return form == "rows" or not drawn
+        return form != "masked" or not drawn
     if "scale_a" in given or "scale_b" in given:
         return False
     return graph is None or (homogeneous(graph) if axis == "k" else not (graph.gated or drawn))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
+from cutegemm.planning.grouped import PACKED
 from cutegemm.running.arguments import check
 from cutegemm.running.groups import inside
 from cutegemm.running.kind import Kind
@@ -33,6 +34,21 @@ def bounds(ends: torch.Tensor, extent: int, lead: int = 0) -> torch.Tensor:
     if not lead:
         kept = torch.cat([kept.new_zeros(1), kept])
     return kept.cummax(0).values
+
+
+def inside_groups(ends: torch.Tensor, extent: int, form: str, lead: int) -> torch.Tensor:
+    """Which rows are some group's, on the device: (M, 1), masked (G, C, 1); of groups of columns which columns, (1, N).
+
+    Args:
+        ends: what tells the groups; lead: numbers before the ends.
+        extent: of the groups' axis; form: one of `planning.grouped.FORMS`.
+    """
+    rows = torch.arange(extent, device=ends.device)
+    if form == "masked":
+        return (rows < ends[:, None])[..., None]
+    places = bounds(ends, extent, lead)
+    found = (rows >= places[0]) & (rows < places[-1])
+    return found[None] if form == "columns" else found[:, None]
 
 
 def gathered(a: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -67,8 +83,7 @@ class GroupReference:
             request = dataclasses.replace(request, a=gathered(request.a, named[ROW_INDICES]))
         for group, a, b, place in self._groups(request, named[GROUP_ENDS]):
             own = {name: _of(self, name, x, group, place) for name, x in inputs.items()}
-            begin = place[-1].start if isinstance(place[-1], slice) else 0
-            origin = (0 if self.form == "rows" else group, begin)
+            origin = (0 if self.form in PACKED else group, *_begins(place))
             results = reference.evaluate(kind.graph, a, b, own | values, torch.float32, origin)
             for wanted in kind.shapes.wanted:
                 target = found[wanted.name][place]
@@ -88,37 +103,46 @@ class GroupReference:
             for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
                 yield group, a[group, :count], b[group], (group, slice(0, count))
             return
-        places = bounds(ends, a.shape[-1 if self.form == "depth" else 0], self.lead).tolist()
-        for group, (first, end) in enumerate(itertools.pairwise(places)):
+        extent = {"depth": a.shape[-1], "columns": b.shape[-1]}.get(self.form, a.shape[0])
+        for group, (first, end) in enumerate(itertools.pairwise(bounds(ends, extent, self.lead).tolist())):
             if self.form == "depth":
                 yield group, a[:, first:end], b[first:end], (group,)
+            elif end > first and self.form == "columns":
+                yield group, a[group], b[:, first:end], (slice(None), slice(first, end))
             elif end > first:
                 yield group, a[first:end], b[group], (slice(first, end),)
 
     def _others(self, request: Any, ends: torch.Tensor) -> Any:
-        """The rows of D that no group has."""
+        """The rows, or columns, of D that no group has."""
         a = request.a
         if self.form == "masked":
             for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
                 yield group, slice(count, None)
             return
-        places = bounds(ends, a.shape[0], self.lead).tolist()
-        yield (slice(0, places[0]),)
-        yield (slice(places[-1], None),)
+        before = () if self.form == "rows" else (slice(None),)
+        places = bounds(ends, (request.b if before else a).shape[-1 if before else 0], self.lead).tolist()
+        yield *before, slice(0, places[0])
+        yield *before, slice(places[-1], None)
+
+
+def _begins(place: Any) -> tuple[int, int]:
+    """The row and the column of D where a group's part begins."""
+    row, column = (*(x for x in place if isinstance(x, slice)), slice(None), slice(None))[:2]
+    return row.start or 0, column.start or 0
 
 
 def _of(served: GroupReference, name: str, x: torch.Tensor, group: int, place: Any) -> torch.Tensor:
     """What an input of the epilogue is for one group."""
-    kind = served.kind.graph.tensors.get(name)
+    kind, form = served.kind.graph.tensors.get(name), served.form
     if kind is None:
         return x
-    # of B's columns, one for all groups or one each
-    of_b = kind in ("row", "blocks_n")
     batched = x.dim() == (2 if kind in ("row", "col") else 3)
-    if served.form == "rows":
-        return x[place] if not of_b else x[group] if batched else x
+    if form in PACKED:
+        if kind in PACKED[form].own:
+            return x[group] if batched else x
+        return x[place] if kind == "matrix" else x[place[-1]]
     x = (x[group] if x.shape[0] > 1 else x[0]) if batched else x
-    return x[place[1]] if served.form == "masked" and not of_b else x
+    return x[place[1]] if form == "masked" and kind not in ("row", "blocks_n") else x
 
 
-__all__ = ["GroupReference", "bounds", "gathered"]
+__all__ = ["GroupReference", "bounds", "gathered", "inside_groups"]

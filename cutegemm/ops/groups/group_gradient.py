@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient of `cutegemm::grouped_mm` without an epilogue, made of calls of the op itself (`PLAIN`).
+
+    rows     dA = dD B^T, groups of rows;        dB = A^T dD, groups along K
+    columns  dA = dD B^T, groups along K;        dB = A^T dD, groups of columns
+    depth    dA = dD B^T, groups of columns;     dB = A^T dD, groups of rows
+    masked   dA = dD B^T, masked;                dB = A^T dD of batches whose other rows are zeroed
+
+As autograd records these calls, they have gradients again. An epilogue's gradient is `grouped_epilogue`'s.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import _SingleLevelFunction
+
+from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
+from cutegemm.errors import InputError
+from cutegemm.ops.dispatch import below
+from cutegemm.ops.entry_points import bmm
+from cutegemm.ops.gradients.autograd import Product
+from cutegemm.ops.gradients.grad_batches import takes_batches
+from cutegemm.ops.program import Program, decode, kept
+from cutegemm.running.numerics.group_reference import inside_groups
+from cutegemm.spec import GemmSpec
+
+
+def _plain(with_c: bool, with_bias: bool) -> Graph:
+    graph = linear_combination(with_c)
+    if not with_bias:
+        return graph
+    last, count = graph.outputs[0].node, len(graph.nodes)
+    return Graph(
+        (*graph.nodes, Node("row", value="bias"), Node("add", (last, count))), (Result("d", count + 1),)
+    )
+
+
+# D = alpha * acc + beta * c + bias: by whether there is a c, and a bias
+PLAIN = {(x, y): _plain(x, y) for x in (False, True) for y in (False, True)}
+
+
+# of the gradients of A and of B, the form of their product
+_OF_A = {"rows": "rows", "columns": "depth", "depth": "columns", "masked": "masked"}
+_OF_B = {"rows": "depth", "columns": "columns", "depth": "rows"}
+
+
+class Grouped(_SingleLevelFunction):
+    """A call of the op with a gradient, level by level of functorch as `gradients.autograd.Product`."""
+
+    _compiled_autograd_key = Product._compiled_autograd_key
+
+    @staticmethod
+    def forward(
+        ctx: Any, what: tuple[Any, ...], a: Tensor, b: Tensor, ends: Tensor, *inputs: Tensor
+    ) -> Tensor:
+        """D.
+
+        Args:
+            what: numbers, integers, the program and how groups are told, as the op takes them.
+            a, b, ends, inputs: as the op takes them.
+
+        Raises:
+            InputError: the program has an epilogue.
+        """
+        numbers, integers, text, how = what
+        program = decode(text)
+        if program.graph not in PLAIN.values():
+            rule = "groups have gradients without an epilogue; apply it to what grouped_mm gives"
+            raise InputError(rule, field="epilogue")
+        ctx.save_for_backward(a, b, ends)
+        ctx.call = program, dict(zip(program.numbers, numbers)), how
+        ctx.read = [(name, x.shape, x.dtype) for name, x in zip(program.inputs, inputs)]
+        op = torch.ops.cutegemm.grouped_mm.default
+        found: Tensor = below(op, a, b, ends, list(inputs), numbers, integers, text, how)
+        return found
+
+    @staticmethod
+    @takes_batches
+    def backward(ctx: Any, above: Tensor) -> Any:
+        """The gradients of a, b and what the epilogue reads."""
+        a, b, ends = ctx.saved_tensors
+        program, numbers, how = ctx.call
+        form, name, _ = how.split(":")
+        above = above.to(a.dtype)
+
+        def product(
+            x: Tensor, y: Tensor, form: str, dtype: torch.dtype, scale: float = numbers["alpha"]
+        ) -> Tensor:
+            text, told = derived(program.backend, dtype), f"{form}:{name}:zero"
+            found: Tensor = torch.ops.cutegemm.grouped_mm.default(x, y, ends, [], [scale], [], text, told)
+            return found
+
+        da = db = None
+        _, need_a, need_b, _, *need = ctx.needs_input_grad
+        if need_a:
+            da = product(above, b.mT, _OF_A[form], a.dtype)
+        if need_b:
+            if form == "masked":
+                inside = inside_groups(ends, a.shape[1], form, 0)
+                left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
+                db = numbers["alpha"] * bmm(left.mT, right, fallback=program.backend or "reference")
+            else:
+                # laid out as B is, whose gradient autograd would copy otherwise
+                turned = form == "rows" and b.stride(-1) != 1
+                left, right = (above, a) if turned else (a, above)
+                db = product(left.mT, right, _OF_B[form], b.dtype)
+                db = db.mT if turned else db
+        read = (_of_input(x, numbers, above, ends, how, product) for x in ctx.read)
+        return None, da, db, None, *(x if needed else None for needed, x in zip(need, read))
+
+
+record: Any = Grouped.apply  # type: ignore[attr-defined]
+
+
+def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, product: Any) -> Tensor:
+    """The gradient of C or of the bias."""
+    name, shape, dtype = x
+    form, told, _ = how.split(":")
+    if form != "depth":
+        extent = above.shape[-1 if form == "columns" else -2]
+        inside = inside_groups(ends, extent, form, int(told == "cu_seqlens"))
+        above = torch.where(inside, above, above.new_zeros(()))
+    if name == "c":
+        scaled: Tensor = numbers["beta"] * above
+        return scaled.to(dtype)
+    if form != "rows":
+        rows = above.float().sum(-2)
+    elif len(shape) == 1:
+        rows = above.float().sum(0)
+    else:
+        # rows of ones: their product with each group's rows is the sum of those
+        rows = product(above.new_ones(above.shape[0], 8).mT, above, "depth", torch.float32, 1.0)[:, 0]
+    found: Tensor = rows.sum(0) if rows.dim() > len(shape) else rows
+    return found.to(dtype)
+
+
+@lru_cache(64)
+def derived(backend: str | None, dtype: torch.dtype) -> str:
+    """The program of a gradient's product, as text."""
+    spec = GemmSpec(d_dtype=dtype)
+    return kept(Program(spec, PLAIN[False, False], "matrix", (), backend)).text
+
+
+__all__ = ["PLAIN", "record"]
