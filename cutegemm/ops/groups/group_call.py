@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import address
@@ -15,14 +17,30 @@ from cutegemm.ops.groups.grouped_op import gemm_of
 from cutegemm.ops.groups.routing import gathered
 from cutegemm.ops.products import check_names, described, is_compiling, outs_of, program_of
 from cutegemm.ops.quantized.operands import Kinds
-from cutegemm.running.arguments.call import NOWHERE, Memo
+from cutegemm.ops.shortcuts import ATTEMPTS
+from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.results import Outputs
+from cutegemm.running.backends.shortcut import shortcut_of_all
 from cutegemm.running.groups import Groups
-from cutegemm.running.kind import Prepared
 from cutegemm.spec import GemmSpec
 
-# what serves calls on GPUs that say nothing else, by `short_key`
-SHORTS: Memo[Prepared] = Memo()
+# of calls on GPUs by `Key.kind`: the epilogue, which is kept alive, the shortcut, and how often one has been made
+_shorts: Memo[tuple[Any, Any, int]] = Memo()
+_modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
+
+
+class Key(NamedTuple):
+    """What a call is remembered by.
+
+    Attributes:
+        kind: its shapes, and everything that is no tensor.
+        tensors: that it is given.
+        epilogue: as the caller gave it.
+    """
+
+    kind: tuple[Any, ...]
+    tensors: list[Any]
+    epilogue: Any
 
 
 class Asked(NamedTuple):
@@ -108,36 +126,57 @@ def _direct(call: Call, key: Any) -> Any:
     program = program_of(asked.graph, asked.spec, "matrix", inputs, asked.backend, asked.kinds, asked.dtype)
     prepared = gemm_of(program).prepared(a, b, groups, inputs, out, asked.backend)
     if key is not None and asked.backend is None:
-        SHORTS.put(key, prepared[0])
+        _remember(key, *prepared[:2])
     return prepared[0](*prepared[1:], None)
 
 
-def short_key(
-    a: Any, b: Any, ends: Any, offs: Any, starts: Any, counts: Any, tail: Any, fallback: Any
-) -> Any:
-    """(what a call without an epilogue is remembered by, its addresses); (None, None) of one that is not.
+def key_of(
+    a: Any, b: Any, ends: tuple[Any, Any, Any], others: dict[str, Any] | None, epilogue: Any, tail: Any, fallback: Any
+) -> Key | None:  # fmt: skip
+    """What a call is remembered by that gives nothing else, but perhaps alpha; None of what is no tensor.
 
-    On the path of every call, so written out.
+    Args:
+        ends: `offs`, `cu_seqlens` and `counts`.
+        others: further tensors by name, or None.
     """
+    offs, starts, counts = ends
+    tensors, names = [a, b, offs if offs is not None else counts if starts is None else starts], None
+    if others is not None:
+        given = {name: x for name, x in others.items() if x is not None}
+        names = tuple(given)
+        tensors += given.values()
     try:
-        if not direct(a, b, ends) or torch._C._is_any_autocast_enabled():
-            return None, None
-        if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-            return None, None
-        p, q, r = a.data_ptr(), b.data_ptr(), ends.data_ptr()
-        if not (p and q and r):
-            return None, None
-        key = (
-            a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(),
-            b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(),
-            ends.shape, ends.stride(), ends.dtype, ends.get_device(),
-            p & 15 | (q & 15) << 4 | (r & 15) << 8,
-            offs is None, starts is None, counts is None, tail, fallback,
-        )  # fmt: skip
-        hash(key)
+        kind = a.shape, b.shape, names, id(epilogue), offs is None, counts is None, tail, fallback
+        hash(kind)
     except (AttributeError, RuntimeError, TypeError):
-        return None, None
-    return key, (p, q, NOWHERE, r)
+        return None
+    return Key(kind, tensors, epilogue)
 
 
-__all__ = ["SHORTS", "Asked", "Call", "run", "short_key"]
+def again(key: Key, alpha: float) -> Any:
+    """D by the shortcut of a call; None where there is none, or the call is another one."""
+    known = _shorts.recent.get(key.kind)
+    if known is None or known[0] is not key.epilogue or known[1] is None:
+        return None
+    if _modes() or _tracing() or forward_ad._current_level >= 0:
+        return None
+    try:
+        return known[1](key.tensors, alpha)
+    except TypeError:
+        # what is given is no tensor
+        return None
+
+
+def _remember(key: Key, prepared: Any, given: tuple[Any, ...]) -> None:
+    """Make the shortcut of a call that is served by `prepared`, where a launch reads the caller's own tensors alone."""
+    tried, count, found = _shorts.recent.get(key.kind, (None, None, 0))[2], len(key.tensors), None
+    if tried >= ATTEMPTS or os.environ.get("CUTEGEMM_CHECK") == "1":
+        return
+    places = {id(x): i for i, x in enumerate(key.tensors)}
+    order = [count if x is None else places.get(id(x), -1) for x in given]
+    if sorted(order) == list(range(count + 1)):
+        found = shortcut_of_all(prepared, key.tensors, order=order)
+    _shorts.put(key.kind, (key.epilogue, found, tried + 1))
+
+
+__all__ = ["Asked", "Call", "again", "key_of", "run"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
-from cutegemm.ops.groups.group_call import SHORTS, Asked, Call, run, short_key
+from cutegemm.ops.groups.group_call import Asked, Call, again, key_of, run
 from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
 from cutegemm.ops.groups.grouped_op import gemm_of
@@ -106,32 +107,41 @@ def grouped_mm(
         SpecError, PlanError: the spec has no legal meaning, or no kernel of groups serves the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
+    key = None
+    usual = (
+        c is None and beta is None and out is None and out_dtype is None and spec is None and scatter is None
+    )
+    if usual and type(alpha) is float and (epilogue is None or alpha == 1.0) and not is_compiling():
+        none = bias is rows is weight is None and not inputs
+        others = None if none else {"bias": bias, "rows": rows, "weight": weight, **inputs}
+        key = key_of(a, b, (offs, cu_seqlens, counts), others, epilogue, tail, fallback)
+        if key is not None and (found := again(key, alpha)) is not None:
+            return found
+    rest = {
+        "rows": rows, "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha,
+        "beta": beta, "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
+        "fallback": fallback, **inputs,
+    }  # fmt: skip
     told = offs is not None or cu_seqlens is not None or counts is not None
-    shards = told and type(b) is not Tensor and sharded(b)
-    if shards or scatter is not None or weight is not None:
-        rest = {
-            "rows": rows, "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha,
-            "beta": beta, "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
-            "fallback": fallback, **inputs,
-        }  # fmt: skip
-        if shards:
-            return by_parts(grouped_mm, a, b, rest | {"scatter": scatter, "weight": weight, "out": out})
+    if told and type(b) is not Tensor and sharded(b):
+        return by_parts(grouped_mm, a, b, rest | {"scatter": scatter, "weight": weight, "out": out})
+    if scatter is not None or weight is not None:
         _check_type(out, out_dtype)
-        return routed(grouped_mm, scatter, weight, a, b, out, rest)
+        return routed(partial(_called, key), scatter, weight, a, b, out, rest)
+    return _called(key, a, b, out=out, **rest)
+
+
+def _called(
+    key: Any, a: Any, b: Any, *, offs: Any, cu_seqlens: Any, counts: Any, c: Any, alpha: Any, beta: Any, bias: Any,
+    out_dtype: Any, epilogue: Any, rows: Any, tail: Any, spec: Any, fallback: Any, out: Any = None, **inputs: Any,
+) -> Any:  # fmt: skip
+    """A call without `scatter` and `weight`, which is remembered by `key`."""
     if rows is not None:
         check_of_rows("rows", a, b)
         scales = scales_of_rows(a, rows, epilogue, spec, inputs)
         if scales or not _gathers(a, b, rows, spec, fallback):
             inputs |= scales
             a, rows = gathered(a, rows), None
-    key = None
-    plain = rows is None and spec is None and epilogue is None and out is None and out_dtype is None
-    plain = plain and c is None and bias is None and beta is None and not inputs and type(alpha) is float
-    if plain and not is_compiling():
-        ends = offs if offs is not None else cu_seqlens if cu_seqlens is not None else counts
-        key, addresses = short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
-        if (known := SHORTS.recent.get(key)) is not None:
-            return known((a, b, None, ends), addresses, (alpha,), None)
     given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
     for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
         check_tensor(field, x)
