@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.probes.grouped_cases import BF16, OURS, Case
 from benchmarks.timing import Contender
 from cutegemm import grouped_mm, nn
-from cutegemm.ops.groups.gated import SWIGLU
+from cutegemm.nn.experts import SWIGLU
 
 THEIRS = "transformers_compile"
 COMPILED = f"{OURS}_compile"

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from cutegemm import checks
+from cutegemm.epilogue.library import swiglu
 from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import FALLBACKS
 from cutegemm.ops.gradients.once import final, sources_of
-from cutegemm.ops.groups.gated import SWIGLU, gated_groups
 from cutegemm.ops.groups.grouped import grouped_mm
-from cutegemm.ops.perceptron import untouched
+from cutegemm.ops.perceptron import grouped_perceptron, untouched
 from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
 
+SWIGLU = swiglu()
 MOST = 2**31 - 1  # of a width or a count
 
 
@@ -121,7 +122,8 @@ def mixture(
         return found
     to = routes(experts, gate_up.shape[0])
     if recording(x, weights, gate_up, down) and not untouched():
-        y = gated_groups(dispatched(x, to.rows, to.place), gate_up, down, to.bounds, fallback)
+        rows = dispatched(x, to.rows, to.place)
+        y = grouped_perceptron(rows, gate_up.mT, SWIGLU, down.mT, to.bounds, fallback)
         return combined(y, weights, *to[:3])  # type: ignore[no-any-return]
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
     hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)

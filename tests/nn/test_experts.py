@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutegemm.errors import InputError
 from cutegemm.nn import MoE, experts
-from cutegemm.ops.groups import gated
+from cutegemm.ops import perceptron
 from cutegemm.ops.program import decode
 
 BF16 = torch.bfloat16
@@ -82,8 +82,8 @@ def test_the_operations_of_torch_beside_the_launches(monkeypatch):
         return [a.new_empty(*shape, width * (2 if x in program.merged else 1)) for x in program.outputs]
 
     monkeypatch.setattr(experts, "grouped_mm", grouped)
-    monkeypatch.setattr(gated, "many", many)
-    monkeypatch.setattr(gated, "direct", lambda *_: True)
+    monkeypatch.setattr(perceptron, "many", many)
+    monkeypatch.setattr(perceptron, "direct", lambda *_: True)
     moe, x = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference"), torch.randn(7, 32).bfloat16()
     with torch.no_grad(), Launched() as inference:
         moe(x)
@@ -154,16 +154,13 @@ def test_gradients_by_torchs_transforms():
 
 
 def test_weights_have_gradients_as_they_lie():
-    """Consecutive rows or columns, so that autograd copies nothing; a frozen weight has none."""
-    for turned in (False, True):
-        up, down = (torch.randn(3, *x).bfloat16() for x in ((32, 96), (48, 32)))
-        up, down = (x.mT.contiguous().mT if turned else x for x in (up, down))
-        x, bounds = torch.randn(9, 32).bfloat16(), torch.tensor([1, 4, 4, 8])
-        up.requires_grad_()
-        y = gated.gated_groups(x, up, down, bounds, "reference")
-        assert not y[[0, 8]].any()
-        y.sum().backward()
-        assert up.grad.stride() == up.stride() and down.grad is None
+    """As the parameters do, so that autograd copies nothing; rows of no group are zero, a frozen weight has none."""
+    up, down = torch.randn(3, 96, 32).bfloat16().requires_grad_(), torch.randn(3, 32, 48).bfloat16()
+    x, bounds = torch.randn(9, 32).bfloat16(), torch.tensor([1, 4, 4, 8])
+    y = perceptron.grouped_perceptron(x, up, experts.SWIGLU, down, bounds, "reference")
+    assert not y[[0, 8]].any()
+    y.sum().backward()
+    assert up.grad.is_contiguous() and up.grad[0].any() and not up.grad[1].any() and down.grad is None
 
 
 def test_a_shared_expert_is_added():

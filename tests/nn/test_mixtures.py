@@ -116,7 +116,7 @@ def test_the_first_launch_applies_the_gate(monkeypatch):
         monkeypatch.setattr(module, name, watched)
 
     watch(experts_module, "grouped_mm")
-    watch(experts_module, "gated_groups")
+    watch(experts_module, "grouped_perceptron")
     watch(mixtures, "grouped_mm")
     told = {"cu_seqlens", "fallback"}
     for kind, recorded, calls in [
@@ -134,7 +134,7 @@ def test_the_first_launch_applies_the_gate(monkeypatch):
     convert(model, fallback="reference")
     seen.clear()
     experts(*inputs_of(experts, True))
-    assert [name for name, _ in seen] == ["gated_groups"]
+    assert [name for name, _ in seen] == ["grouped_perceptron"]
 
 
 def test_an_expert_of_another_process_gives_nothing():
