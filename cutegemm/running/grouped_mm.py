@@ -48,9 +48,6 @@ class GroupedGemm:
     """
 
     def __init__(self, spec: GemmSpec, graph: Graph) -> None:
-        for x in graph.reductions:
-            rule = "groups have no reductions; reduce what is stored"
-            raise field_error(InputError, f"epilogue.{x.name}", x.kind, rule)
         self.spec, self.graph = spec, graph
         self.signature = Signature(graph)
         self._kinds: Memo[Prepared] = Memo()
@@ -256,6 +253,15 @@ def check_form(graph: Graph, form: str) -> None:
     if form in ("depth", "columns") and graph.gated:
         along = "along K" if form == "depth" else "of columns"
         raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
+    axis = 0 if form == "columns" else 1
+    for result in graph.reductions:
+        if result.partial:
+            rule = "groups have finished reductions alone"
+            raise field_error(InputError, f"epilogue.{result.name}.partial", True, rule, False)
+        if result.axis != axis:
+            what = "columns reduce each column" if form == "columns" else "rows or along K reduce each row"
+            rule = f"groups of {what} of D, as a group's {'columns' if axis else 'rows'} end anywhere"
+            raise field_error(InputError, f"epilogue.{result.name}.axis", result.axis, rule, axis)
     packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)

@@ -86,14 +86,15 @@ class GroupReference:
             origin = (0 if self.form in PACKED else group, *_begins(place))
             results = reference.evaluate(kind.graph, a, b, own | values, torch.float32, origin)
             for wanted in kind.shapes.wanted:
-                target = found[wanted.name][place]
+                target = found[wanted.name]
+                target = target[place[-1:] if target.dim() < len(place) else place]
                 target.copy_(
                     reference.round_to(results[wanted.name], TORCH_DTYPE[wanted.dtype]).expand(target.shape)
                 )
-        if self.tail and self.form != "depth":
-            for x in found.values():
-                for place in self._others(request, named[GROUP_ENDS]):
-                    x[place] = 0
+        stored = [x.name for x in kind.graph.stores]
+        for name, x in found.items() if self.form != "depth" else ():
+            for place in self._others(request, named[GROUP_ENDS]) if self.tail or name not in stored else ():
+                x[place[-1:] if x.dim() < len(place) else place] = 0
         return kind.shapes.present(found)
 
     def _groups(self, request: Any, ends: torch.Tensor) -> Any:
