@@ -10,7 +10,8 @@ from unittest import mock
 
 from cutegemm.arch.device import Device
 from cutegemm.config import Config
-from cutegemm.ops import fallback, serve
+from cutegemm.ops import entry_points, fallback, perceptron, products, program, serve
+from cutegemm.ops.groups import group_call
 from cutegemm.running import grouped_mm, run
 from cutegemm.running.backends import launcher
 
@@ -40,4 +41,16 @@ def recorded(record: Device) -> Iterator[dict[Config, None]]:
             (launcher, "_current_stream", lambda index: 0),
         ):
             stack.enter_context(mock.patch.object(module, name, stand_in))
+        forget()
+        stack.callback(forget)
         yield found
+
+
+def forget() -> None:
+    """No calls, programs and servers are known, so that none made here serves a call outside."""
+    entry_points._remembered.cache_clear()
+    for known in (group_call._shorts, perceptron._recent, products._recent, program._programs):
+        known.recent, known._old = {}, {}  # type: ignore[attr-defined]
+    for made in (entry_points._PLAIN, entry_points._LINEAR, entry_points._BIASED):
+        program.kept(made)
+        made.gemm._choose_again()

@@ -22,10 +22,10 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import resident_clusters
+from cutegemm.planning.launches import Reductions, plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import plan
-from cutegemm.planning.steps import Ends
+from cutegemm.planning.steps import Ends, Finish, Multiply
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
@@ -110,6 +110,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         whole_axis = getattr(problem, PACKED[form].axis)
         m, n = (whole_axis, n) if config.grouped == "m" else (m, whole_axis)
     extents = (m, n, problem.k, 1 if form in PACKED else problem.batch)
+    reduced = _reductions(config, problem, swapped, extents[3])
     multiply = dataclasses.replace(
         step,
         config=config,
@@ -117,9 +118,23 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         raster=_raster(spec, step.raster),
         operands=operands,
         clusters=_clusters(spec, config, problem, form, extents, device),
+        parts=reduced.parts,
+        in_workspace=reduced.partials,
         groups=dataclasses.replace(ends, count=problem.batch),
     )
-    return dataclasses.replace(made, spec=spec, problem=problem, steps=(multiply,))
+    return dataclasses.replace(
+        made,
+        spec=spec,
+        problem=problem,
+        steps=(multiply, *reduced.steps),
+        workspace_bytes=reduced.workspace_bytes,
+    )
+
+
+def _reductions(config: KernelConfig, problem: Problem, swapped: bool, batch: int) -> Reductions:
+    """The reductions of all groups, as the kernel sees them: parts along a row are those of the average group's."""
+    m, n = (problem.n, problem.m) if swapped else (problem.m, problem.n)
+    return plan_reductions(config, dataclasses.replace(problem, m=m, n=n, batch=batch), (1, 1, 1), 0)
 
 
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
@@ -294,7 +309,7 @@ def _config(made: KernelPlan, form: str, indexed: bool) -> KernelConfig:
     step = made.multiply
     if step is None or not isinstance(step.config, KernelConfig):
         raise PlanError("groups are multiplied by tensor-core kernels only, of fp16, bf16, fp8 or tf32")
-    if len(made.steps) != 1:
+    if not all(isinstance(x, Multiply | Finish) for x in made.steps):
         raise PlanError("groups take one launch, and the operands need copies first")
     found = step.config
     swapped = step.factors == ("b", "a")

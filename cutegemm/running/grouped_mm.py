@@ -8,6 +8,7 @@ if there are any, the indices of the rows.
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from cutegemm.running.backends.launcher import Launcher, device_of
 from cutegemm.running.backends.torch_backend import Described
 from cutegemm.running.groups import Grouping, Groups, agree, check_index
 from cutegemm.running.kind import Kind, Prepared
+from cutegemm.running.numerics.group_checked import GroupChecked
 from cutegemm.running.numerics.group_reference import GroupReference
 from cutegemm.running.run import backend_for, circumstances, resolved
 from cutegemm.spec import AUTO, GemmSpec
@@ -48,9 +50,6 @@ class GroupedGemm:
     """
 
     def __init__(self, spec: GemmSpec, graph: Graph) -> None:
-        for x in graph.reductions:
-            rule = "groups have no reductions; reduce what is stored"
-            raise field_error(InputError, f"epilogue.{x.name}", x.kind, rule)
         self.spec, self.graph = spec, graph
         self.signature = Signature(graph)
         self._kinds: Memo[Prepared] = Memo()
@@ -136,14 +135,23 @@ class GroupedGemm:
         ends = named[GROUP_ENDS]
         _check(request, ends, how, graph)
         call = _described(graph, request, how, spec)
-        chosen, groups = backend_for(request, backend), call.problem.batch
+        chosen = backend_for(request, backend)
         if chosen == "meta":
             return Described(_kind(graph, order, call, None, request))
         check.overlaps(request, graph.tensors)
+        found = self._served(request, order, call, how, chosen)
+        if os.environ.get("CUTEGEMM_CHECK") == "1":
+            return GroupChecked(found, spec, GroupReference(found.kind, how.form, how.lead, how.tail))
+        return found
+
+    def _served(self, request: Request, order: Order, call: Call, how: Grouping, chosen: str) -> Prepared:
+        """What a backend makes of a described call."""
+        graph, ends, groups = self.graph, request.inputs[GROUP_ENDS], call.problem.batch
         empty = any(x.numel() == 0 for x in (request.a, request.b)) or not groups
         if chosen == "reference" or empty:
             return GroupReference(_kind(graph, order, call, None, request), how.form, how.lead, how.tail)
-        plan = self._planned(call, how, ends, chosen == "gpu", named.get(ROW_INDICES), request.a.shape[0])
+        rows = request.inputs.get(ROW_INDICES)
+        plan = self._planned(call, how, ends, chosen == "gpu", rows, request.a.shape[0])
         kind = _kind(graph, order, call, plan, request)
         if chosen == "gpu":
             return Launcher(kind, request)
@@ -256,6 +264,15 @@ def check_form(graph: Graph, form: str) -> None:
     if form in ("depth", "columns") and graph.gated:
         along = "along K" if form == "depth" else "of columns"
         raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
+    axis = 0 if form == "columns" else 1
+    for result in graph.reductions:
+        if result.partial:
+            rule = "groups have finished reductions alone"
+            raise field_error(InputError, f"epilogue.{result.name}.partial", True, rule, False)
+        if result.axis != axis:
+            what = "columns reduce each column" if form == "columns" else "rows or along K reduce each row"
+            rule = f"groups of {what} of D, as a group's {'columns' if axis else 'rows'} end anywhere"
+            raise field_error(InputError, f"epilogue.{result.name}.axis", result.axis, rule, axis)
     packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)

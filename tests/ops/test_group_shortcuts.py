@@ -6,10 +6,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cutegemm
+from benchmarks.probes.grouped_kernels import forget
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
-from cutegemm.ops import fallback, products, program, serve
+from cutegemm.ops import fallback, serve
 from cutegemm.ops.groups import group_call
 from cutegemm.running import grouped_mm as running
 from cutegemm.running import run
@@ -36,12 +37,6 @@ def launched(monkeypatch):
     forget()
     yield found
     forget()
-
-
-def forget():
-    """No calls, programs and kinds are known."""
-    for known in (group_call._shorts, program._programs, products._recent):
-        known.recent, known._old = {}, {}
 
 
 @pytest.fixture
@@ -140,15 +135,3 @@ class Counted(TorchDispatchMode):
         """Run one."""
         self.names.append(func._schema.name)
         return func(*args, **(kwargs or {}))
-
-
-def test_indices_are_checked_where_the_environment_asks(launched, shortened, monkeypatch):
-    """Under CUTEGEMM_CHECK=1 a call has no shortcut, which would look at nothing."""
-    monkeypatch.setenv("CUTEGEMM_CHECK", "1")
-    a, b, ends, more = operands()
-    for _ in range(2):
-        cutegemm.grouped_mm(a, b, ends, rows=more["rows"])
-    assert shortened == [False, False]
-    more["rows"][3] = 99
-    with pytest.raises(InputError, match=r"rows\[3\]"):
-        cutegemm.grouped_mm(a, b, ends, rows=more["rows"])

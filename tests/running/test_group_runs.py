@@ -146,12 +146,10 @@ def test_scales_of_the_spec_are_read():
     assert torch.equal(found, cutegemm.grouped_mm(a, b, **told, **scales, fallback="reference"))
 
 
-def test_reductions_zero_points_and_artefacts_have_no_groups(tmp_path):
+def test_zero_points_and_artefacts_have_no_groups(tmp_path):
     """Named, each."""
     with pytest.raises(InputError, match="zero_point_b='row': groups have no zero points"):
         Gemm(GemmSpec(a_dtype="int8", b_dtype="int8", zero_point_b="row")).run(A, B, groups=OFFS)
-    with pytest.raises(InputError, match=r"epilogue\.\w+='max': groups have no reductions"):
-        Gemm(GemmSpec(epilogue=epi.row_max())).run(A, B, groups=OFFS)
     with pytest.raises(InputError, match="groups: an artefact holds GEMMs of fixed extents"):
         cutegemm.load(Gemm(SPEC).save(tmp_path / "one.cutegemm")).run(A, B, groups=OFFS)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 import torch
@@ -170,7 +169,7 @@ def again(key: Key, alpha: float) -> Any:
 def _remember(key: Key, prepared: Any, given: tuple[Any, ...]) -> None:
     """Make the shortcut of a call that is served by `prepared`, where a launch reads the caller's own tensors alone."""
     tried, count, found = _shorts.recent.get(key.kind, (None, None, 0))[2], len(key.tensors), None
-    if tried >= ATTEMPTS or os.environ.get("CUTEGEMM_CHECK") == "1":
+    if tried >= ATTEMPTS:
         return
     places = {id(x): i for i, x in enumerate(key.tensors)}
     order = [count if x is None else places.get(id(x), -1) for x in given]

@@ -105,8 +105,7 @@ def _steps(
 def own_of(graph: int, form: str) -> tuple[str, ...] | None:
     """Names of an epilogue's vectors that each group of a form may have of its own: rows, of groups of columns columns.
 
-    None where stored accumulators do not suffice, or it is no epilogue. They do not where it reduces something, or
-    scales blocks of K.
+    None where stored accumulators do not suffice, or it is no epilogue. They do not where it scales blocks of K.
 
     Args:
         graph: its `address`.
@@ -115,9 +114,9 @@ def own_of(graph: int, form: str) -> tuple[str, ...] | None:
         InputError: groups have no such epilogue.
     """
     found = found_at(graph)
-    if not isinstance(found, Graph) or found.reductions or found.scales:
+    if not isinstance(found, Graph) or found.scales:
         return None
-    check_form(found, form)
+    check_form(found.finished(), form)
     own = PACKED[form].own if form in PACKED else ()
     return tuple(name for name, kind in found.tensors.items() if kind in own)
 
@@ -180,13 +179,19 @@ def recorded(
         [given[x] for x in steps.inputs], [float(given[x]) for x in steps.numbers],
         [given[x] for x in steps.integers], steps.program, steps.outputs,
     )  # fmt: skip
-    if tail != "zero" or form == "depth":
+    if form == "depth":
         return found
     inside = inside_groups(ends, acc.shape[-1 if form == "columns" else -2], form, lead)
+
+    def kept(x: Tensor) -> Tensor:
+        """An output whose rows of no group are 0, or where they may be left what they are."""
+        if x.dim() < acc.dim():
+            return torch.where(inside[0] if form == "columns" else inside[..., 0], x, x.new_zeros(()))
+        return x if tail != "zero" else torch.where(inside, x, x.new_zeros(()))
+
     if isinstance(found, Tensor):
-        return torch.where(inside, found, found.new_zeros(()))
-    kept = {x: getattr(found, x) for x in steps.outputs}
-    return Outputs(**{x: torch.where(inside, y, y.new_zeros(())) for x, y in kept.items()})
+        return kept(found)
+    return Outputs(**{x: kept(getattr(found, x)) for x in steps.outputs})
 
 
 __all__ = ["own_of", "recorded"]
