@@ -180,7 +180,7 @@ def made(
             rule = "the spec's d_dtype is another"
             raise field_error(SpecError, "out_dtype", asked, rule, spec.d_dtype)
         spec = dataclasses.replace(spec, d_dtype=asked)
-    if epilogue is not None and epilogue == spec.epilogue:
+    if isinstance(epilogue, Graph) and epilogue == spec.epilogue:
         # an epilogue of the spec's is scaled there
         epilogue = None
     if any(kinds):

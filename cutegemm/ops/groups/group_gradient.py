@@ -21,9 +21,10 @@ from torch.autograd.function import _SingleLevelFunction
 from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
 from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import below
-from cutegemm.ops.entry_points import bmm
+from cutegemm.ops.entry_points import bmm, matmul
 from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.gradients.grad_batches import takes_batches
+from cutegemm.ops.gradients.main_grad import added
 from cutegemm.ops.program import Program, decode, kept
 from cutegemm.running.numerics.group_reference import inside_groups
 from cutegemm.spec import GemmSpec
@@ -135,10 +136,36 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, produ
 
 
 @lru_cache(64)
-def derived(backend: str | None, dtype: torch.dtype) -> str:
+def derived(backend: str | None, dtype: torch.dtype, with_c: bool = False) -> str:
     """The program of a gradient's product, as text."""
     spec = GemmSpec(d_dtype=dtype)
-    return kept(Program(spec, PLAIN[False, False], "matrix", (), backend)).text
+    return kept(Program(spec, PLAIN[with_c, False], "matrix", (), backend)).text
 
 
-__all__ = ["PLAIN", "record"]
+def added_to_main_grad(
+    d: Tensor, a: Tensor, b: Tensor, ends: Tensor, how: str, alpha: float, backend: str | None, owner: Tensor
+) -> Tensor:
+    """The D of `b.detach()`, whose backward pass adds the gradient of b to the `main_grad` of its owner.
+
+    Args:
+        d, a, b, ends, how: of the call; alpha: what its products are multiplied by.
+        backend: as of a program; owner: as of `main_grad.owner_of`.
+    """
+    form, name, _ = how.split(":")
+
+    def add(above: Tensor, main: Tensor, a: Tensor, ends: Tensor) -> None:
+        above = above.to(a.dtype)
+        if form == "masked":
+            inside = inside_groups(ends, a.shape[1], form, 0)
+            left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
+            fallback = backend or "reference"
+            matmul(left.mT, right, main, alpha=alpha, beta=1.0, out=main, fallback=fallback)
+            return
+        text, told = derived(backend, torch.float32, True), f"{_OF_B[form]}:{name}:undefined"
+        op = torch.ops.cutegemm.grouped_mm.out
+        op(a.mT, above, ends, [main], [alpha, 1.0], [], text, told, out=[main])
+
+    return added(d, b, owner, add, a, ends)
+
+
+__all__ = ["PLAIN", "added_to_main_grad", "record"]

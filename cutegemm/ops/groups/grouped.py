@@ -13,26 +13,25 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
-from cutegemm.ops.dispatch import direct
 from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
-from cutegemm.ops.groups.group_call import SHORTS, Asked, Call, run, short_key
+from cutegemm.ops.gradients.main_grad import owner_of
+from cutegemm.ops.groups.gathering import check_of_rows, gathered, gathers
+from cutegemm.ops.groups.group_call import SHORTS, run, short_key
 from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
-from cutegemm.ops.groups.grouped_op import gemm_of
-from cutegemm.ops.groups.routing import check_of_rows, gathered, routed
+from cutegemm.ops.groups.grouped_op import Call, gemm_of
+from cutegemm.ops.groups.routing import routed
 from cutegemm.ops.products import BACKENDS, is_compiling, product, program_of
-from cutegemm.planning.grouped import INDEXED_LOAD
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.named import unread
-from cutegemm.running.groups import Groups, check_index, check_tail
+from cutegemm.running.groups import Groups, check_tail
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 from cutegemm.spec import AUTO, GemmSpec
 
-WORD = 16  # bytes of a copy
 _PLAIN_READS = ("c", "alpha", "beta", "bias")
-_OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback")
+_OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback", "accumulate_main_grad")
 
 
 def grouped_mm(
@@ -55,6 +54,7 @@ def grouped_mm(
     tail: str = "zero",
     spec: GemmSpec | None = None,
     fallback: str = "torch",
+    accumulate_main_grad: bool = False,
     **inputs: Any,
 ) -> Any:
     """alpha * a @ b + beta * c + bias for each of many groups, in one launch; nothing waits for the device.
@@ -95,6 +95,8 @@ def grouped_mm(
         tail: what rows of no group become: "zero", or "undefined", which leaves them alone.
         spec: how the kernel is made; None leaves it to the planner.
         fallback: as of `matmul`.
+        accumulate_main_grad: whether the backward pass adds the gradient of `b` to `b.main_grad`, fp32, in the kernel,
+            where `b`, or the parameter that it is the transpose of, has one (`docs/pytorch.md`).
 
     Returns:
         D, or an object with an attribute for each output. A group without rows has none; along K it gives what the
@@ -105,23 +107,20 @@ def grouped_mm(
         SpecError, PlanError: the spec has no legal meaning, or no kernel of groups serves the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
-    if scatter is not None or weight is not None:
-        _check_type(out, out_dtype)
-        return routed(grouped_mm, scatter, weight, a, b, out, {
-            "rows": rows, "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha,
-            "beta": beta, "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
-            "fallback": fallback, **inputs,
-        })  # fmt: skip
+    asking = {"rows": rows, "scatter": scatter, "weight": weight}
+    moved = next((name for name, x in asking.items() if x is not None), None)
+    if moved is not None:
+        check_of_rows(moved, a, b)
     if rows is not None:
-        check_of_rows("rows", a, b)
         scales = scales_of_rows(a, rows, epilogue, spec, inputs)
-        if scales or not _gathers(a, b, rows, spec, fallback):
+        if scales or not gathers(a, b, rows, spec, fallback):
             inputs |= scales
             a, rows = gathered(a, rows), None
     key = None
-    plain = rows is None and spec is None and epilogue is None and out is None and out_dtype is None
-    plain = plain and c is None and bias is None and beta is None and not inputs and type(alpha) is float
-    if plain and not is_compiling():
+    plain = rows is None and scatter is None and weight is None and spec is None and epilogue is None
+    plain = plain and out is None and out_dtype is None and c is None and bias is None and beta is None
+    plain = plain and not inputs and accumulate_main_grad is False
+    if plain and type(alpha) is float and not is_compiling():
         ends = offs if offs is not None else cu_seqlens if cu_seqlens is not None else counts
         key, addresses = short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
         if (known := SHORTS.recent.get(key)) is not None:
@@ -145,14 +144,17 @@ def grouped_mm(
         inputs["bias"] = bias
     kinds, scales = group_scales(None if batched else groups, a, b, epilogue, spec, inputs)
     graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
-    found = _read(graph, inputs, c, alpha, beta)
+    read = _read(graph, inputs, c, alpha, beta)
     inputs |= scales
+    main = owner_of(b, accumulate_main_grad)
     if batched:
+        if main is not None:
+            rule = "takes groups: offs, cu_seqlens or counts"
+            raise field_error(InputError, "accumulate_main_grad", True, rule, False)
         who = "reference" if who == "torch" else who
-        return product(a, b, found, spec, "matrix", inputs, out, who, kinds, out_dtype)
-    return run(
-        Call(a, b, groups, out, inputs, Asked(found, spec, out_dtype, kinds, backend, graph is None)), key
-    )
+        return product(a, b, read, spec, "matrix", inputs, out, who, kinds, out_dtype)
+    call = Call(a, b, groups, out, inputs, read, graph is None, spec, out_dtype, kinds, backend, main)
+    return run(call, key) if scatter is None and weight is None else routed(call, scatter, weight)
 
 
 def _check_type(out: Any, out_dtype: Any) -> None:
@@ -204,29 +206,6 @@ def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
     if with_c:
         inputs["c"], inputs["beta"] = c, 1.0 if beta is None else beta
     return PLAIN[with_c, biased]
-
-
-def _gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
-    """Whether a kernel gathers the rows of A itself, where torch need not know of the call: the spec says so.
-
-    Raises:
-        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
-    """
-    asked = spec.a_load if isinstance(spec, GemmSpec) else AUTO
-    if asked not in (AUTO, INDEXED_LOAD) or is_compiling() or not direct(a, b):
-        return False
-    if asked == AUTO and not (a.stride(1) == 1 and all(x.dtype in HALF and _in_words(x) for x in (a, b))):
-        return False
-    check_index("rows", rows, a.shape[0], a)
-    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
-    kernel = who != "torch" and BACKENDS[who] != "reference"
-    return kernel and all(x.numel() for x in (a, b, rows))
-
-
-def _in_words(x: Tensor) -> bool:
-    """Whether every line of a matrix begins at a multiple of 16 bytes."""
-    strides = [s for s, extent in zip(x.stride(), x.shape) if s != 1 and extent > 1]
-    return not any(y % WORD for y in (x.data_ptr(), *(s * x.element_size() for s in strides)))
 
 
 def planned(
