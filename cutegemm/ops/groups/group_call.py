@@ -65,9 +65,14 @@ def _known(call: Call) -> tuple[Any, ...]:
     if is_compiling():
         scalars = tuple([name for name, x in call.inputs.items() if isinstance(x, Tensor) and x.dim() == 0])
         found: tuple[Any, ...] = described(
-            address(call.graph), address(call.spec), "matrix", scalars, call.backend, tuple(call.inputs), call.kinds,
-            call.dtype,
-        )  # fmt: skip
+            address(call.graph),
+            address(call.spec),
+            "matrix",
+            scalars,
+            call.backend,
+            tuple(call.inputs),
+            call.fields,
+        )
         return found
     program = _program(call)
     check_names(program, call.inputs)
@@ -75,7 +80,7 @@ def _known(call: Call) -> tuple[Any, ...]:
 
 
 def _program(call: Call) -> Program:
-    return program_of(call.graph, call.spec, "matrix", call.inputs, call.backend, call.kinds, call.dtype)
+    return program_of(call.graph, call.spec, "matrix", call.inputs, call.backend, call.fields)
 
 
 def _direct(call: Call, key: Any) -> Any:

@@ -20,7 +20,7 @@ from cutegemm.ops.groups.gathering import check_of_rows, gathered, gathers
 from cutegemm.ops.groups.group_call import SHORTS, run, short_key
 from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
-from cutegemm.ops.groups.grouped_op import Call, gemm_of
+from cutegemm.ops.groups.grouped_op import Call, gemm_of, typed
 from cutegemm.ops.groups.routing import routed
 from cutegemm.ops.products import BACKENDS, is_compiling, product, program_of
 from cutegemm.planning.kernel_plan import KernelPlan
@@ -128,9 +128,9 @@ def grouped_mm(
     given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
     for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
         check_tensor(field, x)
-    _check_type(out, out_dtype)
     if spec is not None and not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
+    _check_type(out, out_dtype, spec)
     who = server_of(a.device, fallback, "cutegemm.grouped_mm")
     backend = "reference" if who == "torch" else BACKENDS[who]
     batched = a.dim() == b.dim() == 3 and offs is cu_seqlens is counts is None
@@ -152,13 +152,13 @@ def grouped_mm(
             rule = "takes groups: offs, cu_seqlens or counts"
             raise field_error(InputError, "accumulate_main_grad", True, rule, False)
         who = "reference" if who == "torch" else who
-        return product(a, b, read, spec, "matrix", inputs, out, who, kinds, out_dtype)
+        return product(a, b, read, spec, "matrix", inputs, out, who, typed(kinds, out_dtype))
     call = Call(a, b, groups, out, inputs, read, graph is None, spec, out_dtype, kinds, backend, main)
     return run(call, key) if scatter is None and weight is None else routed(call, scatter, weight)
 
 
-def _check_type(out: Any, out_dtype: Any) -> None:
-    """Refuse a type of D that is none, or not that of the D that is given.
+def _check_type(out: Any, out_dtype: Any, spec: GemmSpec | None) -> None:
+    """Refuse a type of D that is none, or not that of the D that is given or that the spec says.
 
     Raises:
         GemmError: it is refused.
@@ -169,6 +169,8 @@ def _check_type(out: Any, out_dtype: Any) -> None:
     given = out.get("d") if isinstance(out, Mapping) else out
     if isinstance(given, Tensor) and given.dtype != asked:
         raise field_error(InputError, "out.dtype", given.dtype, f"out_dtype is {asked}")
+    if spec is not None and spec.d_dtype not in (AUTO, as_dtype(asked)):
+        raise field_error(SpecError, "out_dtype", asked, "the spec's d_dtype is another", spec.d_dtype)
 
 
 def _read(graph: Graph | None, inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Any:

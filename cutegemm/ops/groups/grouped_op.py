@@ -62,6 +62,16 @@ class Call(NamedTuple):
     backend: str | None
     main: Tensor | None
 
+    @property
+    def fields(self) -> Kinds:
+        """The fields of the spec that the call says: the kinds of scales, and D's type."""
+        return typed(self.kinds, self.dtype)
+
+
+def typed(kinds: Kinds, dtype: Any) -> Kinds:
+    """The kinds of scales with the type of a new D."""
+    return kinds if dtype is None else (*kinds, str(dtype).removeprefix("torch."))
+
 
 @lru_cache(64)
 def grouping(how: str) -> Grouping:
@@ -188,4 +198,4 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["Call", "gemm_of", "grouping"]
+__all__ = ["Call", "gemm_of", "grouping", "typed"]
