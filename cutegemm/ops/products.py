@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scaling import PLAIN as SUM
 from cutegemm.epilogue.scaling import scaled, shifted
@@ -46,7 +45,6 @@ def product(
     out: Any,
     who: str,
     kinds: Kinds = NONE,
-    dtype: torch.dtype | None = None,
 ) -> Any:
     """A GEMM through kernels, or through the op where torch needs to know of it.
 
@@ -56,7 +54,6 @@ def product(
         named: what the epilogue reads, and scales of kinds that are inferred, by name.
         who: who serves it.
         kinds: of these scales.
-        dtype: of a new D, where the spec leaves it open.
     """
     if spec is not None and spec.split_reduction == "atomic" and torch.are_deterministic_algorithms_enabled():
         refuse_atomic()
@@ -64,13 +61,13 @@ def product(
     if is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
         text, names, numbers, integers, outputs = described(
-            address(epilogue), address(spec), form, scalars, backend, tuple(named), kinds, dtype
+            address(epilogue), address(spec), form, scalars, backend, tuple(named), kinds
         )
         tensors = [named[x] for x in names]
         floats = [named[x] if type(named[x]) is float else float(named[x]) for x in numbers]
         whole = [named[x] for x in integers]
         return through_the_op(a, b, tensors, floats, whole, text, outputs, out)
-    program = program_of(epilogue, spec, form, named, backend, kinds, dtype)
+    program = program_of(epilogue, spec, form, named, backend, kinds)
     check_names(program, named)
     tensors = [named[x] for x in program.inputs]
     outs = None if out is None else given_outs(program, out)
@@ -124,18 +121,11 @@ def outs_of(outputs: tuple[str, ...], out: Any) -> list[Tensor]:
 
 @constant
 def described(
-    epilogue: int,
-    spec: int,
-    form: str,
-    scalars: Any,
-    backend: Any,
-    names: Any,
-    kinds: Kinds = NONE,
-    dtype: torch.dtype | None = None,
+    epilogue: int, spec: int, form: str, scalars: Any, backend: Any, names: Any, kinds: Kinds
 ) -> tuple[Any, ...]:
     """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
     sharding.ensure()
-    program = made(found_at(epilogue), found_at(spec), form, scalars, backend, kinds, dtype)
+    program = made(found_at(epilogue), found_at(spec), form, scalars, backend, kinds)
     check_names(program, dict.fromkeys(names, 0))
     return program.text, program.inputs, program.numbers, program.integers, program.outputs
 
@@ -147,44 +137,33 @@ def program_of(
     named: Mapping[str, Any],
     backend: Any,
     kinds: Kinds = NONE,
-    dtype: torch.dtype | None = None,
 ) -> Program:
     """The program of a call: the same object for the same spec and epilogue."""
     scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
-    key = id(epilogue), id(spec), form, scalars, backend, kinds, dtype
+    key = id(epilogue), id(spec), form, scalars, backend, kinds
     found = _recent.get(key)
     if found is None:
-        found = epilogue, spec, made(epilogue, spec, form, scalars, backend, kinds, dtype)
+        found = epilogue, spec, made(epilogue, spec, form, scalars, backend, kinds)
         _recent.put(key, found)
     return found[2]
 
 
 def made(
-    epilogue: Any,
-    spec: Any,
-    form: str,
-    tensors: tuple[str, ...],
-    backend: Any,
-    kinds: Kinds = NONE,
-    dtype: torch.dtype | None = None,
+    epilogue: Any, spec: Any, form: str, tensors: tuple[str, ...], backend: Any, kinds: Kinds = NONE
 ) -> Program:
-    """A program of what the caller gave; `kinds` and `dtype` are of scales and of D where the spec leaves them open.
+    """A program of what the caller gave; `kinds` are those of scales that the spec leaves open.
 
     Raises:
         SpecError: no epilogue graph, or two of them.
     """
     spec = _DEFAULT if spec is None else spec
-    if dtype is not None:
-        asked = as_dtype(dtype, "out_dtype")
-        if spec.d_dtype not in (AUTO, asked):
-            rule = "the spec's d_dtype is another"
-            raise field_error(SpecError, "out_dtype", asked, rule, spec.d_dtype)
-        spec = dataclasses.replace(spec, d_dtype=asked)
-    if epilogue is not None and epilogue == spec.epilogue:
+    if isinstance(epilogue, Graph) and epilogue == spec.epilogue:
         # an epilogue of the spec's is scaled there
         epilogue = None
     if any(kinds):
-        spec = dataclasses.replace(spec, **{x: KINDS[kind] for x, kind in zip(FIELDS, kinds) if kind})
+        spec = dataclasses.replace(
+            spec, **{x: KINDS.get(kind, kind) for x, kind in zip((*FIELDS, "d_dtype"), kinds) if kind}
+        )
     scales = {x: kind for x in ("a", "b") if (kind := getattr(spec, f"scale_{x}")) != AUTO}
     points = {x: kind for x, kind in zip("ab", spec.zero_points) if kind}
     if (scales or points) and isinstance(epilogue, Graph):

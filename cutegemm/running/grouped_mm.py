@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from cutegemm.arch.records import DEFAULT
-from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
@@ -23,7 +22,7 @@ from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
 from cutegemm.planning import requirements
 from cutegemm.planning.grouped import PACKED, Ends, plan_groups
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.problems import Operand, operand_of
+from cutegemm.problems import operand_of
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import NOWHERE, Memo, Request, identity, substance
 from cutegemm.running.arguments.describe import Call, Layouts, check_tensor, describe
@@ -35,7 +34,7 @@ from cutegemm.running.groups import Grouping, Groups, agree, check_index
 from cutegemm.running.kind import Kind, Prepared
 from cutegemm.running.numerics.group_checked import GroupChecked
 from cutegemm.running.numerics.group_reference import GroupReference
-from cutegemm.running.run import backend_for, circumstances, resolved
+from cutegemm.running.run import asked_of_d, backend_for, circumstances, resolved
 from cutegemm.spec import AUTO, GemmSpec
 
 # dimensions of an input that has a part for each group, by its kind
@@ -129,30 +128,23 @@ class GroupedGemm:
 
     def _prepare(self, order: Order, given: tuple[Any, ...], how: Grouping, backend: str | None) -> Prepared:
         """Validate and plan a kind of call."""
-        graph, spec = self.graph, self.spec
-        named = order.named(given)
-        request = order.request(named)
-        ends = named[GROUP_ENDS]
-        _check(request, ends, how, graph)
-        call = _described(graph, request, how, spec)
+        request = order.request(order.named(given))
+        call = _described(self.graph, request, how, self.spec)
         chosen = backend_for(request, backend)
         if chosen == "meta":
-            return Described(_kind(graph, order, call, None, request))
-        check.overlaps(request, graph.tensors)
+            return Described(_kind(self.graph, order, call, None, request))
+        check.overlaps(request, self.graph.tensors)
         found = self._served(request, order, call, how, chosen)
         if os.environ.get("CUTEGEMM_CHECK") == "1":
-            return GroupChecked(found, spec, GroupReference(found.kind, how.form, how.lead, how.tail))
+            return GroupChecked(found, self.spec, GroupReference(found.kind, how.form, how.lead, how.tail))
         return found
 
     def _served(self, request: Request, order: Order, call: Call, how: Grouping, chosen: str) -> Prepared:
         """What a backend makes of a described call."""
-        graph, ends, groups = self.graph, request.inputs[GROUP_ENDS], call.problem.batch
-        empty = any(x.numel() == 0 for x in (request.a, request.b)) or not groups
-        if chosen == "reference" or empty:
-            return GroupReference(_kind(graph, order, call, None, request), how.form, how.lead, how.tail)
-        rows = request.inputs.get(ROW_INDICES)
-        plan = self._planned(call, how, ends, chosen == "gpu", rows, request.a.shape[0])
-        kind = _kind(graph, order, call, plan, request)
+        if chosen == "reference" or not (request.a.numel() and request.b.numel() and call.problem.batch):
+            kind = _kind(self.graph, order, call, None, request)
+            return GroupReference(kind, how.form, how.lead, how.tail)
+        kind = _kind(self.graph, order, call, self._planned(request, call, how), request)
         if chosen == "gpu":
             return Launcher(kind, request)
         from cutegemm.running.backends.emulated import Emulated
@@ -170,22 +162,19 @@ class GroupedGemm:
         order = ordered(self.signature.order(scalars), how)
         told = (groups.ends,) if groups.rows is None else (groups.ends, groups.rows)
         request = order.request(order.named((*given, *told)))
-        _check(request, groups.ends, how, self.graph)
-        call = _described(self.graph, request, how, self.spec)
-        return self._planned(call, how, groups.ends, a.is_cuda, groups.rows, a.shape[0])
+        return self._planned(request, _described(self.graph, request, how, self.spec), how)
 
-    def _planned(
-        self, call: Call, how: Grouping, ends: Any, gpu: bool, indices: Any = None, extent: int = 0
-    ) -> KernelPlan:
+    def _planned(self, request: Request, call: Call, how: Grouping) -> KernelPlan:
+        ends, indices = request.inputs[GROUP_ENDS], request.inputs.get(ROW_INDICES)
         told = Ends(
             width=ends.element_size() // 4,
             lead=how.lead,
             tail=how.tail and how.form != "depth",
             indices=0 if indices is None else indices.element_size() // 4,
-            rows=extent,
+            rows=request.a.shape[0],
         )
         whole = dataclasses.replace(self.spec, epilogue=self.graph, d_dtype=AUTO, d_major=AUTO)
-        device = device_of(ends.device) if gpu else DEFAULT
+        device = device_of(ends.device) if request.a.is_cuda else DEFAULT
         return plan_groups(whole, call.problem, how.form, told, device)
 
 
@@ -211,30 +200,17 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
     ranks = {"rows": (2, 3), "columns": (3, 2), "masked": (3, 3), "depth": (2, 2)}[how.form]
     for name, x, rank in zip("ab", (a, b), ranks, strict=True):
         check_tensor(name, x, (rank,), (x.dtype,) if isinstance(x, torch.Tensor) else ())
-    if how.form == "masked":
-        agree(
-            "b.shape",
-            tuple(b.shape),
-            b.shape[0] == a.shape[0],
-            f"must have a matrix for each of {a.shape[0]} groups",
-        )
     check_form(graph, how.form)
+    groups, k = (a if how.form == "columns" else b).shape[0], a.shape[-1]
+    shape, of_b, count = f"{how.name}.shape", tuple(b.shape), tuple(ends.shape)
+    if how.form == "masked":
+        agree("b.shape", of_b, groups == a.shape[0], f"must have a matrix for each of {a.shape[0]} groups")
     if how.form != "depth":
-        groups = (a if how.form == "columns" else b).shape[0]
-        agree(
-            f"{how.name}.shape",
-            tuple(ends.shape),
-            ends.shape[0] == groups + how.lead,
-            f"must be ({groups + how.lead},)",
-        )
-        agree(
-            "b.shape",
-            tuple(b.shape),
-            b.shape[-2] == a.shape[-1],
-            f"must have {a.shape[-1]} rows (K){' in each matrix' if b.dim() == 3 else ''}",
-        )
+        agree(shape, count, count[0] == groups + how.lead, f"must be ({groups + how.lead},)")
+        each = " in each matrix" if b.dim() == 3 else ""
+        agree("b.shape", of_b, b.shape[-2] == k, f"must have {k} rows (K){each}")
     elif how.lead:
-        agree(f"{how.name}.shape", tuple(ends.shape), ends.shape[0] > 0, "must hold the first group's begin")
+        agree(shape, count, count[0] > 0, "must hold the first group's begin")
     agree(f"{how.name}.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
     if how.indexed:
         rows = request.inputs[ROW_INDICES]
@@ -264,20 +240,25 @@ def check_form(graph: Graph, form: str) -> None:
     if form in ("depth", "columns") and graph.gated:
         along = "along K" if form == "depth" else "of columns"
         raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
-    axis = 0 if form == "columns" else 1
+    axis, what = (
+        (0, "columns reduce each column") if form == "columns" else (1, "rows or along K reduce each row")
+    )
     for result in graph.reductions:
+        field = f"epilogue.{result.name}"
         if result.partial:
-            rule = "groups have finished reductions alone"
-            raise field_error(InputError, f"epilogue.{result.name}.partial", True, rule, False)
+            raise field_error(
+                InputError, f"{field}.partial", True, "groups have finished reductions alone", False
+            )
         if result.axis != axis:
-            what = "columns reduce each column" if form == "columns" else "rows or along K reduce each row"
-            rule = f"groups of {what} of D, as a group's {'columns' if axis else 'rows'} end anywhere"
-            raise field_error(InputError, f"epilogue.{result.name}.axis", result.axis, rule, axis)
+            raise field_error(InputError, f"{field}.axis", result.axis, f"groups of {what} of D", axis)
     packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)
         if form == "depth":
-            raise field_error(InputError, x.name, kind, "groups along K begin inside blocks of K", ROW)
+            rule = (
+                "the scales of blocks along K would restart where each group along K begins, inside a block"
+            )
+            raise field_error(InputError, x.name, kind, rule, ROW)
         if packed is not None and packed.axis == x.axis and x.extent > 1:
             what = "rows" if x.axis == "m" else "columns"
             raise field_error(InputError, x.name, kind, f"groups begin inside blocks of {what}", BLOCKS[0])
@@ -286,63 +267,46 @@ def check_form(graph: Graph, form: str) -> None:
 def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
     """The problem of groups (`planning.grouped.plan_groups`) and its outputs.
 
+    It is described as the GEMM of one group, or as a batch of all groups, then changed to what each group has.
+
     Raises:
         InputError: a tensor breaks a rule.
         PlanError: the spec gives a type or a major that a tensor does not have.
     """
-    call = _described_as_one(graph, request, how, spec)
-    requirements.check_dtypes(spec, call.problem)
-    requirements.check_majors(spec, call.problem)
-    return call
-
-
-def _described_as_one(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
-    """As `_described`: the GEMM of one group, or a batch of all groups, then changed to what each group has."""
+    _check(request, request.inputs[GROUP_ENDS], how, graph)
     inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
-    dtype = None if spec.d_dtype == AUTO else as_dtype(spec.d_dtype)
-    major = None if spec.d_major == AUTO else spec.d_major
     a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
     kinds, packed = graph.tensors, PACKED.get(how.form)
     # what each group has of its own beside its matrix
-    own = [
-        name
-        for name, kind in kinds.items()
-        if packed is not None and kind in packed.own and inputs[name].dim() == OWN[kind]
-    ]
-    if how.form == "masked":
-        seen = Request(a, b, inputs, request.outs)
-    elif how.form == "depth":
-        seen = Request(a.expand(groups, -1, -1), b.expand(groups, -1, -1), inputs, request.outs)
-    else:
-        for name in own:
-            check_own(name, inputs[name], groups)
-        first = {name: _first(x) if name in own else x for name, x in inputs.items()}
+    kept = () if packed is None else packed.own
+    own = {name for name, kind in kinds.items() if kind in kept and inputs[name].dim() == OWN[kind]}
+    if how.form == "depth":
+        a, b = a.expand(groups, -1, -1), b.expand(groups, -1, -1)
+    elif how.form == "columns":
+        a = _first(a)
+    elif how.form == "rows":
         # as many rows as there are indices; how they lie is told below
-        multiplied = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
-        pair = (_first(a), b) if how.form == "columns" else (multiplied, _first(b))
-        seen = Request(*pair, first, request.outs)
-    call = describe(graph, seen, dtype, major)
-    if not _fake(a):
-        call = check.aligned(call, seen)
-    if packed is None:
-        return call
+        a = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
+        b = _first(b)
+    for name in own:
+        check_own(name, inputs[name], groups)
+    one = {name: _first(x) if name in own else x for name, x in inputs.items()}
+    seen = Request(a, b, one, request.outs)
+    call = describe(graph, seen, *asked_of_d(spec))
+    call = call if _fake(a) else check.aligned(call, seen)
     problem = call.problem
-
-    def all_of(name: str, x: Operand) -> Operand:
-        if name not in own:
-            return x
-        return dataclasses.replace(Layouts(groups).of_input(inputs[name], kinds[name]), align=x.align)
-
-    return dataclasses.replace(
-        call,
-        problem=dataclasses.replace(
-            problem,
-            batch=groups,
-            a=dataclasses.replace(operand_of(a), rows=problem.m, align=problem.a.align),
-            b=dataclasses.replace(operand_of(b), align=problem.b.align),
-            inputs=tuple((name, all_of(name, x)) for name, x in problem.inputs),
-        ),
-    )
+    if packed is not None:
+        wide = {name: Layouts(groups).of_input(inputs[name], kinds[name]) for name in own}
+        found = tuple(
+            (name, dataclasses.replace(wide.get(name, x), align=x.align)) for name, x in problem.inputs
+        )
+        a, b = operand_of(request.a), operand_of(request.b)
+        a = dataclasses.replace(a, rows=problem.m, align=problem.a.align)
+        b = dataclasses.replace(b, align=problem.b.align)
+        problem = dataclasses.replace(problem, batch=groups, a=a, b=b, inputs=found)
+    requirements.check_dtypes(spec, problem)
+    requirements.check_majors(spec, problem)
+    return dataclasses.replace(call, problem=problem)
 
 
 def _first(x: Any) -> Any:

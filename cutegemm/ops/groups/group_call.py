@@ -11,17 +11,16 @@ from torch.autograd import forward_ad
 
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import address
+from cutegemm.ops.groups.gathering import gathered
+from cutegemm.ops.groups.group_gradient import added_to_main_grad
 from cutegemm.ops.groups.grouped_epilogue import own_of, recorded
-from cutegemm.ops.groups.grouped_op import gemm_of
-from cutegemm.ops.groups.routing import gathered
+from cutegemm.ops.groups.grouped_op import Call, gemm_of
 from cutegemm.ops.products import check_names, described, is_compiling, outs_of, program_of
-from cutegemm.ops.quantized.operands import Kinds
+from cutegemm.ops.program import Program
 from cutegemm.ops.shortcuts import ATTEMPTS
 from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.backends.shortcut import shortcut_of_all
-from cutegemm.running.groups import Groups
-from cutegemm.spec import GemmSpec
 
 # of calls on GPUs by `Key.kind`: the epilogue, which is kept alive, the shortcut, and how often one has been made
 _shorts: Memo[tuple[Any, Any, int]] = Memo()
@@ -42,43 +41,13 @@ class Key(NamedTuple):
     epilogue: Any
 
 
-class Asked(NamedTuple):
-    """What a call's program is made of.
-
-    Attributes:
-        graph: the epilogue, without the operands' scales.
-        spec: as the caller gave it; dtype: of a new D.
-        kinds: of scales that the spec leaves open.
-        backend: as of `Gemm.run`.
-        alone: whether the caller gave no epilogue.
-    """
-
-    graph: Any
-    spec: GemmSpec | None
-    dtype: Any
-    kinds: Kinds
-    backend: str | None
-    alone: bool
-
-
-class Call(NamedTuple):
-    """A call: its tensors, its groups with rows that a kernel gathers, what the epilogue reads, and its program."""
-
-    a: Tensor
-    b: Tensor
-    groups: Groups
-    out: Any
-    inputs: dict[str, Any]
-    asked: Asked
-
-
 def run(call: Call, key: Any) -> Any:
     """Serve a call; what served it is kept under `key`, unless that is None.
 
     Raises:
         GemmError: as of `grouped_mm`.
     """
-    a, b, groups, out, inputs, asked = call
+    a, b, groups, out, inputs, graph, alone, *_ = call
     ends, rows = groups.ends, groups.rows
     tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
     taped = recording(a, b, *tensors)
@@ -88,11 +57,11 @@ def run(call: Call, key: Any) -> Any:
         a = gathered(a, rows)
     told = groups.how(a, b)
     how = told.text
-    if taped and not asked.alone and out is None:
-        own = own_of(address(asked.graph), told.form)
+    if taped and not alone and out is None:
+        own = own_of(address(graph), told.form)
         if own is not None:
-            return recorded(a, b, ends, how, asked.graph, asked.spec, asked.dtype, own, inputs, asked.backend)
-    text, names, numbers, integers, outputs = _known(asked, inputs)
+            return recorded(call._replace(a=a), how, own)
+    text, names, numbers, integers, outputs = _known(call)
     args = (
         a, b, ends, [inputs[x] for x in names], [float(inputs[x]) for x in numbers], [inputs[x] for x in integers],
         text, how,
@@ -102,29 +71,40 @@ def run(call: Call, key: Any) -> Any:
         outs = outs_of(outputs, out)
         op.out(*args, out=outs)
         return out if isinstance(out, Tensor) else Outputs(**dict(zip(outputs, outs)))
+    if call.main is not None and alone:
+        found = op.default(a, b.detach(), *args[2:])
+        return added_to_main_grad(found, a, b, ends, how, inputs["alpha"], call.backend, call.main)
     return op.default(*args) if outputs == ("d",) else Outputs(**dict(zip(outputs, op.many(*args))))
 
 
-def _known(asked: Asked, inputs: dict[str, Any]) -> tuple[Any, ...]:
+def _known(call: Call) -> tuple[Any, ...]:
     """The text of a call's program, and the names of what it takes and gives."""
-    graph, spec, dtype, kinds, backend, _ = asked
     if is_compiling():
-        scalars = tuple([name for name, x in inputs.items() if isinstance(x, Tensor) and x.dim() == 0])
+        scalars = tuple([name for name, x in call.inputs.items() if isinstance(x, Tensor) and x.dim() == 0])
         found: tuple[Any, ...] = described(
-            address(graph), address(spec), "matrix", scalars, backend, tuple(inputs), kinds, dtype
+            address(call.graph),
+            address(call.spec),
+            "matrix",
+            scalars,
+            call.backend,
+            tuple(call.inputs),
+            call.fields,
         )
         return found
-    program = program_of(graph, spec, "matrix", inputs, backend, kinds, dtype)
-    check_names(program, inputs)
+    program = _program(call)
+    check_names(program, call.inputs)
     return program.text, program.inputs, program.numbers, program.integers, program.outputs
+
+
+def _program(call: Call) -> Program:
+    return program_of(call.graph, call.spec, "matrix", call.inputs, call.backend, call.fields)
 
 
 def _direct(call: Call, key: Any) -> Any:
     """A call of which torch need not know."""
-    a, b, groups, out, inputs, asked = call
-    program = program_of(asked.graph, asked.spec, "matrix", inputs, asked.backend, asked.kinds, asked.dtype)
-    prepared = gemm_of(program).prepared(a, b, groups, inputs, out, asked.backend)
-    if key is not None and asked.backend is None:
+    gemm = gemm_of(_program(call))
+    prepared = gemm.prepared(call.a, call.b, call.groups, call.inputs, call.out, call.backend)
+    if key is not None and call.backend is None:
         _remember(key, *prepared[:2])
     return prepared[0](*prepared[1:], None)
 
@@ -178,4 +158,4 @@ def _remember(key: Key, prepared: Any, given: tuple[Any, ...]) -> None:
     _shorts.put(key.kind, (key.epilogue, found, tried + 1))
 
 
-__all__ = ["Asked", "Call", "again", "key_of", "run"]
+__all__ = ["again", "key_of", "run"]

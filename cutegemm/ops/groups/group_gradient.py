@@ -11,6 +11,7 @@ As autograd records these calls, they have gradients again. An epilogue's gradie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -21,9 +22,10 @@ from torch.autograd.function import _SingleLevelFunction
 from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
 from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import below
-from cutegemm.ops.entry_points import bmm
+from cutegemm.ops.entry_points import matmul
 from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.gradients.grad_batches import takes_batches
+from cutegemm.ops.gradients.main_grad import added
 from cutegemm.ops.program import Program, decode, kept
 from cutegemm.running.numerics.group_reference import inside_groups
 from cutegemm.spec import GemmSpec
@@ -84,39 +86,77 @@ class Grouped(_SingleLevelFunction):
         """The gradients of a, b and what the epilogue reads."""
         a, b, ends = ctx.saved_tensors
         program, numbers, how = ctx.call
-        form, name, _ = how.split(":")
-        above = above.to(a.dtype)
-
-        def product(
-            x: Tensor, y: Tensor, form: str, dtype: torch.dtype, scale: float = numbers["alpha"]
-        ) -> Tensor:
-            text, told = derived(program.backend, dtype), f"{form}:{name}:zero"
-            found: Tensor = torch.ops.cutegemm.grouped_mm.default(x, y, ends, [], [scale], [], text, told)
-            return found
-
-        da = db = None
+        above, backend, alpha = above.to(a.dtype), program.backend, numbers["alpha"]
         _, need_a, need_b, _, *need = ctx.needs_input_grad
-        if need_a:
-            da = product(above, b.mT, _OF_A[form], a.dtype)
-        if need_b:
-            if form == "masked":
-                inside = inside_groups(ends, a.shape[1], form, 0)
-                left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
-                db = numbers["alpha"] * bmm(left.mT, right, fallback=program.backend or "reference")
-            else:
-                # laid out as B is, whose gradient autograd would copy otherwise
-                turned = form == "rows" and b.stride(-1) != 1
-                left, right = (above, a) if turned else (a, above)
-                db = product(left.mT, right, _OF_B[form], b.dtype)
-                db = db.mT if turned else db
-        read = (_of_input(x, numbers, above, ends, how, product) for x in ctx.read)
-        return None, da, db, None, *(x if needed else None for needed, x in zip(need, read))
+        da = _product(above, b.mT, ends, how, _OF_A, alpha, backend, a.dtype) if need_a else None
+        db = None
+        if need_b and how.startswith("rows") and b.stride(-1) != 1:
+            # laid out as B is, whose gradient autograd would copy otherwise
+            db = _of_weights(a, above, ends, how, alpha, backend, b.dtype).mT
+        elif need_b:
+            db = _of_weights(above, a, ends, how, alpha, backend, b.dtype)
+        read = [
+            _of_input(x, numbers, above, ends, how, backend) if y else None for x, y in zip(ctx.read, need)
+        ]
+        return None, da, db, None, *read
 
 
 record: Any = Grouped.apply  # type: ignore[attr-defined]
 
 
-def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, product: Any) -> Tensor:
+def _product(
+    x: Tensor, y: Tensor, ends: Tensor, how: str, forms: Mapping[str, str], alpha: float, backend: Any, dtype: Any,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """A GEMM of the same groups, in another form by the call's: a new one, or added to `out`."""
+    form, name, _ = how.split(":")
+    op, text = torch.ops.cutegemm.grouped_mm, derived(backend, dtype, out is not None)
+    if out is None:
+        found: Tensor = op.default(x, y, ends, [], [alpha], [], text, f"{forms[form]}:{name}:zero")
+        return found
+    op.out(x, y, ends, [out], [alpha, 1.0], [], text, f"{forms[form]}:{name}:undefined", out=[out])
+    return out
+
+
+def _of_weights(
+    above: Tensor,
+    a: Tensor,
+    ends: Tensor,
+    how: str,
+    alpha: float,
+    backend: Any,
+    dtype: Any,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The gradient of B, or what it is added to."""
+    if not how.startswith("masked"):
+        return _product(a.mT, above, ends, how, _OF_B, alpha, backend, dtype, out)
+    inside = inside_groups(ends, a.shape[1], "masked", 0)
+    left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
+    beta = None if out is None else 1.0
+    found: Tensor = matmul(
+        left.mT, right, out, alpha=alpha, beta=beta, out=out, fallback=backend or "reference"
+    )
+    return found
+
+
+def added_to_main_grad(
+    d: Tensor, a: Tensor, b: Tensor, ends: Tensor, how: str, alpha: float, backend: str | None, owner: Tensor
+) -> Tensor:
+    """The D of `b.detach()`, whose backward pass adds the gradient of b to the `main_grad` of its owner.
+
+    Args:
+        d, a, b, ends, how: of the call; alpha: what its products are multiplied by.
+        backend: as of a program; owner: as of `main_grad.owner_of`.
+    """
+
+    def add(above: Tensor, main: Tensor, a: Tensor, ends: Tensor) -> None:
+        _of_weights(above.to(a.dtype), a, ends, how, alpha, backend, torch.float32, main)
+
+    return added(d, b, owner, add, a, ends)
+
+
+def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backend: Any) -> Tensor:
     """The gradient of C or of the bias."""
     name, shape, dtype = x
     form, told, _ = how.split(":")
@@ -127,22 +167,19 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, produ
     if name == "c":
         scaled: Tensor = numbers["beta"] * above
         return scaled.to(dtype)
-    if form != "rows":
-        rows = above.float().sum(-2)
-    elif len(shape) == 1:
-        rows = above.float().sum(0)
-    else:
+    if form == "rows" and len(shape) == 2:
         # rows of ones: their product with each group's rows is the sum of those
-        rows = product(above.new_ones(above.shape[0], 8).mT, above, "depth", torch.float32, 1.0)[:, 0]
-    found: Tensor = rows.sum(0) if rows.dim() > len(shape) else rows
-    return found.to(dtype)
+        ones = above.new_ones(above.shape[0], 8).mT
+        return _product(ones, above, ends, how, _OF_B, 1.0, backend, torch.float32)[:, 0].to(dtype)
+    rows = above.float().sum(-2)
+    return (rows.sum(0) if rows.dim() > len(shape) else rows).to(dtype)
 
 
 @lru_cache(64)
-def derived(backend: str | None, dtype: torch.dtype) -> str:
+def derived(backend: str | None, dtype: torch.dtype, with_c: bool = False) -> str:
     """The program of a gradient's product, as text."""
     spec = GemmSpec(d_dtype=dtype)
-    return kept(Program(spec, PLAIN[False, False], "matrix", (), backend)).text
+    return kept(Program(spec, PLAIN[with_c, False], "matrix", (), backend)).text
 
 
-__all__ = ["PLAIN", "record"]
+__all__ = ["PLAIN", "added_to_main_grad", "record"]

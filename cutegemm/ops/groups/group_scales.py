@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cutegemm.ops.groups.routing import gathered
+from cutegemm.ops.groups.gathering import gathered
 from cutegemm.ops.quantized.operands import NONE, Kinds, operand_scales, reads
 from cutegemm.ops.quantized.quantize import EIGHT_BITS
 from cutegemm.running.groups import Groups

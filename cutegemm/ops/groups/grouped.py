@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,27 +13,26 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
-from cutegemm.ops.dispatch import direct
 from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
-from cutegemm.ops.groups.group_call import Asked, Call, again, key_of, run
+from cutegemm.ops.gradients.main_grad import owner_of
+from cutegemm.ops.groups.gathering import check_of_rows, gathered, gathers
+from cutegemm.ops.groups.group_call import again, key_of, run
 from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
-from cutegemm.ops.groups.grouped_op import gemm_of
-from cutegemm.ops.groups.routing import check_of_rows, gathered, routed
+from cutegemm.ops.groups.grouped_op import Call, gemm_of, typed
+from cutegemm.ops.groups.routing import routed
 from cutegemm.ops.products import BACKENDS, is_compiling, product, program_of
 from cutegemm.ops.transforms.group_sharding import by_parts, sharded
-from cutegemm.planning.grouped import INDEXED_LOAD
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.named import unread
-from cutegemm.running.groups import Groups, check_index, check_tail
+from cutegemm.running.groups import Groups, check_tail
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 from cutegemm.spec import AUTO, GemmSpec
 
-WORD = 16  # bytes of a copy
 _PLAIN_READS = ("c", "alpha", "beta", "bias")
-_OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback")
+_OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback", "accumulate_main_grad")
 
 
 def grouped_mm(
@@ -57,6 +55,7 @@ def grouped_mm(
     tail: str = "zero",
     spec: GemmSpec | None = None,
     fallback: str = "torch",
+    accumulate_main_grad: bool = False,
     **inputs: Any,
 ) -> Any:
     """alpha * a @ b + beta * c + bias for each of many groups, in one launch; nothing waits for the device.
@@ -97,6 +96,8 @@ def grouped_mm(
         tail: what rows of no group become: "zero", or "undefined", which leaves them alone.
         spec: how the kernel is made; None leaves it to the planner.
         fallback: as of `matmul`.
+        accumulate_main_grad: whether the backward pass adds the gradient of `b` to `b.main_grad`, fp32, in the kernel,
+            where `b`, or the parameter that it is the transpose of, has one (`docs/pytorch.md`).
 
     Returns:
         D, or an object with an attribute for each output. A group without rows has none; along K it gives what the
@@ -111,43 +112,40 @@ def grouped_mm(
     usual = (
         c is None and beta is None and out is None and out_dtype is None and spec is None and scatter is None
     )
-    if usual and type(alpha) is float and (epilogue is None or alpha == 1.0) and not is_compiling():
+    usual = (
+        usual
+        and type(alpha) is float
+        and (epilogue is None or alpha == 1.0)
+        and accumulate_main_grad is False
+    )
+    if usual and not is_compiling():
         none = bias is rows is weight is None and not inputs
         others = None if none else {"bias": bias, "rows": rows, "weight": weight, **inputs}
         key = key_of(a, b, (offs, cu_seqlens, counts), others, epilogue, tail, fallback)
-        if key is not None and (found := again(key, alpha)) is not None:
-            return found
-    rest = {
-        "rows": rows, "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha,
-        "beta": beta, "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
-        "fallback": fallback, **inputs,
-    }  # fmt: skip
-    told = offs is not None or cu_seqlens is not None or counts is not None
-    if told and type(b) is not Tensor and sharded(b):
-        return by_parts(grouped_mm, a, b, rest | {"scatter": scatter, "weight": weight, "out": out})
-    if scatter is not None or weight is not None:
-        _check_type(out, out_dtype)
-        return routed(partial(_called, key), scatter, weight, a, b, out, rest)
-    return _called(key, a, b, out=out, **rest)
-
-
-def _called(
-    key: Any, a: Any, b: Any, *, offs: Any, cu_seqlens: Any, counts: Any, c: Any, alpha: Any, beta: Any, bias: Any,
-    out_dtype: Any, epilogue: Any, rows: Any, tail: Any, spec: Any, fallback: Any, out: Any = None, **inputs: Any,
-) -> Any:  # fmt: skip
-    """A call without `scatter` and `weight`, which is remembered by `key`."""
+        if key is not None and (known := again(key, alpha)) is not None:
+            return known
+    if type(b) is not Tensor and sharded(b) and not (offs is cu_seqlens is counts is None):
+        return by_parts(grouped_mm, a, b, {
+            "rows": rows, "scatter": scatter, "weight": weight, "offs": offs, "cu_seqlens": cu_seqlens,
+            "counts": counts, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "out": out, "out_dtype": out_dtype,
+            "epilogue": epilogue, "tail": tail, "spec": spec, "fallback": fallback,
+            "accumulate_main_grad": accumulate_main_grad, **inputs,
+        })  # fmt: skip
+    asking = {"rows": rows, "scatter": scatter, "weight": weight}
+    moved = next((name for name, x in asking.items() if x is not None), None)
+    if moved is not None:
+        check_of_rows(moved, a, b)
     if rows is not None:
-        check_of_rows("rows", a, b)
         scales = scales_of_rows(a, rows, epilogue, spec, inputs)
-        if scales or not _gathers(a, b, rows, spec, fallback):
+        if scales or not gathers(a, b, rows, spec, fallback):
             inputs |= scales
             a, rows = gathered(a, rows), None
     given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
     for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
         check_tensor(field, x)
-    _check_type(out, out_dtype)
     if spec is not None and not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
+    _check_type(out, out_dtype, spec)
     who = server_of(a.device, fallback, "cutegemm.grouped_mm")
     backend = "reference" if who == "torch" else BACKENDS[who]
     batched = a.dim() == b.dim() == 3 and offs is cu_seqlens is counts is None
@@ -161,18 +159,21 @@ def _called(
         inputs["bias"] = bias
     kinds, scales = group_scales(None if batched else groups, a, b, epilogue, spec, inputs)
     graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
-    found = _read(graph, inputs, c, alpha, beta)
+    read = _read(graph, inputs, c, alpha, beta)
     inputs |= scales
+    main = owner_of(b, accumulate_main_grad)
     if batched:
+        if main is not None:
+            rule = "takes groups: offs, cu_seqlens or counts"
+            raise field_error(InputError, "accumulate_main_grad", True, rule, False)
         who = "reference" if who == "torch" else who
-        return product(a, b, found, spec, "matrix", inputs, out, who, kinds, out_dtype)
-    return run(
-        Call(a, b, groups, out, inputs, Asked(found, spec, out_dtype, kinds, backend, graph is None)), key
-    )
+        return product(a, b, read, spec, "matrix", inputs, out, who, typed(kinds, out_dtype))
+    call = Call(a, b, groups, out, inputs, read, graph is None, spec, out_dtype, kinds, backend, main)
+    return run(call, key) if scatter is None and weight is None else routed(call, scatter, weight, key)
 
 
-def _check_type(out: Any, out_dtype: Any) -> None:
-    """Refuse a type of D that is none, or not that of the D that is given.
+def _check_type(out: Any, out_dtype: Any, spec: GemmSpec | None) -> None:
+    """Refuse a type of D that is none, or not that of the D that is given or that the spec says.
 
     Raises:
         GemmError: it is refused.
@@ -183,6 +184,8 @@ def _check_type(out: Any, out_dtype: Any) -> None:
     given = out.get("d") if isinstance(out, Mapping) else out
     if isinstance(given, Tensor) and given.dtype != asked:
         raise field_error(InputError, "out.dtype", given.dtype, f"out_dtype is {asked}")
+    if spec is not None and spec.d_dtype not in (AUTO, as_dtype(asked)):
+        raise field_error(SpecError, "out_dtype", asked, "the spec's d_dtype is another", spec.d_dtype)
 
 
 def _read(graph: Graph | None, inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Any:
@@ -220,29 +223,6 @@ def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
     if with_c:
         inputs["c"], inputs["beta"] = c, 1.0 if beta is None else beta
     return PLAIN[with_c, biased]
-
-
-def _gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
-    """Whether a kernel gathers the rows of A itself, where torch need not know of the call: the spec says so.
-
-    Raises:
-        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
-    """
-    asked = spec.a_load if isinstance(spec, GemmSpec) else AUTO
-    if asked not in (AUTO, INDEXED_LOAD) or is_compiling() or not direct(a, b):
-        return False
-    if asked == AUTO and not (a.stride(1) == 1 and all(x.dtype in HALF and _in_words(x) for x in (a, b))):
-        return False
-    check_index("rows", rows, a.shape[0], a)
-    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
-    kernel = who != "torch" and BACKENDS[who] != "reference"
-    return kernel and all(x.numel() for x in (a, b, rows))
-
-
-def _in_words(x: Tensor) -> bool:
-    """Whether every line of a matrix begins at a multiple of 16 bytes."""
-    strides = [s for s, extent in zip(x.stride(), x.shape) if s != 1 and extent > 1]
-    return not any(y % WORD for y in (x.data_ptr(), *(s * x.element_size() for s in strides)))
 
 
 def planned(

@@ -8,7 +8,7 @@ overload gives D, `many` every output of the epilogue, and `out` writes them int
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,13 +17,14 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import STORE
 from cutegemm.ops.groups.group_gradient import record
 from cutegemm.ops.program import Program, decode
+from cutegemm.ops.quantized.operands import Kinds
 from cutegemm.ops.register import NAMESPACE, autograd_of, autograd_out_of, library, writing
 from cutegemm.problems import columns
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.groups import TAILS, Grouping, Groups
 from cutegemm.running.numerics.reference import TORCH_DTYPE
-from cutegemm.spec import AUTO
+from cutegemm.spec import AUTO, GemmSpec
 
 _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor ends, Tensor[] inputs, "
@@ -34,6 +35,43 @@ library.define(f"grouped_mm({_ARGUMENTS}) -> Tensor", tags=_TAGS)
 library.define(f"grouped_mm.many({_ARGUMENTS}) -> Tensor[]", tags=_TAGS)
 library.define(f"grouped_mm.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=_TAGS)
 _OP = torch.ops.cutegemm.grouped_mm
+
+
+class Call(NamedTuple):
+    """A call of `grouped_mm` that has been read.
+
+    Attributes:
+        a, b: the operands; groups: of them, with rows that a kernel gathers.
+        out: as of `grouped_mm`; inputs: what the epilogue reads.
+        graph: the epilogue, without the operands' scales; alone: whether the caller gave none.
+        spec: as the caller gave it; dtype: of a new D.
+        kinds: of scales that the spec leaves open.
+        backend: as of `Gemm.run`.
+        main: the parameter to whose `main_grad` the gradient of b is added; None is none.
+    """
+
+    a: Tensor
+    b: Tensor
+    groups: Groups
+    out: Any
+    inputs: dict[str, Any]
+    graph: Any
+    alone: bool
+    spec: GemmSpec | None
+    dtype: Any
+    kinds: Kinds
+    backend: str | None
+    main: Tensor | None
+
+    @property
+    def fields(self) -> Kinds:
+        """The fields of the spec that the call says: the kinds of scales, and D's type."""
+        return typed(self.kinds, self.dtype)
+
+
+def typed(kinds: Kinds, dtype: Any) -> Kinds:
+    """The kinds of scales with the type of a new D."""
+    return kinds if dtype is None else (*kinds, str(dtype).removeprefix("torch."))
 
 
 @lru_cache(64)
@@ -169,4 +207,4 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["gemm_of", "grouping", "many"]
+__all__ = ["Call", "gemm_of", "grouping", "many", "typed"]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens on their way to groups and back: which rows a group takes, what they weigh, and where they go.
+"""Tokens on their way back from groups: what each row's result weighs, and where it is added.
 
-What the kernel does not do itself torch's functions do before and after it. An index outside the tensor reads zeros and
-writes nothing. Whatever is added up is added in a fixed order, and rows of no group never count.
+What the kernel does not do itself torch's functions do after it. An index outside writes nothing. Results are
+added in a fixed order, and rows of no group never count.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -20,16 +20,16 @@ from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct, recording
-from cutegemm.ops.fallback import HALF, autocast_type
-from cutegemm.ops.groups.group_gradient import PLAIN
+from cutegemm.ops.groups.group_call import run
+from cutegemm.ops.groups.grouped_op import Call
 from cutegemm.ops.products import is_compiling
 from cutegemm.problems import columns
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.arguments.describe import OPERANDS, check_d
 from cutegemm.running.arguments.named import outputs_given
-from cutegemm.running.groups import check_index, check_tail, inside
-from cutegemm.running.numerics import group_reference, reference
+from cutegemm.running.groups import Groups, check_index, inside
+from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.group_reference import inside_groups
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -37,77 +37,55 @@ from cutegemm.spec import AUTO, GemmSpec
 ROW_WEIGHT = "row_weight"
 
 
-def gathered(a: Tensor, rows: Any) -> Tensor:
-    """The rows of a matrix by index, (R, K).
-
-    Raises:
-        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
-    """
-    check_index("rows", rows, a.shape[0], a)
-    return group_reference.gathered(a, rows)
-
-
-def check_of_rows(name: str, a: Any, b: Any) -> None:
-    """Refuse groups that are not of rows.
-
-    Raises:
-        InputError: they are not; `name` is what asks for it.
-    """
-    for field, x in (("a", a), ("b", b)):
-        check_tensor(field, x)
-    if (a.dim(), b.dim()) != (2, 3):
-        raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
-
-
-def routed(
-    call: Callable[..., Any], scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest: dict[str, Any]
-) -> Any:
+def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
     """A call of groups of rows whose results are weighed, and added up where they go.
 
     Args:
-        call: `grouped_mm`.
+        call: with an epilogue, also the plain one.
         scatter, weight: (R,), or None: where results are, or what is 1.
-        a, b, out: of the call; rest: its other arguments by name.
+        key: as of `run`, where one launch does it all.
 
     Raises:
-        InputError: groups are not of rows, there are several outputs, or an argument breaks a rule.
+        InputError: there are several outputs, or an argument breaks a rule.
     """
-    rows, tail = rest["rows"], rest["tail"]
-    name = "rows" if rows is not None else "scatter" if scatter is not None else "weight"
-    check_of_rows(name, a, b)
-    check_tail(tail)
-    if rows is not None:
-        check_index("rows", rows, a.shape[0], a)
-    count = (a if rows is None else rows).shape[0]
+    a, groups, out, tail = call.a, call.groups, call.out, call.groups.tail
+    count = (a if groups.rows is None else groups.rows).shape[0]
     if weight is not None:
         check_weight(weight, count, a)
-    fused = None if weight is None else _weighed(scatter, weight, a, b, rest)
-    if fused is not None and scatter is None:
-        return call(a, b, out=out, **fused)
+    graph = weighed(call.graph) if weight is not None and _weighs(call, weight) else None
+    if graph is not None:
+        read = call.inputs | {ROW_WEIGHT: weight.float()}
+        call, weight = call._replace(graph=graph, inputs=read, alone=False), None
+        if scatter is None:
+            return run(call, key)
     if out is not None:
-        out = _checked_out(out, None if scatter is not None else count, a, b, rest, (scatter, weight))
+        out = _checked_out(call, None if scatter is not None else count, (scatter, weight))
     if scatter is not None:
         check_index("scatter", scatter, count if out is None else out.shape[0], a, count)
-    # what is added up is not rounded before, where the kernel has weighed it
-    found = call(a, b, **(rest if fused is None else fused) | {"tail": "zero"})
+    dtype = _result_type(call) if out is None else out.dtype
+    if graph is not None and (call.spec is None or call.spec.d_dtype == AUTO):
+        # what is added up is not rounded before
+        call = call._replace(dtype=torch.float32)
+    zeroed = Groups(**{groups.name: groups.ends}, rows=groups.rows)
+    found = run(call._replace(groups=zeroed, out=None), None)
     if not isinstance(found, Tensor):
-        raise InputError("takes an epilogue that gives d alone", field=name)
-    if weight is not None and fused is None:
+        raise InputError(
+            "takes an epilogue that gives d alone", field="weight" if scatter is None else "scatter"
+        )
+    if weight is not None:
         # a weight of no group may be anything
-        found = found.float() * torch.where(_mine(rest, count), weight.float()[:, None], 0.0)
+        found = found.float() * torch.where(_mine(groups, count), weight.float()[:, None], 0.0)
     if scatter is not None:
         found = _added(found, scatter, count if out is None else out.shape[0])
     elif out is not None and tail != "zero":
-        found = torch.where(_mine(rest, count), found, out.float())
-    found = reference.round_to(found, _result_type(a, rest) if out is None else out.dtype)
+        found = torch.where(_mine(groups, count), found, out.float())
+    found = reference.round_to(found, dtype)
     return found if out is None else out.copy_(found)
 
 
-def _mine(rest: dict[str, Any], count: int) -> Tensor:
+def _mine(groups: Groups, count: int) -> Tensor:
     """Which of so many rows are some group's, (count, 1)."""
-    starts = rest["cu_seqlens"]
-    ends = rest["offs"] if starts is None else starts
-    return inside_groups(ends, count, "rows", int(starts is not None))
+    return inside_groups(groups.ends, count, "rows", int(groups.name == "cu_seqlens"))
 
 
 def _added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
@@ -119,40 +97,38 @@ def _added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
     return sums.index_put((target,), y.float(), accumulate=True)[:count]
 
 
-def _result_type(a: Tensor, rest: dict[str, Any]) -> torch.dtype:
+def _result_type(call: Call) -> torch.dtype:
     """The type of a new D."""
-    asked, spec = rest["out_dtype"], rest["spec"]
-    if asked is not None:
+    asked = call.dtype if call.dtype is not None or call.spec is None else call.spec.d_dtype
+    if asked is not None and asked != AUTO:
         return reference.TORCH_DTYPE[as_dtype(asked, "out_dtype")]
-    if isinstance(spec, GemmSpec) and spec.d_dtype != AUTO:
-        return reference.TORCH_DTYPE[spec.d_dtype]
-    cast = autocast_type(a.device)
-    return cast if cast in HALF else a.dtype if a.element_size() > 1 else torch.bfloat16
+    return call.a.dtype if call.a.element_size() > 1 else torch.bfloat16
 
 
-def _checked_out(
-    out: Any, rows: int | None, a: Tensor, b: Tensor, rest: dict[str, Any], more: tuple[Any, ...]
-) -> Any:
+def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
     """The tensor that is given for D; checked as one that a kernel writes, but where a compiler traces the call.
 
     Raises:
         InputError: it breaks a rule.
     """
-    graph = _epilogue(rest)
+    a, b, out, graph = call.a, call.b, call.out, call.graph
     if isinstance(out, Mapping):
-        out = outputs_given(graph or PLAIN[False, False], out).get("d")
+        out = outputs_given(graph, out).get("d")
     if is_compiling():
         return out
+    # checks that it is an epilogue
+    GemmSpec(epilogue=graph)
     read = {
-        name: x for name, x in (*rest.items(), *zip(("scatter", "weight"), more)) if isinstance(x, Tensor)
+        name: x
+        for name, x in (*call.inputs.items(), *zip(("scatter", "weight"), more))
+        if isinstance(x, Tensor)
     }
-    check_d(out, rows, b.shape[-1] if graph is None else columns(graph, b.shape[-1]), a)
+    check_d(out, rows, columns(graph, b.shape[-1]), a)
     if recording(a, b, *read.values()):
         rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
         raise field_error(InputError, "out", "...", rule)
     if direct(a, b, out) and not out.is_meta:
-        kinds = {"c": "matrix"} if graph is None else graph.tensors
-        check.overlaps(Request(a, b, read, {"d": out}), kinds)
+        check.overlaps(Request(a, b, read, {"d": out}), graph.tensors)
     return out
 
 
@@ -171,42 +147,12 @@ def check_weight(weight: Any, count: int, like: Tensor) -> None:
         raise field_error(InputError, "weight", tuple(weight.shape), rule)
 
 
-def _epilogue(rest: dict[str, Any]) -> Graph | None:
-    """The epilogue of a call, or of its spec; None where it has none."""
-    spec, graph = rest["spec"], rest["epilogue"]
-    if graph is None and isinstance(spec, GemmSpec):
-        graph = spec.epilogue
-    return graph if isinstance(graph, Graph) else None
-
-
-def _weighed(scatter: Any, weight: Any, a: Tensor, b: Tensor, rest: dict[str, Any]) -> dict[str, Any] | None:
-    """The call whose epilogue weighs each row, in fp32 and before D is rounded; None where torch has to know of it."""
-    spec, graph = rest["spec"], rest["epilogue"]
-    tensors = [x for x in (a, b, weight, *rest.values()) if isinstance(x, Tensor)]
-    if is_compiling() or recording(*tensors) or not direct(*tensors) or a.element_size() == 1:
-        return None
-    if isinstance(spec, GemmSpec) and spec.epilogue != AUTO:
-        return None
-    more = {ROW_WEIGHT: weight.float()}
-    if graph is None:
-        if rest["c"] is None and rest["beta"]:
-            return None
-        graph, plain = _explicit(rest)
-        more |= plain
-    changed = weighed(graph) if isinstance(graph, Graph) else None
-    if scatter is not None:
-        more["out_dtype"] = torch.float32
-    return None if changed is None else rest | more | {"epilogue": changed}
-
-
-def _explicit(rest: dict[str, Any]) -> tuple[Graph, dict[str, Any]]:
-    """The plain epilogue of a call without one, and the arguments of a call that gives it."""
-    c, beta = rest["c"], rest["beta"]
-    with_c = c is not None and beta != 0
-    # a number that is not the default, which an epilogue would not be given
-    more = {"alpha": 1 if rest["alpha"] == 1.0 else rest["alpha"]}
-    more |= {"beta": 1.0 if beta is None else beta} if with_c else {"c": None, "beta": None}
-    return PLAIN[with_c, rest["bias"] is not None], more
+def _weighs(call: Call, weight: Tensor) -> bool:
+    """Whether the kernel weighs each row, in fp32 and before D is rounded; not where torch has to know of it."""
+    tensors = [x for x in (call.a, call.b, weight, *call.inputs.values()) if isinstance(x, Tensor)]
+    if is_compiling() or recording(*tensors) or not direct(*tensors) or call.a.element_size() == 1:
+        return False
+    return isinstance(call.graph, Graph) and (call.spec is None or call.spec.epilogue == AUTO)
 
 
 @lru_cache(64)
@@ -223,4 +169,4 @@ def weighed(graph: Graph) -> Graph | None:
     return dataclasses.replace(graph, nodes=nodes, outputs=(dataclasses.replace(found, node=count + 1),))
 
 
-__all__ = ["check_of_rows", "gathered", "routed"]
+__all__ = ["routed"]
