@@ -65,7 +65,7 @@ def test_weighed_rows_of_no_group_are_left_alone_on_request(dtype):
 
 OUTS = {
     "columns": (lambda: torch.empty(10, 23).to(BF16), r"out\.shape=\(10, 23\): must be \(10, 24\)"),
-    "one dimension": (lambda: torch.empty(10).to(BF16), r"out\.shape=\(10,\): must have 2 dimensions"),
+    "one dimension": (lambda: torch.empty(10).to(BF16), r"out\.shape=\(10,\): must have 2 or 3 dimensions"),
     "expanded": (lambda: torch.empty(1, 24).to(BF16).expand(10, 24), "two elements of out share memory"),
     "a list": (lambda: [1.0], "out: must be a torch.Tensor, got list"),
     "another name": (lambda: {"e": torch.empty(10, 24)}, "out='e': the epilogue's outputs are d"),

@@ -21,12 +21,13 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.groups.group_call import run
+from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.grouped_op import Call
 from cutegemm.ops.products import is_compiling
 from cutegemm.problems import columns
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import Request
-from cutegemm.running.arguments.describe import OPERANDS, check_d
+from cutegemm.running.arguments.describe import OPERANDS, describe
 from cutegemm.running.arguments.named import outputs_given
 from cutegemm.running.groups import Groups, check_index, inside
 from cutegemm.running.numerics import reference
@@ -123,7 +124,11 @@ def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
         for name, x in (*call.inputs.items(), *zip(("scatter", "weight"), more))
         if isinstance(x, Tensor)
     }
-    check_d(out, rows, columns(graph, b.shape[-1]), a)
+    if rows is None:
+        rows = out.shape[0] if isinstance(out, Tensor) and out.dim() else 0
+    # as that of a GEMM with as many rows and columns
+    alike = a.new_empty(rows, 0), a.new_empty(0, columns(graph, b.shape[-1]))
+    describe(PLAIN[False, False], Request(*alike, outs={"d": out}))
     if recording(a, b, *read.values()):
         rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
         raise field_error(InputError, "out", "...", rule)

@@ -194,53 +194,25 @@ def _check_tensors(graph: Graph, request: Request) -> None:
     scalars = (name for name in graph.numbers if name in request.inputs)
     for name, role in ((x.name, x.role) for x in call_order.tensors(graph, scalars) if x.name in given):
         tensor, field = given[name], shown(name) if role.written else name
-        types = _stored(request.a) if role.types == "stored" else _TYPES[role.types]
+        types = _TYPES[role.types]
+        if role.types == "stored" and request.a.is_floating_point():
+            # integer outputs are sums of integers only
+            types = tuple(x for x in types if x != torch.int32)
         if role.types == "any" and role.ranks == (1, 2) and not request.a.is_floating_point():
             # rows and columns of integers are added to sums of integers exactly
             types += _WHOLE
         check_tensor(field, tensor, role.ranks, types)
-        if role.written:
-            _check_sign(field, tensor)
-
-
-def _stored(a: Any) -> tuple[torch.dtype, ...]:
-    """Types of outputs; integer ones are sums of integers only."""
-    types = _TYPES["stored"]
-    return tuple(x for x in types if x != torch.int32) if a.is_floating_point() else types
-
-
-def _check_sign(field: str, tensor: Any) -> None:
-    if tensor.is_neg():
-        rule = "must not be a negated view; give the tensor that it is a view of"
-        raise field_error(InputError, f"{field}.is_neg()", True, rule)
+        if role.written and tensor.is_neg():
+            rule = "must not be a negated view; give the tensor that it is a view of"
+            raise field_error(InputError, f"{field}.is_neg()", True, rule)
 
 
 def _check_devices(request: Request) -> None:
+    device = request.a.device
     for name, tensor in request.tensors.items():
-        _check_device(shown(name), tensor, request.a.device)
-
-
-def _check_device(field: str, tensor: Any, device: torch.device) -> None:
-    if tensor.device != device:
-        rule = f"must be a's device, {device}"
-        raise field_error(InputError, f"{field}.device", str(tensor.device), rule)
-
-
-def check_d(out: Any, rows: int | None, columns: int, a: Any) -> None:
-    """Check a D, (M, N), that torch's functions write after a kernel, as one that the kernel writes.
-
-    Args:
-        out: what the caller gave.
-        rows, columns: its extents; None is any number of rows.
-        a: the operand.
-
-    Raises:
-        InputError: naming what is wrong with it.
-    """
-    check_tensor("out", out, (2,), _stored(a))
-    _check_sign("out", out)
-    _check_device("out", out, a.device)
-    _check_out(Result("d", 0), out, (out.shape[0] if rows is None else rows, columns))
+        if tensor.device != device:
+            rule = f"must be a's device, {device}"
+            raise field_error(InputError, f"{shown(name)}.device", str(tensor.device), rule)
 
 
 def _batch(a: Any, b: Any) -> tuple[int, tuple[int, ...]]:
@@ -343,7 +315,6 @@ __all__ = [
     "Call",
     "Layouts",
     "Wanted",
-    "check_d",
     "check_tensor",
     "describe",
     "result_type",
