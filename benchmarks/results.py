@@ -46,6 +46,11 @@ LLAMA_FIELDS = (
 PYTORCH_FIELDS = (
     "suite", "what", "contender", *TIMES, *REGIME, "peak_mib", *BASELINE, "samples", "error",
 )  # fmt: skip
+# Of groups: `what` is the kind of work, the layer, its tokens and how they spread; `roof_us` reads and writes once.
+GROUPED_FIELDS = (
+    "suite", "what", "kind", "layer", "tokens", "spread", "contender", "plan", *TIMES, *REGIME, "roof_us", *BASELINE,
+    "samples", "refused",
+)  # fmt: skip
 # of suites whose rows are not single GEMMs
 FIELDS = {
     "host": HOST_FIELDS,
@@ -54,6 +59,7 @@ FIELDS = {
     "llama": LLAMA_FIELDS,
     "models": LLAMA_FIELDS,
     "pytorch": PYTORCH_FIELDS,
+    "grouped": GROUPED_FIELDS,
 }
 MODELS = ("llama", "models")
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")

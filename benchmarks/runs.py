@@ -119,8 +119,8 @@ def positive_seconds(text: str) -> float:
     return value
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that every measuring command has."""
+def add_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """The options that every measuring command has; `required` are a file and a commit, where it does measure."""
     add = parser.add_argument
     add(
         "--seconds",
@@ -129,8 +129,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="budget: stop before a problem that would end later; the same command goes on",
     )
     add("--device", type=int, default=0, help="number of the GPU that is measured, recorded with the results")
-    add("--out", type=Path, required=True, help="results file")
-    add("--commit", required=True, help="hash of the commit that is measured")
+    add("--out", type=Path, required=required, help="results file")
+    add("--commit", required=required, help="hash of the commit that is measured")
 
 
 def console() -> Console:

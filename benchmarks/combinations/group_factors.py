@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.combinations.factors import AUTO, Meaningless, lying
 from benchmarks.combinations.graphs import GRAPHS, stores
 from cutegemm import GemmSpec, Operand, Tile
+from cutegemm import epilogue as epi
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
 from cutegemm.epilogue.graph import linear_combination
@@ -18,6 +19,21 @@ from cutegemm.epilogue.scales import K_BLOCK
 
 Value = str | int | bool
 Case = Mapping[str, Value]
+
+
+@epi.define
+def reduces(acc: Any, *, bias: epi.Row) -> Any:
+    """D, and of each of its rows the sum and the logarithm of the sum of exponentials."""
+    h = acc + bias
+    return epi.Output(d=h, total=epi.Sum(h, axis=1), lse=epi.LogSumExp(h, axis=1))
+
+
+@epi.define
+def reduces_columns(acc: Any, *, bias: epi.Col) -> Any:
+    """The same of columns."""
+    h = acc + bias
+    return epi.Output(d=h, total=epi.Sum(h, axis=0), lse=epi.LogSumExp(h, axis=0))
+
 
 # name -> graph; what groups have no form of is left out
 EPILOGUES: dict[str, Graph | None] = {
@@ -34,7 +50,10 @@ EPILOGUES: dict[str, Graph | None] = {
         )
     },
     "stores": stores,
+    "reduces": reduces,
 }
+# of groups of columns instead, whose rows are not whole in a group
+COLUMNS = {"reduces": reduces_columns}
 # fields of the spec whose words stand for themselves
 PLAIN: dict[str, tuple[Value, ...]] = {
     "stages": (AUTO, 1, 2, 4),
@@ -56,7 +75,7 @@ READ: dict[str, tuple[Value, ...]] = {
 }  # fmt: skip
 LIES = ("aligned", "by_8", "by_4", "odd")
 PROBLEM: dict[str, tuple[Value, ...]] = {
-    "kind": ("rows", "depth", "masked"),
+    "kind": ("rows", "depth", "masked", "columns"),
     "told": ("offs", "cu_seqlens"),
     "index": ("int32", "int64"),
     "sizes": ("uneven", "one_row", "skewed", "empty", "hostile", "tail", "many", "whole"),
@@ -121,10 +140,10 @@ def shortened(case: Case) -> dict[str, Value]:
 def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
     """What a value needs of other fields, as far as the case's own rules say: the values that serve, by field."""
     found: dict[tuple[str, Value], dict[str, tuple[Value, ...]]] = {
-        ("told", "cu_seqlens"): {"kind": ("rows", "depth")},
+        ("told", "cu_seqlens"): {"kind": ("rows", "depth", "columns")},
         ("out", "in_place"): {"c": ("as_a", "fp32"), "epilogue": ("plain",), "scales": ("none",)},
-        ("tail", "undefined"): {"kind": ("rows", "masked"), "out": ("given", "odd")},
-        ("scales", "block"): {"kind": ("rows", "masked"), "dtype": ("fp8_e4m3",)},
+        ("tail", "undefined"): {"kind": ("rows", "masked", "columns"), "out": ("given", "odd")},
+        ("scales", "block"): {"kind": ("rows", "masked", "columns"), "dtype": ("fp8_e4m3",)},
     }
     if name == "gather" and value != "none":
         return {"kind": ("rows",), "a_load": (AUTO, "cp_async")}
@@ -146,7 +165,7 @@ def declared(case: Case) -> Declared:
     """
     get = lambda name: value_of(case, name)
     _check(get)
-    kind, graph = get("kind"), EPILOGUES[get("epilogue")]
+    kind, graph = get("kind"), _graph(get)
     tile = NOMINAL if get("tile") == AUTO else tuple(int(x) for x in str(get("tile")).split("x"))
     ends, extent = _ends(get, tile[2] if kind == "depth" else 64)
     groups = len(ends) - (get("told") == "cu_seqlens")
@@ -154,12 +173,11 @@ def declared(case: Case) -> Declared:
         get("columns")
     ]
     length = {"one_stage": tile[2], "few": 3 * tile[2] + 8, "odd": 2 * tile[2] + 5}[get("length")]
-    m = (
-        {"tile": tile[0], "ragged": tile[0] - 3, "waves": tile[0] + 18}[get("columns")]
-        if kind == "depth"
-        else extent
-    )
+    # the extents that are not the groups'
+    rows = {"tile": tile[0], "ragged": tile[0] - 3, "waves": tile[0] + 18}[get("columns")]
+    m = rows if kind in ("depth", "columns") else extent
     k = extent if kind == "depth" else length
+    columns = extent if kind == "columns" else columns
     dtype = DType.FP32 if get("dtype") == "tf32" else as_dtype(get("dtype"))
     default = DType.BF16 if get("dtype") in EIGHTS else dtype
     d_dtype = default if get("d_dtype") == "as_a" else as_dtype(get("d_dtype"))
@@ -167,25 +185,44 @@ def declared(case: Case) -> Declared:
     # the graph says which scales there are
     found = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(get("c") != "none")
     bare = dataclasses.replace(spec, epilogue=AUTO, scale_a=AUTO, scale_b=AUTO)
-    batch = groups if kind != "rows" else 1
+    batch = groups if kind in ("masked", "depth") else 1
     width = 2 * columns if found.gated else columns
     a_rows = TOKENS if get("gather") != "none" else m
     tensors = {
         "a": lying(
-            dtype, (a_rows, k), get("a_major") == "k", get("a_lies"), groups if kind == "masked" else 1
+            dtype,
+            (a_rows, k),
+            get("a_major") == "k",
+            get("a_lies"),
+            groups if kind in ("masked", "columns") else 1,
         ),
-        "b": lying(dtype, (k, width), get("b_major") == "n", get("b_lies"), 1 if kind == "depth" else groups),
+        "b": lying(
+            dtype,
+            (k, width),
+            get("b_major") == "n",
+            get("b_lies"),
+            groups if kind in ("rows", "masked") else 1,
+        ),
     }
     row_major, own = get("d_major") == "n", groups if get("own") else 1
     for name, what in found.tensors.items():
         held = DType.FP32 if name.startswith("scale_") or (name == "c" and get("c") == "fp32") else default
-        of_a = groups if kind == "masked" or (kind == "depth" and get("own")) else 1
+        of_a = groups if kind == "masked" or (kind in ("depth", "columns") and get("own")) else 1
+        of_b = 1 if kind == "columns" else groups if kind == "masked" else own
+        # of the weights' blocks of 128, of the others' rows or columns
+        blocks = [
+            -(-x // K_BLOCK) if weights else x
+            for x, weights in ((m, kind == "columns"), (width, kind != "columns"))
+        ]
         shape, many = {
             "matrix": ((m, columns), batch),
-            "row": ((1, columns), own),
+            "row": ((1, columns), own if kind != "columns" else 1),
             "col": ((m, 1), of_a),
-            "blocks_m": ((m, -(-k // K_BLOCK)), groups if kind == "masked" else 1),
-            "blocks_n": ((-(-width // K_BLOCK), -(-k // K_BLOCK)), groups if kind == "masked" else own),
+            "blocks_m": (
+                (blocks[0], -(-k // K_BLOCK)),
+                of_a if kind == "columns" else groups if kind == "masked" else 1,
+            ),
+            "blocks_n": ((blocks[1], -(-k // K_BLOCK)), of_b),
         }[what]
         tensors[name] = lying(held, shape, what != "matrix" or row_major, "aligned", many)
     how = "odd" if get("out") == "odd" else "aligned"
@@ -197,6 +234,12 @@ def declared(case: Case) -> Declared:
         raise Meaningless("D lies in C where both have one type")
     outputs = tuple(x.name for x in found.stores)
     return Declared(shortened(case), bare, found, ends, extent, tensors, outputs)
+
+
+def _graph(get: Any) -> Graph | None:
+    """The case's epilogue."""
+    name = get("epilogue")
+    return COLUMNS[name] if get("kind") == "columns" and name in COLUMNS else EPILOGUES[name]
 
 
 def _ends(get: Any, unit: int) -> tuple[tuple[int, ...], int]:
@@ -251,11 +294,11 @@ def _check(get: Any) -> None:
     if get("scales") != "none" and not eight:
         raise Meaningless("operands of 8 bits have scales")
     if get("own"):
-        graph = EPILOGUES[get("epilogue")]
+        graph = _graph(get)
         kinds = () if graph is None else tuple(graph.tensors.values())
         scaled = get("scales") in ("row", "block")
-        if "row" not in kinds and not scaled:
-            raise Meaningless("there is no row that a group could have of its own")
+        if ("col" if kind == "columns" else "row") not in kinds and not scaled:
+            raise Meaningless("there is no vector that a group could have of its own")
 
 
 def _fields(get: Any, graph: Graph | None) -> dict[str, Any]:
@@ -275,6 +318,7 @@ def _fields(get: Any, graph: Graph | None) -> dict[str, Any]:
         "none": (AUTO, AUTO), "tensor": ("tensor", "tensor"), "row": ("row", "row"),
         "block": (("block", 1, K_BLOCK), ("block", K_BLOCK, K_BLOCK)),
     }[get("scales")]  # fmt: skip
+    scales = scales[::-1] if get("kind") == "columns" else scales
     return fields | dict(zip(("scale_a", "scale_b"), scales, strict=True))
 
 

@@ -47,9 +47,13 @@ class Call:
         if kind in ("row", "col"):
             view = view.squeeze(-2 if kind == "row" else -1)
         form = self.get("kind")
-        batched = {"a": form == "masked", "b": form != "depth"}.get(name)
+        batched = {"a": form in ("masked", "columns"), "b": form in ("rows", "masked")}.get(name)
         if batched is None:
-            batched = form != "rows" if kind == "matrix" or name in self.made.outputs else view.shape[0] > 1
+            batched = (
+                form in ("masked", "depth")
+                if kind == "matrix" or name in self.made.outputs
+                else view.shape[0] > 1
+            )
         if form == "masked" and kind in ("col", "blocks_m"):
             batched = True
         return view if batched else view[0]
@@ -147,28 +151,35 @@ def compare(call: Call, result: Any, read: dict[str, torch.Tensor], before: dict
     covered = {name: torch.zeros(x.shape, dtype=torch.bool, device=x.device) for name, x in found.items()}
     for group, first, end in places(call):
         place: Any = (slice(first, end),) if kind == "rows" else (group,)
-        if kind == "masked":
-            place = (group, slice(0, end))
+        if kind in ("masked", "columns"):
+            place = (group, slice(0, end)) if kind == "masked" else (slice(None), slice(first, end))
         if kind != "depth" and first == end:
             continue
         if kind == "depth":
             left, right = a[:, first:end], b[first:end]
+        elif kind == "columns":
+            left, right = a[group], b[:, first:end]
         else:
             left, right = (a[first:end] if kind == "rows" else a[group, :end]), b[group]
         own = {name: _of(call, name, x, group, place) for name, x in named.items()}
-        origin = (0, first) if kind == "rows" else (group, 0)
+        origin = {"rows": (0, first, 0), "columns": (0, 0, first)}.get(kind, (group, 0, 0))
         limits = bound(call.made.graph, left, right, own, types, *described(config), origin)
         for name, limit in limits.items():
-            said = limit.complaint(found[name][place])
+            # a reduction of groups of columns has one axis
+            own = place[-1:] if found[name].dim() < len(place) else place
+            said = limit.complaint(found[name][own])
             if said is not None:
                 raise Wrong(f"{name} of group {group} [{first}, {end}): {said}")
-            covered[name][place] = True
+            covered[name][own] = True
     for name, x in found.items():
         rest = x[~covered[name]]
-        if call.get("tail") == "zero" and rest.any():
+        stored = name in call.made.outputs
+        if (call.get("tail") == "zero" or not stored) and rest.any():
             raise Wrong(f"{name}: {int((rest != 0).sum())} elements of rows of no group are not 0")
-        if call.get("tail") == "undefined" and not torch.equal(
-            _bits(rest), _bits(before[name][~covered[name]])
+        if (
+            stored
+            and call.get("tail") == "undefined"
+            and not torch.equal(_bits(rest), _bits(before[name][~covered[name]]))
         ):
             raise Wrong(f"{name}: rows of no group were written")
 
@@ -183,6 +194,10 @@ def _of(call: Call, name: str, x: Any, group: int, place: Any) -> Any:
         if kind in ("row", "blocks_n"):
             return x[group] if batched else x
         return x[place]
+    if form == "columns":
+        if kind in ("col", "blocks_m"):
+            return x[group] if batched else x
+        return x[place] if kind == "matrix" else x[place[1]]
     x = x[group] if batched else x
     return x[place[1]] if form == "masked" and kind not in ("row", "blocks_n") else x
 

@@ -1,215 +1,369 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of rows in one launch beside torch's grouped product, a dense GEMM of as many FLOPs, and reading once.
+"""Groups of rows in one launch beside torch's grouped product, a dense GEMM, copies of rows, 16 bits, and whole layers.
 
-    python -m benchmarks.probes.grouped [--tokens 16,256,4096] [--layers qwen3-up] [--spread zipf] [--out FILE.json]
+    python -m benchmarks.probes.grouped --compile-only          # without a GPU: kernels go to CUTEGEMM_CACHE_DIR
+    python -m benchmarks.probes.grouped --out FILE.json --commit HASH [--seconds 540] [--kinds forward,weight]
 
-bf16, B K-major; forward (rows in groups), the same of rows that indices name ("gather": by torch before, or by the
-kernel), and a weight's gradient (groups along K, tokens as rows). Each is checked against torch first; sustained, by
-graph replay, over two draws. Prints microseconds, the ratio to torch and the time to
-read and write everything once; and the host's time of a call. Needs a Hopper GPU.
+bf16, B K-major. Kinds of work:
+
+    host        a call's time on the host
+    replay      a graph that is replayed with other ends
+    forward     rows in groups; "alone" are those of one expert, beside our dense GEMM
+    moe         `nn.MoE` beside transformers' block under torch.compile, "moe_backward" with all gradients
+    weight      a weight's gradient: groups along K
+    gather      rows that indices name, beside a copy before torch's launch and before ours
+    scatter     results weighed and added up by token, beside torch's launches after torch's and after ours
+    fp8_rows    operands of 8 bits beside our bf16, by scales; "fp8_blocks" those of 1 x 128 and 128 x 128
+
+Each is checked first, then timed by graph replay (a training step from the host), samples in turn, on draws that
+together touch twice L2. Rows are written at once, the most wanted first; the same command goes on where an earlier one
+stopped. Prints how the file's rows compare with what is wanted of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import time
-from dataclasses import dataclass
-from pathlib import Path
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from rich.console import Console
 
-import cutegemm
-from benchmarks import timing
-from benchmarks.timing import Contender, Regime
+from benchmarks import host_time, models, results, runs, timing
+from benchmarks.probes import grouped_cases, grouped_mixtures
+from benchmarks.probes.grouped_cases import LAYERS, OURS, SPREADS, TOKENS, TORCH, Case, Draw
+from benchmarks.probes.grouped_kernels import recorded
+from benchmarks.probes.grouped_mixtures import COMPILED, MODELS, THEIRS, Layers
+from benchmarks.results import Measurement, Row
+from benchmarks.timing import Contender
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import RECORDS
 from cutegemm.compiling import kernel_cache
+from cutegemm.errors import GemmError
 from cutegemm.ops.groups.grouped import planned
-from cutegemm.spec import GemmSpec
 
-# name -> (experts, experts of a token, N, K)
-LAYERS = {
-    "mixtral-up": (8, 2, 28672, 4096),
-    "mixtral-down": (8, 2, 4096, 14336),
-    "qwen3-up": (128, 8, 1536, 2048),
-    "qwen3-down": (128, 8, 2048, 768),
-    "dsv3-up": (32, 1, 4096, 7168),
-    "dsv3-down": (32, 1, 7168, 2048),
-}
-TOKENS = (16, 64, 256, 1024, 4096, 16384)
-SPREADS = ("uniform", "zipf")
-KINDS = ("forward", "gather", "weight")
-GATHERS = GemmSpec(a_load="cp_async")
+SUITE = "grouped"
 READ = 4.58e6  # bytes a microsecond that an H200 reads
-REGIME = Regime(name="probe", preheat=0.1, rest=0.0, sample=0.02, rounds=4)
+REGIME = timing.Regime(name="probe", preheat=0.1, rest=0.0, sample=0.02, rounds=4)
+HOST_ROUNDS = 20
+# on the relative error in the Frobenius norm, of results rounded once and of layers rounded at every step
+BOUND, LAYER_BOUND = 1e-2, 3e-2
+# of tokens that must be near: rounding may turn over which expert a token takes last
+NEAR = 0.8
+# kinds of work and how tokens spread, the most wanted first
+TIERS = (
+    ("host", ("uniform",)), ("replay", ("uniform",)), ("forward", ("uniform",)), ("moe", ("uniform",)),
+    ("weight", ("uniform",)), ("moe_backward", ("uniform",)), ("gather", ("uniform",)), ("scatter", ("uniform",)),
+    ("fp8_rows", ("uniform",)), ("fp8_blocks", ("uniform",)), ("forward", ("alone",)), ("forward", ("zipf", "half")),
+    ("weight", ("zipf", "half")), ("gather", ("zipf", "half")), ("scatter", ("zipf", "half")),
+)  # fmt: skip
+KINDS = tuple(dict.fromkeys(kind for kind, _ in TIERS))
+STEPS = (1024, 4096, 16384)  # tokens of a training step
+OF_LAYERS = {"host": ["qwen3-down"], "replay": ["qwen3-up"], "gather": ["up"], "scatter": ["down"]}
 
 
-@dataclass(frozen=True)
-class Groups:
-    """One draw: rows in groups, a matrix for each, where the groups end; of a gradient what comes from above.
+def cases_of(
+    kinds: Iterable[str], layers: Iterable[str], tokens: Iterable[int], spreads: Iterable[str]
+) -> list[Case]:
+    """The cases of a command line, the most wanted first."""
+    found = []
+    for kind, of_tier in TIERS:
+        if kind not in kinds:
+            continue
+        names = [x for x in layers if any(x.endswith(y) for y in OF_LAYERS.get(kind, [""]))]
+        counts = [16] if kind == "host" else [256] if kind == "replay" else list(tokens)
+        if kind in grouped_mixtures.KINDS:
+            names, counts = list(MODELS), [x for x in tokens if kind == "moe" or x in STEPS]
+        found += [Case(kind, x, count, y) for y in of_tier if y in spreads for x in names for count in counts]
+    return found
 
-    Gathered are `rows` of `tokens` instead.
+
+class Bench:
+    """Checks and times one case after another.
+
+    Args:
+        sensors: of the GPU, read meanwhile.
+        regime: of timing.
+        device: what captures and times.
+        memory: torch's name of the device that holds operands; "cpu" has ours served by the reference.
+        layers: of models.
     """
 
-    a: torch.Tensor
-    b: torch.Tensor
-    ends: torch.Tensor
-    above: torch.Tensor
-    tokens: torch.Tensor
-    rows: torch.Tensor
+    def __init__(
+        self,
+        sensors: timing.Readable | None = None,
+        regime: timing.Regime = REGIME,
+        device: timing.Replayer | None = None,
+        memory: str = "cuda",
+        layers: Layers | None = None,
+    ) -> None:
+        self.sensors, self.regime, self.memory = sensors, regime, memory
+        self.device = device or timing.Device()
+        self.fallback = "error" if memory == "cuda" else "reference"
+        self.layers = layers or Layers(device=memory, fallback=self.fallback)
+        self.weights: tuple[str, Any] = ("", None)
 
+    def keys(self, case: Case) -> list[Row]:
+        """The key fields of the rows that measuring a case gives."""
+        names = [OURS, THEIRS, COMPILED]
+        if case.kind not in grouped_mixtures.KINDS:
+            names = [x.name for x in grouped_cases.contenders(case)]
+        regime = "host" if case.kind == "host" else self.regime.name
+        return [{"suite": SUITE, "what": str(case), "contender": x, "regime": regime} for x in names]
 
-def drawn(layer: tuple[int, int, int, int], b: torch.Tensor, tokens: int, spread: str, seed: int) -> Groups:
-    """Tokens whose experts are drawn with equal weights or with weights 1, 1/2, 1/3, ..."""
-    experts, each, n, k = layer
-    device = b.device
-    generator = torch.Generator(device).manual_seed(seed)
-    weights = torch.ones(experts, device=device)
-    if spread == "zipf":
-        weights /= torch.arange(1, experts + 1, device=device)
-    taken = torch.multinomial(weights.expand(tokens, -1), each, generator=generator)
-    counts = torch.bincount(taken.flatten(), minlength=experts)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=torch.bfloat16) * k**-0.25
-
-    rows = (taken.flatten().argsort() // each).int()
-    return Groups(
-        normal(tokens * each, k), b, counts.cumsum(0).int(), normal(tokens * each, n), normal(tokens, k), rows
-    )
-
-
-def contenders(kind: str) -> list[Contender]:
-    """Ours, torch's, and a dense product of as many FLOPs."""
-    if kind == "weight":
-        return [
-            Contender("cutegemm", lambda x: cutegemm.grouped_mm(x.above.T, x.a, x.ends, fallback="error")),
-            Contender("torch", lambda x: torch._grouped_mm(x.above.T, x.a, offs=x.ends)),
-        ]
-    if kind == "gather":
-        return [
-            Contender("cutegemm", lambda x: _gathered(x, GATHERS)),
-            Contender("torch", lambda x: torch._grouped_mm(x.tokens[x.rows], x.b, offs=x.ends)),
-            Contender("torch's gather", lambda x: _gathered(x, None)),
-        ]
-    return [
-        Contender("cutegemm", lambda x: cutegemm.grouped_mm(x.a, x.b, x.ends, fallback="error")),
-        Contender("torch", lambda x: torch._grouped_mm(x.a, x.b, offs=x.ends)),
-        Contender("dense", lambda x: torch.mm(x.a, x.b[0])),
-    ]
-
-
-def _gathered(x: Groups, spec: GemmSpec | None) -> torch.Tensor:
-    found: torch.Tensor = cutegemm.grouped_mm(x.tokens, x.b, x.ends, rows=x.rows, spec=spec, fallback="error")
-    return found
-
-
-def bytes_of(kind: str, layer: tuple[int, int, int, int], x: Groups) -> int:
-    """What must be read and written once: of weights those of groups that have rows."""
-    experts, _, n, k = layer
-    counts = torch.diff(x.ends, prepend=x.ends.new_zeros(1))
-    matrices = experts if kind == "weight" else int((counts > 0).sum())
-    return 2 * (matrices * n * k + x.a.numel() + x.above.numel())
-
-
-def timed(kind: str, name: str, b: torch.Tensor, tokens: int, spread: str) -> dict[str, Any]:
-    """One row of the results."""
-    layer = LAYERS[name]
-    found: dict[str, Any] = {"kind": kind, "layer": name, "tokens": tokens, "spread": spread}
-    sets = [drawn(layer, b, tokens, spread, seed) for seed in range(2)]
-    who = contenders(kind)
-    try:
-        for x in sets:
-            ours, torchs = (c.call(x).float() for c in who[:2])
-            found["error"] = ((ours - torchs).norm() / torchs.norm()).item()
-            if len(who) > 2:
-                who[2].call(x)
-            del ours, torchs
-        first = sets[0]
-        plan = {
-            "forward": lambda: planned(first.a, first.b, first.ends),
-            "gather": lambda: planned(first.tokens, first.b, first.ends, GATHERS, first.rows),
-            "weight": lambda: planned(first.above.T, first.a, first.ends),
-        }[kind]()
-        found["plan"] = (
-            f"{plan.config.tile} {plan.config.cluster} {plan.config.schedule} {plan.config.grouped}"
-        )
-        times = timing.measure(who, sets, REGIME, device=timing.Device())
-        found |= {x: round(t.us, 2) for x, t in times.items()}
-        found["ratio"] = round(found["torch"] / found["cutegemm"], 3)
-        found["roof"] = round(sum(bytes_of(kind, layer, x) for x in sets) / 2 / READ, 2)
-        found["tflops"] = round(2 * tokens * layer[1] * layer[2] * layer[3] / found["cutegemm"] / 1e6, 1)
-    except Exception as error:  # the other rows are still worth having
-        found["failed"] = f"{type(error).__name__}: {error}"[:500]
-    return found
-
-
-def host_us(call: Any, x: Groups, count: int = 300) -> float:
-    """Microseconds that a call takes on the host, while the device keeps up."""
-    best = float("inf")
-    for _ in range(5):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(count):
-            call(x)
-        best = min(best, (time.perf_counter() - start) / count * 1e6)
-    torch.cuda.synchronize()
-    return best
-
-
-def compiled(names: list[str], tokens: list[int], kinds: list[str]) -> None:
-    """Compile every kernel that will be timed, in parallel."""
-    configs = []
-    for name in names:
-        experts, each, n, k = LAYERS[name]
-        for rows in (x * each for x in tokens):
-            a, above = (torch.empty(rows, x, dtype=torch.bfloat16, device="cuda") for x in (k, n))
-            ends = torch.zeros(experts, dtype=torch.int32, device="cuda")
-            b = torch.empty_strided((experts, k, n), (n * k, 1, k), dtype=torch.bfloat16, device="cuda")
-            index = torch.zeros(rows, dtype=torch.int32, device="cuda")
-            given = {
-                "forward": (a, b, ends),
-                "gather": (a[: rows // each], b, ends, GATHERS, index),
-                "weight": (above.T, a, ends),
+    def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
+        """A row of every contender, with times or with why it has none; and those reasons."""
+        refused: dict[str, str] = {}
+        times: dict[str, Measurement] = {}
+        roof = plan = None
+        try:
+            sets, who, bound = self._made(case)
+            who = self._right(case, sets, who, bound, refused)
+            times = self._times(case, sets, who)
+            if isinstance(sets[0], Draw):
+                plan = _plan(case, sets[0])
+                roof = sum(grouped_cases.bytes_of(case, x) for x in sets) / len(sets) / READ
+        except Exception as error:  # the other rows are still worth having
+            refused |= {
+                x["contender"]: runs.reason(error) for x in self.keys(case) if x["contender"] not in refused
             }
-            configs += [planned(*given[kind]).config for kind in kinds]
-            del a, above, b
-    kernel_cache.ensure(configs)
+        layered = case.kind in grouped_mixtures.KINDS
+        beside = results.compare(times, THEIRS if layered else grouped_cases.baseline(case))
+        found = {row["contender"]: row for row in beside}
+        rows = []
+        for key in self.keys(case):
+            name = key["contender"]
+            row = dict.fromkeys(results.GROUPED_FIELDS) | found.get(name, {}) | vars(case) | key
+            row |= {"roof_us": roof, "plan": plan if name == OURS else None, "refused": refused.get(name)}
+            rows.append({field: row[field] for field in results.GROUPED_FIELDS})
+        return rows, list(refused.items())
+
+    def _made(self, case: Case) -> tuple[list[Any], list[Contender], float]:
+        """A case's draws, its contenders, and what their results may differ by."""
+        if case.kind in grouped_mixtures.KINDS:
+            self.weights = "", None
+            layers = self.layers.of(case.layer)
+            return (
+                grouped_mixtures.sets_of(case, self.memory),
+                grouped_mixtures.contenders(case, layers),
+                LAYER_BOUND,
+            )
+        self.layers.known = "", {}
+        if self.weights[0] != case.layer:
+            self.weights = "", None
+            self.weights = case.layer, grouped_cases.weights(case.layer, self.memory)
+        sets = grouped_cases.sets_of(case, self.weights[1])
+        if case.kind.startswith("fp8"):
+            sets = grouped_cases.in_8_bits(sets, case.kind)
+        # 8 bits differ from 16 by what quantising loses
+        return (
+            sets,
+            grouped_cases.contenders(case, self.fallback),
+            6e-2 if case.kind.startswith("fp8") else BOUND,
+        )
+
+    def _right(
+        self, case: Case, sets: list[Any], who: list[Contender], bound: float, refused: dict[str, str]
+    ) -> list[Contender]:
+        """The contenders that give what the baseline does; why the others do not joins `refused`."""
+        others = {x.name: x for x in who}
+        told = others[THEIRS if THEIRS in others else "bf16" if "bf16" in others else TORCH].call(sets[0])
+        found = []
+        for x in who:
+            try:
+                if not (x.name == "dense" and case.spread != "alone"):
+                    self._check(x.call(sets[0]), told, bound)
+                if case.kind == "replay":
+                    self._replayed(x, sets, who[-1])
+                found.append(x)
+            except Exception as error:
+                refused[x.name] = runs.reason(error)
+        return found
+
+    def _check(self, found: torch.Tensor, told: torch.Tensor, bound: float) -> None:
+        """Hold results to the baseline's.
+
+        Raises:
+            ValueError: too many rows differ by more than the bound.
+        """
+        near = (found.float() - told.float()).norm(dim=-1) <= bound * told.float().norm(dim=-1)
+        share, least = float(near.float().mean()), NEAR if bound == LAYER_BOUND else 1.0
+        if not share >= least:
+            raise ValueError(f"{share:.4f} of the rows are within {bound}: must be at least {least}")
+
+    def _replayed(self, x: Contender, sets: list[Draw], torchs: Contender) -> None:
+        """Capture a call and replay it with the ends of other draws.
+
+        Raises:
+            ValueError: a replay is wrong.
+        """
+        first, found = sets[0], []
+        static = Draw(**vars(first) | {"ends": first.ends.clone()})
+        replay = self.device.capture(lambda: found.append(x.call(static)))
+        for other in sets:
+            static.ends.copy_(other.ends)
+            replay()
+            self._check(found[-1], torchs.call(Draw(**vars(first) | {"ends": other.ends})), BOUND)
+
+    def _times(self, case: Case, sets: list[Any], who: list[Contender]) -> dict[str, Measurement]:
+        if case.kind == "host":
+            calls: Any = {x.name: lambda x=x: x.call(sets[0]) for x in who}
+            wait: Callable[[], None] = torch.cuda.synchronize if self.memory == "cuda" else lambda: None
+            return host_time.time_calls(calls, rounds=HOST_ROUNDS if self.memory == "cuda" else 1, wait=wait)
+        # a training step allocates what a graph would hold
+        step = case.kind == "moe_backward" and self.memory == "cuda"
+        device = models.Uncaptured() if step else self.device
+        return timing.measure(who, sets, self.regime, device=device, sensors=self.sensors)
 
 
-def main() -> None:
-    """Time every layer at every number of tokens."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.probes.grouped")
-    for name, values in (("tokens", TOKENS), ("layers", LAYERS), ("spread", SPREADS), ("kinds", KINDS)):
-        parser.add_argument(f"--{name}", default=",".join(map(str, values)))
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    console = Console(width=200)
-    names, kinds = args.layers.split(","), args.kinds.split(",")
-    tokens = [int(x) for x in args.tokens.split(",")]
-    start = time.perf_counter()
-    compiled(names, tokens, kinds)
-    console.print(f"compiled in {time.perf_counter() - start:.0f} s")
-    rows = []
-    small = LAYERS["qwen3-down"]
-    b = torch.randn(small[0], small[2], small[3], device="cuda", dtype=torch.bfloat16).mT
-    x = drawn(small, b, 16, "uniform", 0)
-    for one in contenders("forward")[:2]:
-        one.call(x)
-        rows.append({"kind": "host", "who": one.name, "us": round(host_us(one.call, x), 2)})
-        console.print(rows[-1])
-    for name in names:
-        experts, _, n, k = LAYERS[name]
-        b = torch.randn(experts, n, k, device="cuda", dtype=torch.bfloat16).mul_(k**-0.25).mT
-        for spread in args.spread.split(","):
-            for count in tokens:
-                for kind in kinds:
-                    rows.append(timed(kind, name, b, count, spread))
-                    console.print(" ".join(f"{key}={value}" for key, value in rows[-1].items()))
-                    if args.out:
-                        args.out.write_text(json.dumps(rows, indent=1))
+def _plan(case: Case, x: Draw) -> str | None:
+    """Our kernel's tile, cluster, schedule and grouped axis, of kinds without an epilogue."""
+    given = {
+        "forward": (x.a, x.b, x.ends),
+        "weight": (x.above.T, x.a, x.ends),
+        "gather": (x.tokens, x.b, x.ends, None, x.rows),
+    }
+    if case.kind not in given:
+        return None
+    config: Any = planned(*given[case.kind]).config
+    return f"{config.tile} {config.cluster} {config.schedule} {config.grouped}"
+
+
+def compile_all(cases: list[Case], record: Device, console: Console) -> int:
+    """Compile every kernel of ours that will be timed; returns how many there are. No GPU is needed."""
+    with recorded(record) as configs:
+        known: tuple[str, Any] = ("", None)
+        for case in cases:
+            if case.kind in grouped_mixtures.KINDS:
+                grouped_mixtures.launched(case)
+                continue
+            if known[0] != case.layer:
+                known = case.layer, grouped_cases.weights(case.layer, "cpu", empty=True)
+            x = grouped_cases.drawn(case, known[1], 0, empty=True)
+            if case.kind.startswith("fp8"):
+                x = grouped_cases.shaped_in_8_bits(x, case.kind)
+            # after copies, and in 16 bits, ours is that of plain rows
+            plain = dataclasses.replace(case, kind="forward")
+            for of in (case, plain) if case.kind != "weight" else (case,):
+                names = (OURS, "dense") if case.spread == "alone" else (OURS,)
+                for contender in (c for c in grouped_cases.contenders(of) if c.name in names):
+                    contender.call(x)
+    console.print(f"{len(configs)} kernels of {len(cases)} cases")
+    try:
+        kernel_cache.ensure(list(configs))
+    except GemmError as error:
+        # whose kernel it is, says so when it is measured
+        console.print(str(error), markup=False)
+    return len(configs)
+
+
+Wanted = Callable[[Row], float | None]
+
+
+def _of(
+    kinds: tuple[str, ...], tokens: Callable[[int], bool], spreads: tuple[str, ...] = SPREADS[:3]
+) -> Callable[[Row], bool]:
+    return lambda row: row["kind"] in kinds and tokens(row["tokens"]) and row["spread"] in spreads
+
+
+# what is wanted: a name, which rows, over whose time, the mean and the least
+GOALS = (
+    ("forward, up to 64 tokens", _of(("forward",), lambda x: x <= 64), TORCH, 1.5, 1.2),
+    ("forward, 256", _of(("forward",), lambda x: x == 256), TORCH, 1.35, 1.2),
+    ("forward, 1024 and 4096", _of(("forward",), lambda x: x in (1024, 4096)), TORCH, 1.25, 1.05),
+    ("forward, 16384", _of(("forward",), lambda x: x == 16384), TORCH, 1.08, 1.0),
+    ("forward, 16384, of a dense GEMM", _of(("forward",), lambda x: x == 16384), "dense", 0.93, None),
+    ("forward, up to 256, of the time to read", _of(("forward",), lambda x: x <= 256), "roof", 0.85, None),
+    ("one expert alone, of our dense GEMM", _of(("forward",), lambda x: True, ("alone",)), "dense", 0.95, None),
+    ("a weight's gradient, up to 4096", _of(("weight",), lambda x: x <= 4096), TORCH, 1.4, 1.0),
+    ("a weight's gradient, 16384", _of(("weight",), lambda x: x == 16384), TORCH, 1.08, 1.0),
+    ("gather and scatter, over torch", _of(("gather", "scatter"), lambda x: True), TORCH, 1.2, 1.05),
+    ("gather and scatter, over copies", _of(("gather", "scatter"), lambda x: True), "copied", 1.2, 1.05),
+    ("fp8 by rows, over bf16", _of(("fp8_rows",), lambda x: True), "bf16", None, None),
+    ("fp8 by blocks, up to 256, over bf16", _of(("fp8_blocks",), lambda x: x <= 256), "bf16", 1.6, 1.1),
+    ("fp8 by blocks, 16384, over bf16", _of(("fp8_blocks",), lambda x: x == 16384), "bf16", 1.5, 1.1),
+    ("a replayed graph", _of(("replay",), lambda x: True), TORCH, None, None),
+    ("nn.MoE", _of(("moe",), lambda x: True), THEIRS, 1.25, None),
+    ("nn.MoE with gradients", _of(("moe_backward",), lambda x: True), THEIRS, 1.15, None),
+)  # fmt: skip
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """How a file's rows compare with what is wanted, a line each; of layers also ours compiled."""
+    lines = []
+    times = {(row["what"], row["contender"]): row["us"] for row in rows if row["us"] is not None}
+    for row in rows:
+        if row["kind"] == "host" and row["us"] is not None:
+            lines.append(
+                f"host time of {row['contender']}: {row['us']:.2f} us"
+                + (" (wanted 12)" if row["contender"] == OURS else "")
+            )
+    for name, chosen, other, mean, least in GOALS:
+        for ours in (OURS, COMPILED):
+            ratios = []
+            for row in rows:
+                us = times.get((row["what"], ours))
+                if row["contender"] != ours or not chosen(row) or us is None:
+                    continue
+                base = row["roof_us"] if other == "roof" else times.get((row["what"], other))
+                if base is not None:
+                    ratios.append(base / us)
+            if ratios:
+                wanted = [f"mean {mean}"] * (mean is not None) + [f"least {least}"] * (least is not None)
+                found = f"{results.geometric_mean(ratios):.3f}, least {min(ratios):.3f} of {len(ratios)}"
+                lines.append(
+                    f"{name}{'' if ours == OURS else ', compiled'}: {found}"
+                    + f" (wanted {', '.join(wanted)})" * bool(wanted)
+                )
+    return lines
+
+
+def describe(row: Row) -> str:
+    """A row on one line."""
+    head = f"{row['what']:38} {row['contender']:20}"
+    if row["us"] is None:
+        return f"{head} {row['refused']}"
+    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
+    roof = "" if row["roof_us"] is None else f" | roof {row['roof_us']:.1f}"
+    return f"{head} {row['us']:10.2f} us{ratio}{roof}"
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.probes.grouped",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    for name, values in (("kinds", KINDS), ("layers", tuple(LAYERS)), ("spreads", SPREADS)):
+        add(f"--{name}", type=runs.names_among(values), default=list(values), help=", ".join(values))
+    tokens = [str(x) for x in TOKENS]
+    add("--tokens", type=runs.names_among(tokens), default=tokens, help=", ".join(tokens))
+    add("--compile-only", action="store_true", help="compile the kernels and measure nothing")
+    names = [record.name for record in RECORDS]
+    add("--gpu", choices=names, default=names[0], help="that --compile-only plans for")
+    runs.add_options(parser, required="--compile-only" not in arguments)
+    args = parser.parse_args(arguments)
+    args.cases = cases_of(args.kinds, args.layers, [int(x) for x in args.tokens], args.spreads)
+    return args
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 when a contender failed or was wrong."""
+    args = parse(arguments)
+    if args.compile_only:
+        compile_all(args.cases, next(x for x in RECORDS if x.name == args.gpu), runs.console())
+        return 0
+    console, sensors, out = runs.open_run(args)
+    bench = Bench(sensors)
+    outcome = runs.run(args.cases, bench, out, seconds=args.seconds, console=console, describe=describe)
+    for line in summary(out.rows):
+        console.print(line, markup=False)
+    return runs.report(outcome, console)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -35,6 +35,7 @@ class KernelConfig(KernelDraft):
     def repeats(self) -> bool:
         """Whether an empty group's elements are all alike and TMA stores them: one tile's staging buffers serve all."""
         alike = not self.epilogue.tensors and all(node.op != "random" for node in self.epilogue.nodes)
+        alike &= not self.epilogue.reductions
         by_tma = all(x.store == "tma" for x in self.outputs)
         # every buffer is written by any tile
         return self.grouped == "k" and alike and by_tma and bool(self.subtiles >= self.epilogue_stages)

@@ -74,7 +74,7 @@ class MultistageGemm:
             inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
             state = scheduler.next(state)
         epilogue.end(role)
-        scheduler.end_rows(state, epilogue.outputs, *launch_thread(config, scheduler, thread))
+        scheduler.end_rows(state, epilogue, *launch_thread(config, scheduler, thread))
 
     @cute.jit
     def _multiply(

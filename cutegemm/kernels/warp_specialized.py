@@ -118,7 +118,7 @@ class WarpSpecializedGemm:
             state = scheduler.next(state, turns)
         order.end()
         epilogue.end(role)
-        scheduler.end_rows(state, epilogue.outputs, *launch_thread(config, scheduler, thread))
+        scheduler.end_rows(state, epilogue, *launch_thread(config, scheduler, thread))
 
     @cute.jit
     def _add_up(

@@ -84,8 +84,8 @@ def convert(
             "v_proj"). One GEMM computes all of them. Their weights become one new parameter, as for `swiglu`;
             `layer.weight` is a view of it. Their results are views of one tensor, so autograd refuses in-place writes
             to them. Layers that share a parameter with others are not joined.
-        weights: "fp8" or "int8" stores every weight in 8 bits, with a scale for each row (`QuantizedLinear`); for
-            inference. Layers that share a parameter are left alone.
+        weights: "fp8" or "int8" stores every weight in 8 bits, with a scale for each row (`QuantizedLinear`), also of
+            mixtures' experts; for inference. Layers that share a parameter are left alone.
         activations: the same type quantises inputs, each row with a scale, and multiplies in 8 bits. None dequantises
             the weight at each call: less memory, not less time.
 
@@ -173,10 +173,13 @@ def _mixtures(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator
     for _, _, name, module in _named(model):
         if not recognised(module):
             continue
-        if why := what.skipped(name) or not_adopted(module):
+        why = what.skipped(name) or not_adopted(module) or (what.weights and _not_stored(model, name, module))
+        if what.activations == "int8":
+            why = why or "groups multiply fp8, and no int8; activations=None dequantises"
+        if why:
             made.left[name] = why
             continue
-        adopt(module, what.fallback)
+        adopt(module, what.fallback, what.weights, what.activations)
         yield name
 
 

@@ -1,67 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts: from routing to the weighted sum of the experts' results, in two grouped launches."""
+"""Mixtures of experts: from routing to the weighted sum of the experts' results, in two grouped launches.
+
+Without gradients the first launch gathers tokens and applies the activation, and the second weighs its results. With
+gradients torch copies tokens in the order of experts, and weighs results after the launches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cutegemm import checks
 from cutegemm.epilogue.library import swiglu
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import recording
+from cutegemm.ops.fallback import FALLBACKS
+from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.grouped import grouped_mm
+from cutegemm.ops.perceptron import grouped_perceptron, untouched
+from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
 
-_SWIGLU = swiglu()
+SWIGLU = swiglu()
+MOST = 2**31 - 1  # of a width or a count
+
+
+class Routes(NamedTuple):
+    """Where the R = T k pairs of a token and one of its experts lie, sorted by experts.
+
+    Attributes:
+        order: (R,), the number of each pair among those of the tokens one after the other.
+        rows: (R,), the token of each pair.
+        place: (T, k), the inverse of `order`: where the pairs of each token are.
+        bounds: (experts + 1,), where the pairs of each expert begin and end.
+    """
+
+    order: Tensor
+    rows: Tensor
+    place: Tensor
+    bounds: Tensor
+
+
+def routes(experts: Tensor, count: int) -> Routes:
+    """The routes of tokens to `count` experts, (T, k) of them; pairs of others lie outside the bounds.
+
+    Nothing waits for the device.
+    """
+    # a radix sort makes a pass for every byte of its keys
+    named, order = experts.reshape(-1).to(torch.int32).sort(stable=True)
+    pairs = order.shape[0]
+    steps = torch.arange(pairs + count + 1, dtype=torch.int32, device=experts.device)
+    bounds = torch.searchsorted(named, steps[: count + 1], out_int32=True)
+    place = torch.empty_like(named).scatter_(0, order, steps[:pairs])
+    return Routes(order, order // experts.shape[1], place.view(experts.shape), bounds)
+
+
+def summed(y: Tensor, place: Tensor) -> Tensor:
+    """The sum of each token's rows, in the order in which it names its experts, in fp32 and rounded once: (T, N)."""
+    return torch.embedding(y, place).sum(1)
+
+
+class _Dispatched(torch.autograd.Function):
+    """The token of each pair, (R, H)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        return x.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return summed(grads[0], *ctx.saved_tensors), None, None
+
+
+class _Combined(torch.autograd.Function):
+    """The weighted sum of each token's rows, (T, N)."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weights: Tensor, order: Tensor, rows: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(y, weights, order, rows, place)
+        return torch.embedding(y, place).mul_(weights[..., None]).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        y, weights, order, rows, place = ctx.saved_tensors
+        sources = sources_of(grads[0], y, weights)
+        with torch.no_grad():
+            above = grads[0].index_select(0, rows)
+            each = (above * y).sum(1, dtype=torch.float32).index_select(0, place.view(-1))
+            above.mul_(weights.reshape(-1).index_select(0, order)[:, None])
+        return *final((above, each.view(weights.shape).to(weights.dtype)), sources), None, None, None
+
+
+# (x, rows, place): the token of each pair, (R, H)
+dispatched: Any = _Dispatched.apply
+# (y, weights (T, k), order, rows, place): the weighted sum of each token's rows of y, (T, N)
+combined: Any = _Combined.apply
 
 
 def mixture(
     x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, fallback: str = "torch"
 ) -> Tensor:
-    """sum_j weights[t, j] * down_e(silu(gate_e(x)) * up_e(x)) with e = experts[t, j]; nothing waits for the device.
+    """sum_j weights[t, j] * (silu(x gate_e) * (x up_e)) down_e with e = experts[t, j]: (T, H).
 
-    Without gradients the activation is the first launch's epilogue.
+    Nothing waits for the device.
 
     Args:
         x: (T, H).
-        experts, weights: (T, k), of each token.
-        gate_up: (E, 2 I, H), gates before linear parts; down: (E, H, I).
+        experts, weights: (T, k), of each token. An expert below 0 or beyond the last gives 0.
+        gate_up: (E, H, 2 I), gates before linear parts; down: (E, I, H). DTensors cut by expert give partial sums.
         fallback: as of `grouped_mm`.
     """
-
-    def computed(rows: Tensor, offs: Tensor) -> Tensor:
-        if recording(x, gate_up, down):
-            gate, up = grouped_mm(rows, gate_up.mT, offs, fallback=fallback).chunk(2, -1)
-            hidden = torch.nn.functional.silu(gate) * up
-        else:
-            hidden = grouped_mm(rows, gate_up.mT, offs, epilogue=_SWIGLU, fallback=fallback)
-        found: Tensor = grouped_mm(hidden, down.mT, offs, fallback=fallback)
+    if sharded(gate_up):
+        spread: Any = gate_up
+        cuts, mesh = ["g" if p.is_shard(0) else "" for p in spread.placements], spread.device_mesh
+        x, experts, weights = (part(t, (), cuts) for t in (x, experts, weights))
+        experts = experts - begin("g", gate_up.shape[0], cuts, mesh)
+        gate_up, down = (part(t, ("g",), cuts) for t in (gate_up, down))
+        found: Tensor = whole(mixture(x, experts, weights, gate_up, down, fallback), (), cuts, mesh, {})
         return found
-
-    return routed(x, experts, weights, gate_up.shape[0], computed)
-
-
-def routed(
-    x: Tensor, experts: Tensor, weights: Tensor, count: int, compute: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """sum_j weights[t, j] * compute(x[t]) by expert experts[t, j], (T, H) of x's type; nothing waits for the device.
-
-    A token's results are added in the order in which it names its experts, in fp32. An expert beyond the last gives 0.
-
-    Args:
-        x: (T, H).
-        experts, weights: (T, k), of each token.
-        count: of experts.
-        compute: of rows by expert, (T k, H), and the ends of the experts' groups, (count,), their results (T k, H).
-    """
-    tokens, each = experts.shape
-    named, order = experts.flatten().sort(stable=True)
-    offs = torch.searchsorted(named, torch.arange(count, device=x.device, dtype=named.dtype), right=True)
-    found = compute(x[order // each], offs)
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=x.device))
-    weighed: Tensor = found[place].view(tokens, each, -1).float() * weights.float()[..., None]
-    return weighed.sum(1).to(x.dtype)
+    to = routes(experts, gate_up.shape[0])
+    if recording(x, weights, gate_up, down) and not untouched():
+        rows = dispatched(x, to.rows, to.place)
+        y = grouped_perceptron(rows, gate_up.mT, SWIGLU, down.mT, to.bounds, fallback)
+        return combined(y, weights, *to[:3])  # type: ignore[no-any-return]
+    told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
+    hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)
+    y = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)
+    return summed(y, to.place)
 
 
 class MoE(torch.nn.Module):
@@ -78,7 +145,8 @@ class MoE(torch.nn.Module):
         fallback: as of `grouped_mm`.
 
     Raises:
-        InputError: a token takes more experts than there are.
+        InputError: a width or a count is not a positive integer, a token takes more experts than there are, or there
+            is no such fallback.
     """
 
     def __init__(
@@ -95,8 +163,12 @@ class MoE(torch.nn.Module):
         fallback: str = "torch",
     ) -> None:
         super().__init__()
-        if not 0 < top_k <= experts:
-            raise field_error(InputError, "top_k", top_k, f"must be from 1 to the {experts} experts", experts)
+        hidden, intermediate, experts = (
+            checks.integer(InputError, name, x, 1, MOST)
+            for name, x in (("hidden", hidden), ("intermediate", intermediate), ("experts", experts))
+        )
+        top_k = checks.integer(InputError, "top_k", top_k, 1, experts)
+        checks.choice(InputError, "fallback", fallback, FALLBACKS)
         self.router = torch.nn.Linear(hidden, experts, bias=False, device=device, dtype=dtype)
         self.gate_up_weight, self.down_weight = (
             torch.nn.Parameter(torch.empty(experts, *shape, device=device, dtype=dtype))
@@ -114,14 +186,17 @@ class MoE(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., H) of (..., H)."""
         flat = x.reshape(-1, x.shape[-1])
-        chances = self.router(flat).float().softmax(-1)
-        weights, experts = chances.topk(self.top_k, -1)
+        chances = self.router(flat)
         if self.normalise:
-            weights = weights / weights.sum(-1, keepdim=True)
-        found = mixture(flat, experts, weights, self.gate_up_weight, self.down_weight, self.fallback)
+            # a softmax of the largest logits is that of all, scaled to add up to 1
+            chances, experts = chances.topk(self.top_k, -1)
+            weights = chances.softmax(-1, dtype=torch.float32)
+        else:
+            weights, experts = chances.softmax(-1, dtype=torch.float32).topk(self.top_k, -1)
+        found = mixture(flat, experts, weights, self.gate_up_weight.mT, self.down_weight.mT, self.fallback)
         if self.shared is not None:
             found = found + self.shared(flat)
-        return found.view(x.shape)
+        return found.to(x.dtype).view(x.shape)
 
 
-__all__ = ["MoE", "mixture", "routed"]
+__all__ = ["MoE", "Routes", "combined", "dispatched", "mixture", "routes", "summed"]

@@ -15,18 +15,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutegemm.epilogue.library import swiglu
-from cutegemm.nn.experts import routed
+from cutegemm.epilogue.functions import silu
+from cutegemm.epilogue.scales import ROW
+from cutegemm.epilogue.trace import Col, Row, define
+from cutegemm.epilogue.value import Value
+from cutegemm.nn.experts import combined, dispatched, mixture, routes, summed
+from cutegemm.nn.quantized import TYPES_8, apply_but, frozen
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import HALF
 from cutegemm.ops.groups.grouped import grouped_mm
+from cutegemm.ops.perceptron import untouched
+from cutegemm.ops.quantized.quantize import dequantized, quantize, quantized
 
 # what our function is called in the registry, and where a module keeps what to do without a Hopper GPU
 REGISTERED, FALLBACK = "cutegemm", "_cutegemm_fallback"
+# of matrices of 8 bits: what their scales are called, and where a module keeps whether it multiplies in 8 bits
+_SCALE, _MULTIPLIES = "{}_scale", "_cutegemm_eight_bits"
 # what a class of the registry says of its weights
 _SAID = (
     "has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "is_concatenated", "_is_expert_parallel",
 )  # fmt: skip
+
+
+@define(gated="halves")
+def _scaled(gate: Value, up: Value, *, scale_a: Col, scale_gate: Row, scale_up: Row) -> Value:
+    """SwiGLU of operands of 8 bits with scales of rows."""
+    return silu(gate * scale_a * scale_gate) * (up * scale_a * scale_up)
+
+
 # activations that the first launch applies as swiglu does
 _SILU = ("SiLU", "SiLUActivation")
 
@@ -42,17 +58,18 @@ def not_adopted(module: Any) -> str | None:
     if "forward" in vars(module):
         return "its forward has been replaced"
     for name, weight in module.named_parameters(recurse=False):
-        if weight.dtype not in HALF:
+        if weight.dtype not in HALF and not hasattr(module, _SCALE.format("down_proj")):
             return f"its {name} is {weight.dtype}; products of groups are of float16 or bfloat16"
     return None
 
 
-def adopt(module: Any, fallback: str) -> None:
+def adopt(module: Any, fallback: str, weights: str | None = None, activations: str | None = None) -> None:
     """Have a module of the registry compute with us.
 
     Args:
         module: `recognised`, and not `not_adopted`.
         fallback: as of `grouped_mm`.
+        weights, activations: names of types of 8 bits, as of `convert`; matrices have a scale for each row.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -61,6 +78,20 @@ def adopt(module: Any, fallback: str) -> None:
     module.config = copy.copy(module.config)
     module.config._experts_implementation = REGISTERED
     setattr(module, FALLBACK, fallback)
+    names = [*_names(module), *map(_SCALE.format, _names(module))]
+    if weights is None or hasattr(module, names[-1]):
+        return
+    for name, scales in zip(names[:2], names[2:]):
+        values, scale = quantize(_rows(module, name).detach(), ROW, TYPES_8[weights])
+        setattr(module, name, frozen(values.mT if module.is_transposed else values))
+        module.register_parameter(scales, frozen(scale))
+    setattr(module, _MULTIPLIES, activations is not None)
+    module._apply = functools.partial(_moved, module, names)
+
+
+def _moved(module: Any, names: list[str], fn: Any, recurse: bool = True) -> Any:
+    """`_apply` of experts in 8 bits, which keep them whatever the model becomes."""
+    return apply_but(module, fn, recurse, names)
 
 
 def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -71,39 +102,75 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         hidden_states: (T, H).
         top_k_index, top_k_weights: (T, k), of each token; an index beyond the last expert is one of another process.
     """
-    product = functools.partial(_product, module)
-
-    def computed(rows: Tensor, offs: Tensor) -> Tensor:
-        name = "gate_up_proj" if module.has_gate else "up_proj"
-        weight = getattr(module, name)
-        if _fused(module) and not recording(rows, weight):
-            hidden = product(name, rows, offs, epilogue=swiglu("halves"))
-        else:
-            found = product(name, rows, offs)
-            hidden = module._apply_gate(found) if module.has_gate else module.act_fn(found)
-        out = product("down_proj", hidden, offs)
-        return module.post_expert_norm(out) if module.has_post_expert_norm else out
-
-    weight = module.down_proj
+    first, last = _names(module)
+    dtype, given = module.down_proj.dtype, hidden_states.dtype
+    dtype = dtype if dtype in HALF else given if given in HALF else torch.bfloat16
     # autocast gives what a norm computed in fp32
-    rows = hidden_states.to(weight.dtype)
-    out = routed(rows, top_k_index, top_k_weights, module.num_experts, computed)
-    return out.to(hidden_states.dtype)
+    x, fallback = hidden_states.to(dtype), getattr(module, FALLBACK, "torch")
+    recorded = recording(x, top_k_weights, *module.parameters())
+    # operands of 8 bits have no gradients: matrices are dequantised then
+    eight = getattr(module, _MULTIPLIES, False) and not recorded
+    fused = _fused(module)
+    if fused and not eight:
+        up, down = (_matrices(module, name, dtype) for name in (first, last))
+        return mixture(x, top_k_index, top_k_weights, up, down, fallback).to(given)
+    to = routes(top_k_index, module.num_experts)
+    told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
+
+    def product(x: Tensor, name: str, rows: Tensor | None = None, **more: Any) -> Tensor:
+        bias = getattr(module, f"{name}_bias") if module.has_bias else None
+        if not eight:
+            found: Tensor = grouped_mm(
+                x, _matrices(module, name, dtype), bias=bias, rows=rows, **told, **more
+            )
+            return found
+        matrices = _rows(module, name)
+        a, scale = quantized(x, ROW, matrices.dtype)
+        if rows is not None:
+            # bytes, which torch copies whatever they mean
+            a, scale = (y.index_select(0, rows) for y in (a.view(torch.uint8), scale))
+        scales = {"scale_a": scale, "scale_b": getattr(module, _SCALE.format(name))}
+        if fused and name == first:
+            gate, up = scales.pop("scale_b").chunk(2, -1)
+            scales |= {"scale_gate": gate, "scale_up": up}
+            more["epilogue"] = _scaled
+        found = grouped_mm(
+            a.view(matrices.dtype), matrices.mT, bias=bias, out_dtype=dtype, **scales, **told, **more
+        )
+        return found
+
+    recorded = recorded and not untouched()
+    rows, index = (dispatched(x, to.rows, to.place), None) if recorded else (x, to.rows)
+    found = product(rows, first, index)
+    hidden = found if fused else module._apply_gate(found) if module.has_gate else module.act_fn(found)
+    if recorded or eight or module.has_post_expert_norm:
+        found = product(hidden, last)
+        found = module.post_expert_norm(found) if module.has_post_expert_norm else found
+        return combined(found, top_k_weights, *to[:3]).to(given)  # type: ignore[no-any-return]
+    weight = top_k_weights.reshape(-1).index_select(0, to.order)
+    return summed(product(hidden, last, weight=weight), to.place).to(given)
 
 
-def _product(module: Any, name: str, rows: Tensor, offs: Tensor, **more: Any) -> Tensor:
-    """The rows of each expert times its matrix, with its bias."""
-    weight = getattr(module, name)
-    if module.has_bias and "epilogue" not in more:
-        more["bias"] = getattr(module, f"{name}_bias")
-    matrices = weight if module.is_transposed else weight.mT
-    found: Tensor = grouped_mm(rows, matrices, offs, fallback=getattr(module, FALLBACK, "torch"), **more)
-    return found
+def _names(module: Any) -> tuple[str, str]:
+    """Of the experts' matrices."""
+    return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+
+
+def _rows(module: Any, name: str) -> Tensor:
+    """The experts' matrices as linear layers have them, (E, N, K)."""
+    weight: Tensor = getattr(module, name)
+    return weight.mT if module.is_transposed else weight
+
+
+def _matrices(module: Any, name: str, dtype: torch.dtype) -> Tensor:
+    """The experts' matrices, (E, K, N); of 8 bits dequantised."""
+    rows, scale = _rows(module, name), getattr(module, _SCALE.format(name), None)
+    return (rows if scale is None else dequantized(rows, scale, ROW, dtype)).mT
 
 
 def _fused(module: Any) -> bool:
-    """Whether the first launch's epilogue can be the module's gate: silu(gate) * up, halves, no bias."""
-    if not module.has_gate or module.has_bias or not module.is_concatenated:
+    """Whether a module is a `mixture`: its gate is silu(gate) * up, halves, without biases and a norm after it."""
+    if not module.has_gate or module.has_bias or module.has_post_expert_norm or not module.is_concatenated:
         return False
     own = type(module)._apply_gate.__module__ != "transformers.integrations.moe"
     return not own and type(getattr(module, "act_fn", None)).__name__ in _SILU

@@ -7,6 +7,7 @@ exactly is refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,15 +64,7 @@ class QuantizedLinear(torch.nn.Linear):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """As of torch.nn.Module, but weight and scales keep their types."""
-        kept = {"weight", self.source.scale, self.source.static}
-        whole = {id(x) for name, x in self._parameters.items() if name in kept}
-
-        def moved(x: Tensor) -> Tensor:
-            found: Tensor = fn(x)
-            return x.to(found.device) if id(x) in whole and found.dtype != x.dtype else found
-
-        apply: Any = super()._apply
-        return apply(moved, recurse)
+        return apply_but(self, fn, recurse, ("weight", self.source.scale, self.source.static))
 
     def extra_repr(self) -> str:
         """The arguments in its repr."""
@@ -84,11 +77,23 @@ class QuantizedLinear(torch.nn.Linear):
         return f"{super().extra_repr()}, weight={self.weight.dtype}, {storage.kind}, input={x}"
 
 
+def apply_but(module: torch.nn.Module, fn: Any, recurse: bool, names: Sequence[Any]) -> Any:
+    """`torch.nn.Module._apply`, but some parameters keep their types."""
+    whole = {id(x) for name, x in module._parameters.items() if name in names}
+
+    def moved(x: Tensor) -> Tensor:
+        found: Tensor = fn(x)
+        return x.to(found.device) if id(x) in whole and found.dtype != x.dtype else found
+
+    apply: Any = torch.nn.Module._apply
+    return apply(module, moved, recurse)
+
+
 def store(layer: Any, weights: str, activations: str | None, fallback: str) -> None:
     """Make a torch.nn.Linear, in place, one whose weight is quantised by rows."""
     values, scale = quantize(layer.weight.detach(), ROW, TYPES_8[weights])
-    layer.weight = _parameter(values)
-    layer.register_parameter("weight_scale", _parameter(scale))
+    layer.weight = frozen(values)
+    layer.register_parameter("weight_scale", frozen(scale))
     kind = None if activations is None else TYPES_8[activations]
     _become(layer, Source(Storage(ROW, kind), "weight_scale"), fallback)
 
@@ -102,8 +107,8 @@ def load(layer: Any, source: Source, fallback: str) -> None:
         kind = source.storage.kind if name == source.scale else TENSOR
         shape = () if kind == TENSOR else (layer.weight.shape[0],) if kind == ROW else scale.shape
         delattr(layer, name)
-        layer.register_parameter(name, _parameter(scale.reshape(shape)))
-    layer.weight = _parameter(layer.weight.detach())
+        layer.register_parameter(name, frozen(scale.reshape(shape)))
+    layer.weight = frozen(layer.weight.detach())
     # what another library put in the place of its forward
     vars(layer).pop("forward", None)
     _become(layer, source, fallback)
@@ -116,7 +121,8 @@ def _become(layer: Any, source: Source, fallback: str) -> None:
     layer.source, layer.fallback = source, fallback
 
 
-def _parameter(x: Tensor) -> torch.nn.Parameter:
+def frozen(x: Tensor) -> torch.nn.Parameter:
+    """A parameter that does not train."""
     return torch.nn.Parameter(x, requires_grad=False)
 
 
@@ -220,4 +226,4 @@ def _said(args: Any) -> str:
     return f"{' '.join(shown)} by {_name(args.strategy)}, {'dynamic' if args.dynamic else 'static'}"
 
 
-__all__ = ["TYPES_8", "QuantizedLinear", "Source", "load", "source_of", "store"]
+__all__ = ["TYPES_8", "QuantizedLinear", "Source", "apply_but", "frozen", "load", "source_of", "store"]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -17,6 +18,7 @@ _autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
 _tracing = torch._C._is_tracing
 _compiling = torch.compiler.is_compiling
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
+T = TypeVar("T")
 
 
 def recording(*tensors: torch.Tensor) -> bool:
@@ -64,21 +66,14 @@ def call(
     return (ops.default(*args),) if program.alone else tuple(ops.many(*args))
 
 
-def below(
-    program: Program,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    inputs: Sequence[torch.Tensor],
-    numbers: Sequence[float],
-    integers: Sequence[int],
-) -> tuple[torch.Tensor, ...]:
-    """`call` from the forward of an autograd function: what lies below this level of functorch may record it."""
+def below(function: Callable[..., T], *args: Any) -> T:
+    """A call from the forward of an autograd function: what lies below this level of functorch may record it."""
     if not torch._C._are_functorch_transforms_active():
-        return call(program, a, b, inputs, numbers, integers)
+        return function(*args)
     # tangents of a level below are seen there, and refused
     tangents = forward_ad._set_fwd_grad_enabled(True)
     with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), tangents:
-        return call(program, a, b, inputs, numbers, integers)
+        return function(*args)
 
 
 __all__ = ["below", "call", "direct", "recording", "way"]

@@ -16,6 +16,7 @@ from cutegemm.ops.agreement import agree, agree_on_type, check_tensor, torchs
 from cutegemm.ops.dispatch import direct, way
 from cutegemm.ops.fallback import FALLBACKS, server, torch_linear, torch_matmul
 from cutegemm.ops.gradients.autograd import record_plain
+from cutegemm.ops.gradients.main_grad import added, owner_of
 from cutegemm.ops.products import BACKENDS, is_compiling, number_of, product, program_of
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, kept
 from cutegemm.ops.quantized.operands import NONE, operand_scales
@@ -57,7 +58,7 @@ _SHORT = _Short(
 _ONE = (1.0,)
 _NO_SCALES: dict[str, Any] = {}
 # what a call says beside its operands and what its epilogue reads
-_OPTIONS = ("epilogue", "out", "spec", "fallback", "fp8")
+_OPTIONS = ("epilogue", "out", "spec", "fallback", "fp8", "accumulate_main_grad")
 
 
 def server_of(device: torch.device, fallback: str, door: str) -> str:
@@ -176,6 +177,7 @@ def linear(
     spec: GemmSpec | None = None,
     fallback: str = "torch",
     fp8: str | None = None,
+    accumulate_main_grad: bool = False,
     **inputs: Any,
 ) -> Any:
     """x @ weight.T + bias, or an epilogue of x @ weight.T, for x of any leading dimensions; differentiable.
@@ -188,6 +190,8 @@ def linear(
         fp8: "row" or "block": x and weight, of 16 or 32 bits, are quantised to e4m3, and their gradients are GEMMs of
             fp8 too, with the incoming gradient in e5m2. Scales are those of rows, or of 1 x 128 of x and gradients and
             128 x 128 of weights. Only a bias goes with it.
+        accumulate_main_grad: whether the backward pass adds the weight's gradient to its fp32 `main_grad` in the GEMM,
+            if it has one (`docs/pytorch.md`). Only a bias goes with it.
         inputs: of the epilogue, with x's leading dimensions: rows (N,), columns (...), matrices (..., N). Of operands
             of 8 bits `scale_a` (x) and `scale_b` (weight), as of `matmul`, and zero points; blocks of 128 x 128 count
             rows of all leading dimensions.
@@ -199,6 +203,12 @@ def linear(
     Raises:
         GemmError: as of `matmul`.
     """
+    if accumulate_main_grad is not False:
+        check_tensor("weight", weight)
+        owner = owner_of(weight, accumulate_main_grad)
+        if owner is not None:
+            more = {"epilogue": epilogue, "out": out, "fp8": fp8} | inputs
+            return _accumulating(x, weight, bias, owner, spec, fallback, more)
     if fp8 is not None:
         check_tensor("x", x)
         check_tensor("weight", weight)
@@ -252,6 +262,26 @@ def linear(
     if scales:
         return _scaled(x, weight, SUM, spec, "linear", scales, out, who, kinds)
     return product(x, weight, PLAIN, spec, "linear", {"alpha": 1.0}, out, who)
+
+
+def _accumulating(
+    x: Tensor, weight: Tensor, bias: Any, owner: Tensor, spec: Any, fallback: str, others: dict[str, Any]
+) -> Tensor:
+    """`linear` whose backward pass adds the weight's gradient to the `main_grad` of its owner.
+
+    Raises:
+        InputError: more than a bias goes with it.
+    """
+    if _fuses(None, spec) or any(value is not None for value in others.values()):
+        field = next((name for name, value in others.items() if value is not None), "epilogue")
+        raise field_error(InputError, field, "...", "accumulate_main_grad=True goes with a bias alone")
+    arithmetic = None if spec is None else GemmSpec(math=spec.math)
+
+    def add(above: Tensor, main: Tensor, x: Tensor) -> None:
+        rows, above = x.reshape(-1, x.shape[-1]).to(above.dtype), above.reshape(-1, above.shape[-1])
+        matmul(above.mT, rows, main, beta=1.0, out=main, spec=arithmetic, fallback=fallback)
+
+    return added(linear(x, weight.detach(), bias, spec=spec, fallback=fallback), weight, owner, add, x)
 
 
 def bmm(

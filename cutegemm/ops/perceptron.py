@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two linear layers with an epilogue between them, whose gradients meet in one launch.
+"""Two linear layers with an epilogue between them, or two for each of many groups, whose gradients meet in one launch.
 
 With Z = x W1ᵀ, H = f(Z, inputs) and Y = H W2ᵀ + b, the gradient of Z is f'(Z, inputs) * (dY W2): an epilogue of that
 product, so that the gradient of H is never written. The forward stores H and Z, which the gradients of W2 and Z read.
@@ -25,6 +25,7 @@ from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.gradients.gradient import gradient_name, plan_gradient
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.gradients.saved import taken
+from cutegemm.ops.groups.grouped_op import many
 from cutegemm.ops.products import BACKENDS
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
 from cutegemm.ops.serve import serve
@@ -161,24 +162,68 @@ def perceptron(
         hidden = linear(x, weight, epilogue=epilogue, fallback=fallback, **rows)
         found: Tensor = linear(hidden, last_weight, last_bias, fallback=fallback)
         return found
+    return _recorded(texts, x, weight, list(rows.values()), last_weight, last_bias, None)
+
+
+def grouped_perceptron(
+    x: Tensor, weight: Tensor, epilogue: Graph, last_weight: Tensor, bounds: Tensor, fallback: str = "torch"
+) -> Tensor:
+    """Each group's rows by two matrices of its own, (R, P), with fused gradients; rows of no group are zero.
+
+    Args:
+        x: (R, K), in groups; weight: (G, 2 N, K), in halves.
+        epilogue: of a gated pair, and of nothing else; last_weight: (G, P, N).
+        bounds: (G + 1,): the first group's begin, then the ends.
+        fallback: as of `linear`.
+    """
+    who = server_of(x.device, fallback, "cutegemm.grouped_mm")
+    who = "reference" if who == "torch" else who
+    if torch.compiler.is_compiling():
+        texts = described(address(epilogue), (), False, who)
+    else:
+        texts = remembered(epilogue, (), False, who)
+    return _recorded(texts, x, weight, [], last_weight, None, bounds)
+
+
+def _recorded(
+    texts: Texts | None, x: Tensor, weight: Tensor, rows: list[Tensor], last_weight: Tensor, last_bias: Any, bounds: Any
+) -> Tensor:  # fmt: skip
+    """The perceptron whose forward stores what the gradients read."""
     dtype = autocast_type(x.device)
     if dtype in HALF:
         x, weight, last_weight = [autocast_to(dtype, t) for t in (x, weight, last_weight)]
     # what the epilogue reads has its gradient by `Output`: here it needs none
-    read = [t.detach() for t in rows.values()]
-    h, z = Hidden.apply(texts, x, weight, *read)  # type: ignore[no-untyped-call]
-    y: Tensor = Output.apply(texts, h, last_weight, last_bias, z, *rows.values())  # type: ignore[no-untyped-call]
+    read = [t.detach() for t in rows]
+    h, z = Hidden.apply(texts, bounds, x, weight, *read)  # type: ignore[no-untyped-call]
+    y: Tensor = Output.apply(texts, bounds, h, last_weight, last_bias, z, *rows)  # type: ignore[no-untyped-call]
     return y
 
 
+# how the operands of a perceptron's products are meant, as of `Program.form`
+_FORMS = {"hidden": "linear", "output": "linear", "gradient": "input", "input": "input", "weight": "weight"}
+
+
 def _launch(
-    text: str, a: Tensor, b: Tensor, inputs: Sequence[Tensor] = (), numbers: Sequence[float] = ()
+    texts: Texts,
+    name: str,
+    bounds: Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    inputs: Sequence[Tensor] = (),
+    numbers: Sequence[float] = (),
 ) -> Sequence[Tensor]:
-    """All outputs of a product."""
-    if direct(a, b, *inputs):
-        with torch.no_grad():
+    """All outputs of a product, which a field of the texts is of; with `bounds` of a product for each group."""
+    text, form = getattr(texts, name), _FORMS[name]
+    args: tuple[Any, ...] = list(inputs), list(numbers), [], text
+    with torch.no_grad():
+        if bounds is not None:
+            told = f"{'depth' if form == 'weight' else 'rows'}:cu_seqlens:zero"
+            a, b = (a.mT, b) if form == "weight" else (a, b.mT if form == "linear" else b)
+            call = many if direct(a, b, bounds, *inputs) else torch.ops.cutegemm.grouped_mm.many
+            return call(a, b, bounds, *args, told)
+        if direct(a, b, *inputs):
             return serve(decode(text), a, b, inputs, numbers, ())
-    found: list[Tensor] = torch.ops.cutegemm.gemm.many(a, b, list(inputs), list(numbers), [], text)
+    found: list[Tensor] = torch.ops.cutegemm.gemm.many(a, b, *args)
     return found
 
 
@@ -186,12 +231,12 @@ class Hidden(torch.autograd.Function):
     """x by W1: H, without a gradient, and Z, which has H's too (`Output`)."""
 
     @staticmethod
-    def forward(ctx: Any, texts: Texts, x: Tensor, weight: Tensor, *inputs: Tensor) -> Any:
+    def forward(ctx: Any, texts: Texts, bounds: Any, x: Tensor, weight: Tensor, *inputs: Tensor) -> Any:
         """H, and Z: of a gated pair gate and up side by side."""
         needs = ctx.needs_input_grad
-        ctx.save_for_backward(x if needs[2] else None, weight if needs[1] else None)
+        ctx.save_for_backward(bounds, x if needs[3] else None, weight if needs[2] else None)
         ctx.texts, ctx.inputs = texts, len(inputs)
-        h, z = _launch(texts.hidden, x, weight, inputs)
+        h, z = _launch(texts, "hidden", bounds, x, weight, inputs)
         ctx.mark_non_differentiable(h)
         ctx.set_materialize_grads(False)
         return h, z
@@ -201,16 +246,16 @@ class Hidden(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """The gradients of x and W1."""
         _, dz = grads
-        x, weight = taken(ctx)
+        bounds, x, weight = taken(ctx)
         sources = sources_of(dz, x, weight)
         dx = dw = None
         if dz is not None:
             if x is not None:
-                (dw,) = _launch(ctx.texts.weight, dz, x, (), (1.0,))
+                (dw,) = _launch(ctx.texts, "weight", bounds, dz, x, (), (1.0,))
                 x = None
             if weight is not None:
-                (dx,) = _launch(ctx.texts.input, dz, weight, (), (1.0,))
-        return (None, *final((dx, dw), sources), *[None] * ctx.inputs)
+                (dx,) = _launch(ctx.texts, "input", bounds, dz, weight, (), (1.0,))
+        return (None, None, *final((dx, dw), sources), *[None] * ctx.inputs)
 
 
 class Output(torch.autograd.Function):
@@ -218,15 +263,15 @@ class Output(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, texts: Texts, h: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor, *inputs: Tensor
+        ctx: Any, texts: Texts, bounds: Any, h: Tensor, weight: Tensor, bias: Any, z: Tensor, *inputs: Tensor
     ) -> Any:
         """Y; Z is as `Hidden` gives it, and the inputs are the epilogue's."""
-        ctx.save_for_backward(h if ctx.needs_input_grad[2] else None, weight, z, *inputs)
+        ctx.save_for_backward(bounds, h if ctx.needs_input_grad[3] else None, weight, z, *inputs)
         ctx.texts, ctx.dtype = texts, None if bias is None else bias.dtype
         if bias is None:
-            (y,) = _launch(texts.output, h, weight, (), (1.0,))
+            (y,) = _launch(texts, "output", bounds, h, weight, (), (1.0,))
         else:
-            (y,) = _launch(texts.output, h, weight, (bias,))
+            (y,) = _launch(texts, "output", bounds, h, weight, (bias,))
         return y
 
     @staticmethod
@@ -235,22 +280,22 @@ class Output(torch.autograd.Function):
         """The gradients of W2, its bias, Z and what the epilogue reads."""
         (dy,) = grads
         texts: Texts = ctx.texts
-        h, weight, z, *inputs = taken(ctx)
+        bounds, h, weight, z, *inputs = taken(ctx)
         sources = sources_of(dy, weight, z, *inputs)
-        needs = ctx.needs_input_grad[2:]
+        needs = ctx.needs_input_grad[3:]
         dw = db = None
         if h is not None:
-            (dw,) = _launch(texts.weight, dy, h, (), (1.0,))
+            (dw,) = _launch(texts, "weight", bounds, dy, h, (), (1.0,))
             # free before the gradient of Z is made
             h = None
         if needs[1]:
             db = summed_along(dy, tuple(range(dy.dim() - 1))).to(ctx.dtype)
         known = dict(zip((*texts.saved, *texts.inputs), (*z.chunk(len(texts.saved), -1), *inputs)))
-        dz, *sums = _launch(texts.gradient, dy, weight, [known[name] for name in texts.read])
+        dz, *sums = _launch(texts, "gradient", bounds, dy, weight, [known[name] for name in texts.read])
         by_name = dict(zip(texts.given[1:], sums))
         others = [by_name.get(gradient_name(name)) for name in texts.inputs]
         others = [None if g is None else g.to(x.dtype) for g, x in zip(others, inputs)]
-        return (None, None, *final((dw, db, dz, *others), sources))
+        return (None, None, None, *final((dw, db, dz, *others), sources))
 
 
-__all__ = ["Hidden", "Output", "Texts", "described", "perceptron"]
+__all__ = ["Hidden", "Output", "Texts", "described", "grouped_perceptron", "perceptron", "untouched"]

@@ -60,7 +60,7 @@ def product(
     backend = BACKENDS.get(who)
     if is_compiling():
         scalars = tuple([name for name, x in named.items() if isinstance(x, Tensor) and x.dim() == 0])
-        text, names, numbers, integers, outputs = _described(
+        text, names, numbers, integers, outputs = described(
             address(epilogue), address(spec), form, scalars, backend, tuple(named), kinds
         )
         tensors = [named[x] for x in names]
@@ -98,19 +98,29 @@ def through_the_op(
         sharding.ensure()
     op = torch.ops.cutegemm.gemm
     if out is not None:
-        outs = {"d": out} if isinstance(out, Tensor) else out
-        if len(outs) != len(outputs):
-            rule = "must give every output where the call is compiled or transformed"
-            raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
-        op.out(a, b, tensors, numbers, integers, text, out=[outs[x] for x in outputs])
-        return out if isinstance(out, Tensor) else Outputs(**outs)
+        outs = outs_of(outputs, out)
+        op.out(a, b, tensors, numbers, integers, text, out=outs)
+        return out if isinstance(out, Tensor) else Outputs(**dict(zip(outputs, outs)))
     if len(outputs) == 1 and outputs[0] == "d":
         return op.default(a, b, tensors, numbers, integers, text)
     return Outputs(**dict(zip(outputs, op.many(a, b, tensors, numbers, integers, text))))
 
 
+def outs_of(outputs: tuple[str, ...], out: Any) -> list[Tensor]:
+    """The tensors of `out`, which the op takes in the order of the outputs.
+
+    Raises:
+        InputError: it does not give every output.
+    """
+    outs = {"d": out} if isinstance(out, Tensor) else out
+    if not isinstance(outs, Mapping) or tuple(sorted(outs)) != tuple(sorted(outputs)):
+        rule = "must give every output where the call is compiled or transformed"
+        raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
+    return [outs[x] for x in outputs]
+
+
 @constant
-def _described(
+def described(
     epilogue: int, spec: int, form: str, scalars: Any, backend: Any, names: Any, kinds: Kinds
 ) -> tuple[Any, ...]:
     """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
@@ -147,8 +157,13 @@ def made(
         SpecError: no epilogue graph, or two of them.
     """
     spec = _DEFAULT if spec is None else spec
+    if isinstance(epilogue, Graph) and epilogue == spec.epilogue:
+        # an epilogue of the spec's is scaled there
+        epilogue = None
     if any(kinds):
-        spec = dataclasses.replace(spec, **{x: KINDS[kind] for x, kind in zip(FIELDS, kinds) if kind})
+        spec = dataclasses.replace(
+            spec, **{x: KINDS.get(kind, kind) for x, kind in zip((*FIELDS, "d_dtype"), kinds) if kind}
+        )
     scales = {x: kind for x in ("a", "b") if (kind := getattr(spec, f"scale_{x}")) != AUTO}
     points = {x: kind for x, kind in zip("ab", spec.zero_points) if kind}
     if (scales or points) and isinstance(epilogue, Graph):
@@ -192,9 +207,11 @@ def number_of(name: str, kind: str, value: Any) -> Any:
 __all__ = [
     "BACKENDS",
     "check_names",
+    "described",
     "is_compiling",
     "made",
     "number_of",
+    "outs_of",
     "product",
     "program_of",
     "through_the_op",

@@ -7,7 +7,7 @@ tensors that are given. All take (a, b, inputs, numbers, integers, program), the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -103,14 +103,19 @@ def _fake_out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program:
             torch._check(n == m, lambda: "out: must have the shape of the product")
 
 
-def _recorded(a: torch.Tensor, b: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+def _named(args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a call by name: the operands, then the list of what the epilogue reads."""
+    yield from zip("ab", args)
+    inputs = next(x for x in args if isinstance(x, (list, tuple)))
+    yield from ((f"inputs[{i}]", x) for i, x in enumerate(inputs))
+
+
+def _recorded(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether autograd needs to know of a call."""
-    return torch.is_grad_enabled() and (
-        a.requires_grad or b.requires_grad or any(x.requires_grad for x in inputs)
-    )
+    return torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
 
 
-def _refuse_tangents(a: torch.Tensor, b: torch.Tensor, inputs: Sequence[torch.Tensor]) -> None:
+def _refuse_tangents(args: Sequence[Any]) -> None:
     """Refuse forward-mode differentiation, whose tangents would be lost.
 
     Raises:
@@ -118,59 +123,62 @@ def _refuse_tangents(a: torch.Tensor, b: torch.Tensor, inputs: Sequence[torch.Te
     """
     if forward_ad._current_level < 0:
         return
-    for name, x in (("a", a), ("b", b), *((f"inputs[{i}]", x) for i, x in enumerate(inputs))):
+    for name, x in _named(args):
         if forward_ad.unpack_dual(x).tangent is not None:
             raise InputError("has a tangent: there is no forward-mode gradient (jvp)", field=name)
 
 
-def _autograd_of(op: Any) -> Any:
-    """The autograd kernel of an overload that gives new tensors."""
+def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
+    """The autograd kernel of an overload that gives new tensors; `record` is the call with a gradient."""
 
-    def kernel(keyset: Any, a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> Any:
-        if _recorded(a, b, inputs):
-            known = decode(program)
-            function: Any = Final if known.final else Product
-            args = ((known, numbers, integers), a, b, *inputs)
-            if torch._C._are_functorch_transforms_active():
-                with enable_single_level_autograd_function():
-                    found = function.apply(*args)
-            else:
-                found = function.apply(*args)
-            if op is torch.ops.cutegemm.gemm.default:
-                return found
-            return list(found) if isinstance(found, tuple) else [found]
-        _refuse_tangents(a, b, inputs)
+    def kernel(keyset: Any, *args: Any) -> Any:
+        if _recorded(x for _, x in _named(args)):
+            if not torch._C._are_functorch_transforms_active():
+                return record(*args)
+            with enable_single_level_autograd_function():
+                return record(*args)
+        _refuse_tangents(args)
         with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(
-                keyset & torch._C._after_autograd_keyset, a, b, inputs, numbers, integers, program
-            )
+            return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
     return kernel
 
 
-def _autograd_out(
-    keyset: Any, a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any
-) -> None:
-    if _recorded(a, b, [*inputs, *out]):
-        rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
-        raise field_error(InputError, "out", "...", rule)
-    with torch._C._AutoDispatchBelowAutograd():
-        torch.ops.cutegemm.gemm.out.redispatch(
-            keyset & torch._C._after_autograd_keyset, a, b, inputs, numbers, integers, program, out=out
-        )
+def autograd_out_of(op: Any) -> Callable[..., Any]:
+    """The autograd kernel of an overload that writes into given tensors."""
+
+    def kernel(keyset: Any, *args: Any, out: Any) -> None:
+        if _recorded([*(x for _, x in _named(args)), *out]):
+            rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
+            raise field_error(InputError, "out", "...", rule)
+        with torch._C._AutoDispatchBelowAutograd():
+            op.redispatch(keyset & torch._C._after_autograd_keyset, *args, out=out)
+
+    return kernel
 
 
-def _written(
-    keyset: Any, a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any
-) -> None:
-    """Tell autograd's version counters that `out` has changed."""
-    with torch._C._AutoDispatchBelowADInplaceOrView():
-        torch.ops.cutegemm.gemm.out.redispatch(
-            keyset & torch._C._after_ADInplaceOrView_keyset,
-            a, b, inputs, numbers, integers, program, out=out,
-        )  # fmt: skip
-    for x in out:
-        torch.autograd.graph.increment_version(x)
+def writing(op: Any) -> Callable[..., Any]:
+    """The kernel of such an overload that tells autograd's version counters that `out` has changed."""
+
+    def kernel(keyset: Any, *args: Any, out: Any) -> None:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, out=out)
+        for x in out:
+            torch.autograd.graph.increment_version(x)
+
+    return kernel
+
+
+def _record(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> Any:
+    """A call whose gradient autograd records: D, or all outputs in a tuple."""
+    known = decode(program)
+    function: Any = Final if known.final else Product
+    return function.apply((known, numbers, integers), a, b, *inputs)
+
+
+def _record_many(*args: Any) -> list[torch.Tensor]:
+    found = _record(*args)
+    return list(found) if isinstance(found, tuple) else [found]
 
 
 def _autocast_of(op: Any, device: str) -> Any:
@@ -197,12 +205,15 @@ def _register() -> None:
         described: Any = fake
         torch.library.register_fake(f"{NAMESPACE}::{name}", described, lib=library)
         out = name == "gemm.out"
-        library.impl(name, _autograd_out if out else _autograd_of(op), "Autograd", with_keyset=True)
+        recorded = (
+            autograd_out_of(op) if out else autograd_of(op, _record if op is OVERLOADS[0] else _record_many)
+        )
+        library.impl(name, recorded, "Autograd", with_keyset=True)
         for device in ("cuda", "cpu"):
             library.impl(name, _autocast_of(op, device), f"Autocast{device.upper()}")
         if not out:
             torch.library.register_vmap(f"{NAMESPACE}::{name}", batched(op), lib=library)
-    library.impl("gemm.out", _written, "ADInplaceOrView", with_keyset=True)
+    library.impl("gemm.out", writing(OVERLOADS[2]), "ADInplaceOrView", with_keyset=True)
     flops.register()
     # what transforms, exported programs and sharded modules look into for tensors
     pytree.register_pytree_node(
@@ -219,4 +230,4 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["NAMESPACE", "OVERLOADS"]
+__all__ = ["NAMESPACE", "OVERLOADS", "autograd_of", "autograd_out_of", "library", "writing"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GEMMs of groups in one launch: each group's rows times a matrix of its own, or each group's part of K.
+"""GEMMs of groups in one launch: each group's rows or columns times a matrix of its own, or each group's part of K.
 
 The kernel is that of the batched problem whose batches are as large as nearly all groups of random sizes, rounded up
 to the next of a few numbers: one kernel serves all numbers of tokens in between. How large each group really is, only
@@ -13,25 +13,49 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from cutegemm.arch.device import Device
+from cutegemm.arch.instructions import on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import resident_clusters
+from cutegemm.planning.launches import Reductions, plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import plan
-from cutegemm.planning.steps import Ends
+from cutegemm.planning.steps import Ends, Finish, Multiply
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 # launches that are kept: the same arguments give the same one
 REMEMBERED = 1024
-# how groups lie: along M of one A and D; the first rows of a batch each; along K, with a batch of D each
-FORMS = ("rows", "masked", "depth")
+# how groups lie: along M of one A and D; along N of one B and D; the first rows of a batch each; along K, with a batch
+# of D each
+FORMS = ("rows", "columns", "masked", "depth")
+
+
+class Packed(NamedTuple):
+    """A form whose groups lie in one matrix of D.
+
+    Attributes:
+        axis: of D, along which they lie; swapped: the kernel's where operands are swapped.
+        operand: what lies so; weights: the one that has a matrix for each group.
+        own: kinds of the epilogue's inputs that may have a part for each group.
+    """
+
+    axis: str
+    swapped: str
+    operand: str
+    weights: str
+    own: tuple[str, str]
+
+
+PACKED = {
+    "rows": Packed("m", "n", "a", "b", ("row", "blocks_n")),
+    "columns": Packed("n", "m", "b", "a", ("col", "blocks_m")),
+}
 # standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
 SPREAD = 2.0
 # rows up to which the series of buckets has several of each power of two
@@ -50,8 +74,9 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
 
     Args:
         spec: what is asked.
-        problem: of `batch` groups. By form: "rows": `m` rows of all groups, one A and one D; "masked": a batch of `m`
-            rows for each; "depth": `k` of all groups, one A and one B, a batch of D for each.
+        problem: of `batch` groups. By form: "rows": `m` rows of all groups, one A and one D; "columns": `n` columns of
+            all groups, one B and one D; "masked": a batch of `m` rows for each; "depth": `k` of all groups, one A and
+            one B, a batch of D for each.
         form: one of `FORMS`.
         ends: how they are told. Of groups whose rows indices name, `problem.a` has a row for each index.
         device: the GPU.
@@ -59,6 +84,9 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     Raises:
         PlanError: no kernel of groups serves these operands under the spec.
     """
+    if on_cuda_cores(problem.a.dtype, spec.arithmetic):
+        rule = "groups are multiplied by tensor cores, which take fp32 operands as tf32"
+        raise field_error(PlanError, "math", spec.math, rule, "tf32")
     indexed = ends.indices > 0
     asked = spec
     if indexed:
@@ -78,9 +106,11 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         real = whole[given].transposed if swapped else whole[given]
         operands[name] = seen if given in kept else real
     m, n = step.extents[:2]
-    if form != "depth":
-        m, n = (m, problem.m) if swapped else (problem.m, n)
-    extents = (m, n, problem.k, 1 if form == "rows" else problem.batch)
+    if form in PACKED:
+        whole_axis = getattr(problem, PACKED[form].axis)
+        m, n = (whole_axis, n) if config.grouped == "m" else (m, whole_axis)
+    extents = (m, n, problem.k, 1 if form in PACKED else problem.batch)
+    reduced = _reductions(config, problem, swapped, extents[3])
     multiply = dataclasses.replace(
         step,
         config=config,
@@ -88,9 +118,23 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         raster=_raster(spec, step.raster),
         operands=operands,
         clusters=_clusters(spec, config, problem, form, extents, device),
+        parts=reduced.parts,
+        in_workspace=reduced.partials,
         groups=dataclasses.replace(ends, count=problem.batch),
     )
-    return dataclasses.replace(made, spec=spec, problem=problem, steps=(multiply,))
+    return dataclasses.replace(
+        made,
+        spec=spec,
+        problem=problem,
+        steps=(multiply, *reduced.steps),
+        workspace_bytes=reduced.workspace_bytes,
+    )
+
+
+def _reductions(config: KernelConfig, problem: Problem, swapped: bool, batch: int) -> Reductions:
+    """The reductions of all groups, as the kernel sees them: parts along a row are those of the average group's."""
+    m, n = (problem.n, problem.m) if swapped else (problem.m, problem.n)
+    return plan_reductions(config, dataclasses.replace(problem, m=m, n=n, batch=batch), (1, 1, 1), 0)
 
 
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
@@ -103,11 +147,12 @@ def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
 def _weights(spec: GemmSpec, problem: Problem, form: str) -> set[str]:
     """The operands and inputs that the average problem has as they are."""
     others = {name for name, _ in (*problem.inputs, *problem.outputs)}
-    if form != "rows":
+    if form not in PACKED:
         # masked groups are the batches that were planned
         return others if form == "depth" else {"a", "b", *others}
     kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
-    return {"b", *(name for name, kind in kinds.items() if kind in ("row", "blocks_n"))}
+    packed = PACKED[form]
+    return {packed.weights, *(name for name, kind in kinds.items() if kind in packed.own)}
 
 
 def _clusters(
@@ -121,11 +166,11 @@ def _clusters(
     """Clusters that can have a tile, of those that the device holds."""
     each = (config.rows * config.cluster[0], config.columns * config.cluster[1])
     tiles = [math.ceil(x / y) for x, y in zip(extents, each, strict=False)]
-    if form == "rows":
+    if form in PACKED:
         # a group begins with a tile of its own, so that each may have one more than its rows fill
         axis = "mn".index(config.grouped)
-        tiles[axis] = problem.m // each[axis] + min(problem.batch, problem.m)
-    count: int = tiles[0] * tiles[1] * (1 if form == "rows" else problem.batch)
+        tiles[axis] = extents[axis] // each[axis] + min(problem.batch, extents[axis])
+    count: int = tiles[0] * tiles[1] * (1 if form in PACKED else problem.batch)
     return max(1, min(count, resident_clusters(spec, config, device)))
 
 
@@ -140,17 +185,22 @@ def _average(spec: GemmSpec, problem: Problem, form: str) -> Problem:
         a = dataclasses.replace(a, cols=depth, batch=groups, strides=(*a.strides[:2], depth * a.strides[1]))
         b = dataclasses.replace(b, rows=depth, batch=groups, strides=(*b.strides[:2], depth * b.strides[0]))
         return dataclasses.replace(problem, k=depth, a=a, b=b)
-    rows = _rows(problem.m / groups)
-    kept = _weights(spec, problem, form)
+    axis, _, operand, *_ = PACKED[form]
+    rows = _rows(getattr(problem, axis) / groups)
+    kept, side = _weights(spec, problem, form), "rows" if axis == "m" else "cols"
 
     def batched(*found: tuple[str, Operand]) -> Iterator[tuple[str, Operand]]:
         for name, x in found:
-            each = *x.strides[:2], rows * x.strides[0]
-            yield name, x if name in kept else dataclasses.replace(x, rows=rows, batch=groups, strides=each)
+            each: dict[str, Any] = {
+                side: rows,
+                "strides": (*x.strides[:2], rows * x.strides["mn".index(axis)]),
+            }
+            yield name, x if name in kept else dataclasses.replace(x, batch=groups, **each)
 
-    ((_, a),) = batched(("a", problem.a))
+    ((_, whole),) = batched((operand, getattr(problem, operand)))
     inputs, outputs = tuple(batched(*problem.inputs)), tuple(batched(*problem.outputs))
-    return dataclasses.replace(problem, m=rows, a=a, inputs=inputs, outputs=outputs)
+    changed: dict[str, Any] = {axis: rows, operand: whole, "inputs": inputs, "outputs": outputs}
+    return dataclasses.replace(problem, **changed)
 
 
 def _rows(average: float) -> int:
@@ -180,8 +230,9 @@ def _alike(
             rule = "groups take persistent kernels without splits"
             raise field_error(PlanError, name, getattr(spec, name), rule, legal)
     given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
-    anywhere = form == "rows" and any(major(x, "m", "n") != "n" for _, x in problem.outputs)
-    if form != "depth" and spec.store == AUTO and (problem.m < WHOLE or anywhere):
+    axis = PACKED[form].axis if form in PACKED else "m"
+    across = form in PACKED and any(major(x, "m", "n") in (axis, "strided") for _, x in problem.outputs)
+    if form != "depth" and spec.store == AUTO and (getattr(problem, axis) < WHOLE or across):
         given["store"] = "staged"
     if form == "depth" and spec.swap == AUTO:
         given["swap"] = False
@@ -236,7 +287,7 @@ def _narrowed(
     config = _config(made, form, indexed)
     if form == "depth" or spec.cluster != AUTO or config.cluster["mn".index(config.grouped)] == 1:
         return made, config
-    made = plan(dataclasses.replace(spec, cluster=(1, 2)), problem, device)
+    made = plan(dataclasses.replace(spec, cluster=(2, 1) if form == "columns" else (1, 2)), problem, device)
     return made, _config(made, form, indexed)
 
 
@@ -258,10 +309,11 @@ def _config(made: KernelPlan, form: str, indexed: bool) -> KernelConfig:
     step = made.multiply
     if step is None or not isinstance(step.config, KernelConfig):
         raise PlanError("groups are multiplied by tensor-core kernels only, of fp16, bf16, fp8 or tf32")
-    if len(made.steps) != 1:
+    if not all(isinstance(x, Multiply | Finish) for x in made.steps):
         raise PlanError("groups take one launch, and the operands need copies first")
     found = step.config
-    axis = "k" if form == "depth" else "n" if step.factors == ("b", "a") else "m"
+    swapped = step.factors == ("b", "a")
+    axis = "k" if form == "depth" else PACKED.get(form, PACKED["rows"])[int(swapped)]
     changed: dict[str, Any] = {"serpentine": False, "early": (), "grouped": axis, "masked": form == "masked"}
     # a group may have more rows than the average
     changed["operands"] = tuple(
@@ -273,4 +325,4 @@ def _config(made: KernelPlan, form: str, indexed: bool) -> KernelConfig:
     return KernelConfig.of(dataclasses.replace(found.draft, **changed))
 
 
-__all__ = ["FORMS", "INDEXED_LOAD", "Ends", "plan_groups"]
+__all__ = ["FORMS", "INDEXED_LOAD", "PACKED", "Ends", "plan_groups"]

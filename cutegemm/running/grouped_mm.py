@@ -8,6 +8,7 @@ if there are any, the indices of the rows.
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
-from cutegemm.planning.grouped import Ends, plan_groups
+from cutegemm.planning import requirements
+from cutegemm.planning.grouped import PACKED, Ends, plan_groups
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.problems import Operand, operand_of
+from cutegemm.problems import operand_of
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import NOWHERE, Memo, Request, identity, substance
 from cutegemm.running.arguments.describe import Call, Layouts, check_tensor, describe
@@ -30,12 +32,13 @@ from cutegemm.running.backends.launcher import Launcher, device_of
 from cutegemm.running.backends.torch_backend import Described
 from cutegemm.running.groups import Grouping, Groups, agree, check_index
 from cutegemm.running.kind import Kind, Prepared
+from cutegemm.running.numerics.group_checked import GroupChecked
 from cutegemm.running.numerics.group_reference import GroupReference
-from cutegemm.running.run import backend_for, circumstances, resolved
+from cutegemm.running.run import asked_of_d, backend_for, circumstances, resolved
 from cutegemm.spec import AUTO, GemmSpec
 
-# dimensions of an input that has a part for each group of rows, by its kind
-OWN = {"row": 2, "blocks_n": 3}
+# dimensions of an input that has a part for each group, by its kind
+OWN = {"row": 2, "col": 2, "blocks_m": 3, "blocks_n": 3}
 
 
 class GroupedGemm:
@@ -46,9 +49,6 @@ class GroupedGemm:
     """
 
     def __init__(self, spec: GemmSpec, graph: Graph) -> None:
-        for x in graph.reductions:
-            rule = "groups have no reductions; reduce what is stored"
-            raise field_error(InputError, f"epilogue.{x.name}", x.kind, rule)
         self.spec, self.graph = spec, graph
         self.signature = Signature(graph)
         self._kinds: Memo[Prepared] = Memo()
@@ -75,7 +75,8 @@ class GroupedGemm:
         """The prepared kind of a call, and its arguments: tensors, addresses and numbers.
 
         Args:
-            a, b: (M, K) and (G, K, N); masked (G, C, K) and (G, K, N); along K (M, K) and (K, N).
+            a, b: (M, K) and (G, K, N); of columns (G, M, K) and (K, N); masked (G, C, K) and (G, K, N); along K (M, K)
+                and (K, N).
             groups: where they lie.
             named: what the epilogue reads; out: as for `Gemm.run`.
             backend: as for `Gemm.run`.
@@ -127,21 +128,23 @@ class GroupedGemm:
 
     def _prepare(self, order: Order, given: tuple[Any, ...], how: Grouping, backend: str | None) -> Prepared:
         """Validate and plan a kind of call."""
-        graph, spec = self.graph, self.spec
-        named = order.named(given)
-        request = order.request(named)
-        ends = named[GROUP_ENDS]
-        _check(request, ends, how, graph)
-        call = _described(graph, request, how, spec.d_dtype, spec.d_major)
-        chosen, groups = backend_for(request, backend), call.problem.batch
+        request = order.request(order.named(given))
+        call = _described(self.graph, request, how, self.spec)
+        chosen = backend_for(request, backend)
         if chosen == "meta":
-            return Described(_kind(graph, order, call, None, request))
-        check.overlaps(request, graph.tensors)
-        empty = any(x.numel() == 0 for x in (request.a, request.b)) or not groups
-        if chosen == "reference" or empty:
-            return GroupReference(_kind(graph, order, call, None, request), how.form, how.lead, how.tail)
-        plan = self._planned(call, how, ends, chosen == "gpu", named.get(ROW_INDICES), request.a.shape[0])
-        kind = _kind(graph, order, call, plan, request)
+            return Described(_kind(self.graph, order, call, None, request))
+        check.overlaps(request, self.graph.tensors)
+        found = self._served(request, order, call, how, chosen)
+        if os.environ.get("CUTEGEMM_CHECK") == "1":
+            return GroupChecked(found, self.spec, GroupReference(found.kind, how.form, how.lead, how.tail))
+        return found
+
+    def _served(self, request: Request, order: Order, call: Call, how: Grouping, chosen: str) -> Prepared:
+        """What a backend makes of a described call."""
+        if chosen == "reference" or not (request.a.numel() and request.b.numel() and call.problem.batch):
+            kind = _kind(self.graph, order, call, None, request)
+            return GroupReference(kind, how.form, how.lead, how.tail)
+        kind = _kind(self.graph, order, call, self._planned(request, call, how), request)
         if chosen == "gpu":
             return Launcher(kind, request)
         from cutegemm.running.backends.emulated import Emulated
@@ -159,22 +162,19 @@ class GroupedGemm:
         order = ordered(self.signature.order(scalars), how)
         told = (groups.ends,) if groups.rows is None else (groups.ends, groups.rows)
         request = order.request(order.named((*given, *told)))
-        _check(request, groups.ends, how, self.graph)
-        call = _described(self.graph, request, how, self.spec.d_dtype, self.spec.d_major)
-        return self._planned(call, how, groups.ends, a.is_cuda, groups.rows, a.shape[0])
+        return self._planned(request, _described(self.graph, request, how, self.spec), how)
 
-    def _planned(
-        self, call: Call, how: Grouping, ends: Any, gpu: bool, indices: Any = None, extent: int = 0
-    ) -> KernelPlan:
+    def _planned(self, request: Request, call: Call, how: Grouping) -> KernelPlan:
+        ends, indices = request.inputs[GROUP_ENDS], request.inputs.get(ROW_INDICES)
         told = Ends(
             width=ends.element_size() // 4,
             lead=how.lead,
             tail=how.tail and how.form != "depth",
             indices=0 if indices is None else indices.element_size() // 4,
-            rows=extent,
+            rows=request.a.shape[0],
         )
         whole = dataclasses.replace(self.spec, epilogue=self.graph, d_dtype=AUTO, d_major=AUTO)
-        device = device_of(ends.device) if gpu else DEFAULT
+        device = device_of(ends.device) if request.a.is_cuda else DEFAULT
         return plan_groups(whole, call.problem, how.form, told, device)
 
 
@@ -197,35 +197,20 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
         InputError: naming the tensor, what it is, and the rule.
     """
     a, b = request.a, request.b
-    ranks = {"rows": (2, 3), "masked": (3, 3), "depth": (2, 2)}[how.form]
+    ranks = {"rows": (2, 3), "columns": (3, 2), "masked": (3, 3), "depth": (2, 2)}[how.form]
     for name, x, rank in zip("ab", (a, b), ranks, strict=True):
         check_tensor(name, x, (rank,), (x.dtype,) if isinstance(x, torch.Tensor) else ())
+    check_form(graph, how.form)
+    groups, k = (a if how.form == "columns" else b).shape[0], a.shape[-1]
+    shape, of_b, count = f"{how.name}.shape", tuple(b.shape), tuple(ends.shape)
     if how.form == "masked":
-        agree(
-            "b.shape",
-            tuple(b.shape),
-            b.shape[0] == a.shape[0],
-            f"must have a matrix for each of {a.shape[0]} groups",
-        )
-    elif how.form == "depth" and graph.gated:
-        raise field_error(InputError, "epilogue", graph.gated, "groups along K have no gated pairs", None)
-    _check_scales(graph, how)
+        agree("b.shape", of_b, groups == a.shape[0], f"must have a matrix for each of {a.shape[0]} groups")
     if how.form != "depth":
-        groups = b.shape[0]
-        agree(
-            f"{how.name}.shape",
-            tuple(ends.shape),
-            ends.shape[0] == groups + how.lead,
-            f"must be ({groups + how.lead},)",
-        )
-        agree(
-            "b.shape",
-            tuple(b.shape),
-            b.shape[1] == a.shape[-1],
-            f"must have {a.shape[-1]} rows (K) in each matrix",
-        )
+        agree(shape, count, count[0] == groups + how.lead, f"must be ({groups + how.lead},)")
+        each = " in each matrix" if b.dim() == 3 else ""
+        agree("b.shape", of_b, b.shape[-2] == k, f"must have {k} rows (K){each}")
     elif how.lead:
-        agree(f"{how.name}.shape", tuple(ends.shape), ends.shape[0] > 0, "must hold the first group's begin")
+        agree(shape, count, count[0] > 0, "must hold the first group's begin")
     agree(f"{how.name}.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
     if how.indexed:
         rows = request.inputs[ROW_INDICES]
@@ -235,67 +220,102 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
     agree(f"{how.name}.device", str(ends.device), ends.device == a.device, f"must be a's device, {a.device}")
 
 
-def _check_scales(graph: Graph, how: Grouping) -> None:
+def check_own(name: str, x: Any, groups: int) -> None:
+    """Refuse an input of the epilogue that has parts for another number of groups.
+
+    Raises:
+        InputError: it has.
+    """
+    if x.shape[0] != groups:
+        rule = f"must have one for each of {groups} groups"
+        raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
+
+
+def check_form(graph: Graph, form: str) -> None:
+    """Refuse an epilogue that groups of a form cannot have.
+
+    Raises:
+        InputError: they cannot.
+    """
+    if form in ("depth", "columns") and graph.gated:
+        along = "along K" if form == "depth" else "of columns"
+        raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
+    axis, what = (
+        (0, "columns reduce each column") if form == "columns" else (1, "rows or along K reduce each row")
+    )
+    for result in graph.reductions:
+        field = f"epilogue.{result.name}"
+        if result.partial:
+            raise field_error(
+                InputError, f"{field}.partial", True, "groups have finished reductions alone", False
+            )
+        if result.axis != axis:
+            raise field_error(InputError, f"{field}.axis", result.axis, f"groups of {what} of D", axis)
+    packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)
-        if how.form == "depth":
-            raise field_error(InputError, x.name, kind, "groups along K begin inside blocks of K", ROW)
-        if how.form == "rows" and x.axis == "m" and x.extent > 1:
-            raise field_error(InputError, x.name, kind, "groups begin inside blocks of rows", BLOCKS[0])
+        if form == "depth":
+            rule = (
+                "the scales of blocks along K would restart where each group along K begins, inside a block"
+            )
+            raise field_error(InputError, x.name, kind, rule, ROW)
+        if packed is not None and packed.axis == x.axis and x.extent > 1:
+            what = "rows" if x.axis == "m" else "columns"
+            raise field_error(InputError, x.name, kind, f"groups begin inside blocks of {what}", BLOCKS[0])
 
 
-def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major: Any) -> Call:
+def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
     """The problem of groups (`planning.grouped.plan_groups`) and its outputs.
 
     It is described as the GEMM of one group, or as a batch of all groups, then changed to what each group has.
+
+    Raises:
+        InputError: a tensor breaks a rule.
+        PlanError: the spec gives a type or a major that a tensor does not have.
     """
+    _check(request, request.inputs[GROUP_ENDS], how, graph)
     inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
-    asked = (None if dtype == AUTO else dtype, None if major == AUTO else major)
     a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
-    kinds = graph.tensors
-    # what each group has of its own beside B
-    own = [name for name, kind in kinds.items() if inputs[name].dim() == OWN.get(kind)]
-    if how.form == "masked":
-        seen = Request(a, b, inputs, request.outs)
-    elif how.form == "depth":
-        seen = Request(a.expand(groups, -1, -1), b.expand(groups, -1, -1), inputs, request.outs)
-    else:
-        for name in own:
-            shape = tuple(inputs[name].shape)
-            agree(f"{name}.shape", shape, shape[0] == groups, f"must have one for each of {groups} groups")
-        one = b[0] if groups else b.new_empty(b.shape[1:])
-        first = {name: x[0] if name in own and groups else x for name, x in inputs.items()}
-        if not groups:
-            first |= {name: first[name].new_empty(first[name].shape[1:]) for name in own}
+    kinds, packed = graph.tensors, PACKED.get(how.form)
+    # what each group has of its own beside its matrix
+    kept = () if packed is None else packed.own
+    own = {name for name, kind in kinds.items() if kind in kept and inputs[name].dim() == OWN[kind]}
+    if how.form == "depth":
+        a, b = a.expand(groups, -1, -1), b.expand(groups, -1, -1)
+    elif how.form == "columns":
+        a = _first(a)
+    elif how.form == "rows":
         # as many rows as there are indices; how they lie is told below
-        multiplied = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
-        seen = Request(multiplied, one, first, request.outs)
-    call = describe(graph, seen, *asked)
-    if not _fake(a):
-        call = check.aligned(call, seen)
-    if how.form != "rows":
-        return call
+        a = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
+        b = _first(b)
+    for name in own:
+        check_own(name, inputs[name], groups)
+    one = {name: _first(x) if name in own else x for name, x in inputs.items()}
+    seen = Request(a, b, one, request.outs)
+    call = describe(graph, seen, *asked_of_d(spec))
+    call = call if _fake(a) else check.aligned(call, seen)
     problem = call.problem
+    if packed is not None:
+        wide = {name: Layouts(groups).of_input(inputs[name], kinds[name]) for name in own}
+        found = tuple(
+            (name, dataclasses.replace(wide.get(name, x), align=x.align)) for name, x in problem.inputs
+        )
+        a, b = operand_of(request.a), operand_of(request.b)
+        a = dataclasses.replace(a, rows=problem.m, align=problem.a.align)
+        b = dataclasses.replace(b, align=problem.b.align)
+        problem = dataclasses.replace(problem, batch=groups, a=a, b=b, inputs=found)
+    requirements.check_dtypes(spec, problem)
+    requirements.check_majors(spec, problem)
+    return dataclasses.replace(call, problem=problem)
 
-    def all_of(name: str, x: Operand) -> Operand:
-        if name not in own:
-            return x
-        return dataclasses.replace(Layouts(groups).of_input(inputs[name], kinds[name]), align=x.align)
 
-    return dataclasses.replace(
-        call,
-        problem=dataclasses.replace(
-            problem,
-            batch=groups,
-            a=dataclasses.replace(operand_of(a), rows=problem.m, align=problem.a.align),
-            b=dataclasses.replace(operand_of(b), align=problem.b.align),
-            inputs=tuple((name, all_of(name, x)) for name, x in problem.inputs),
-        ),
-    )
+def _first(x: Any) -> Any:
+    """The first group's part."""
+    return x[0] if x.shape[0] else x.new_empty(x.shape[1:])
 
 
 def _fake(x: Any) -> bool:
     return bool(x.is_meta) or type(x).__name__ == "FakeTensor"
 
 
-__all__ = ["GroupedGemm"]
+__all__ = ["GroupedGemm", "check_form", "check_own"]

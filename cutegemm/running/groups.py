@@ -23,7 +23,7 @@ class Grouping:
     """How a call passes its groups, and their layout.
 
     Attributes:
-        form: "rows", "masked" or "depth" (`planning.grouped.FORMS`).
+        form: "rows", "columns", "masked" or "depth" (`planning.grouped.FORMS`).
         name: of the tensor: "offs", "cu_seqlens" or "counts".
         tail: whether rows of no group are zeroed.
         indexed: whether a tensor of indices names the rows of A that are multiplied.
@@ -79,7 +79,7 @@ class Groups:
         check_tail(self.tail)
         given = [x for x in TOLD if getattr(self, x) is not None]
         if not given:
-            rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,); masked batches counts, (G,)"
+            rule = "groups need offs, (G,), or cu_seqlens, (G + 1,); masked batches counts, (G,)"
             raise field_error(InputError, "offs", None, rule)
         if len(given) > 1:
             rule = f"must not be given beside {given[0]}: one of {', '.join(TOLD)} tells the groups"
@@ -103,7 +103,7 @@ class Groups:
         Raises:
             InputError: groups have no such operands.
         """
-        return Grouping(_form(a, b, self.name), self.name, self.tail == "zero", self.rows is not None)
+        return Grouping(_form(a, b, self), self.name, self.tail == "zero", self.rows is not None)
 
 
 def check_tail(tail: Any) -> None:
@@ -116,8 +116,9 @@ def check_tail(tail: Any) -> None:
         raise field_error(InputError, "tail", tail, f"must be one of {', '.join(TAILS)}", "zero")
 
 
-def _form(a: Any, b: Any, name: str) -> str:
+def _form(a: Any, b: Any, groups: Groups) -> str:
     """Which of `planning.grouped.FORMS` the operands of groups have."""
+    name, shape = groups.name, tuple(groups.ends.shape)
     for field, x in (("a", a), ("b", b)):
         if not isinstance(x, torch.Tensor):
             raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=field)
@@ -125,16 +126,18 @@ def _form(a: Any, b: Any, name: str) -> str:
     if dims == (3, 3):
         if name == "counts":
             return "masked"
-        raise InputError("a batch of matrices for each group takes counts, (G,)", field=name)
-    if dims not in ((2, 3), (2, 2)):
-        rule = "a and b must be (M, K) and (G, K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
+        raise field_error(InputError, name, shape, "a batch of matrices for each group takes counts, (G,)")
+    found = {(2, 3): "rows", (3, 2): "columns", (2, 2): "depth"}.get(dims)
+    if found is None:
+        legal = "(M, K) and (G, K, N), (G, M, K) and (K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
+        rule = f"a and b must be {legal}"
         raise field_error(
             InputError, "a.dim()" if a.dim() not in (2, 3) else "b.dim()", f"{dims[0]} and {dims[1]}", rule
         )
     if name == "counts":
-        rule = "groups of rows or along K need offs, (G,), or cu_seqlens, (G + 1,)"
-        raise field_error(InputError, name, None, rule)
-    return "rows" if b.dim() == 3 else "depth"
+        rule = "groups of rows, of columns or along K need offs, (G,), or cu_seqlens, (G + 1,)"
+        raise field_error(InputError, name, shape, rule)
+    return found
 
 
 def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: int | None = None) -> None:
@@ -150,16 +153,13 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
         InputError: it is none; under CUTEGEMM_CHECK=1 also where one is outside, for which the host waits.
     """
     check_tensor(name, index, (1,), INTEGERS)
-    agree(
-        f"{name}.device", str(index.device), index.device == like.device, f"must be a's device, {like.device}"
-    )
-    shape = tuple(index.shape)
-    agree(
-        f"{name}.shape",
-        shape,
-        count is None or index.shape[0] == count,
-        f"must be ({count},), an index for each row",
-    )
+    if index.device != like.device:
+        rule = f"must be a's device, {like.device}"
+        raise field_error(InputError, f"{name}.device", str(index.device), rule)
+    # the rule is written only to be raised: a compiler would take the text of a symbolic count for a guard on its value
+    if count is not None and index.shape[0] != count:
+        rule = f"must be ({count},), an index for each row"
+        raise field_error(InputError, f"{name}.shape", tuple(index.shape), rule)
     if os.environ.get("CUTEGEMM_CHECK") == "1" and not index.is_meta:
         _, good = inside(index, extent)
         if not bool(good.all()):

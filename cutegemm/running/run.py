@@ -43,7 +43,7 @@ def described(spec: GemmSpec, graph: Graph, request: Request) -> Call:
     Raises:
         InputError: a tensor breaks a rule.
     """
-    call = describe(graph, request, *_asked_of_d(spec))
+    call = describe(graph, request, *asked_of_d(spec))
     return call if _has_no_memory(request) else check.aligned(call, request)
 
 
@@ -54,12 +54,12 @@ def agreed(spec: GemmSpec, graph: Graph, request: Request) -> None:
         InputError: a tensor breaks a rule.
         PlanError: the spec does not support the operands.
     """
-    call = describe(graph, request, *_asked_of_d(spec))
+    call = describe(graph, request, *asked_of_d(spec))
     if spec.given():
         _chosen(spec, call.problem, DEFAULT)
 
 
-def _asked_of_d(spec: GemmSpec) -> tuple[DType | None, str | None]:
+def asked_of_d(spec: GemmSpec) -> tuple[DType | None, str | None]:
     """The type and the major of D that a spec gives; None if unspecified."""
     return None if spec.d_dtype == AUTO else spec.d_dtype, None if spec.d_major == AUTO else spec.d_major
 
@@ -212,4 +212,14 @@ def _has_no_memory(request: Request) -> bool:
     return isinstance(a, torch.Tensor) and (a.is_meta or isinstance(a, FakeTensor))
 
 
-__all__ = ["BACKENDS", "agreed", "backend_for", "circumstances", "described", "first", "prepare", "resolved"]
+__all__ = [
+    "BACKENDS",
+    "agreed",
+    "asked_of_d",
+    "backend_for",
+    "circumstances",
+    "described",
+    "first",
+    "prepare",
+    "resolved",
+]

@@ -8,7 +8,10 @@ import torch
 
 import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
+from cutegemm import epilogue as epi
 from cutegemm.errors import InputError, PlanError
+from cutegemm.ops.groups.grouped import planned
+from cutegemm.running.grouped_mm import GroupedGemm
 from tests.support.groups import (
     ENDS,
     GPU_SHAPES,
@@ -73,7 +76,6 @@ def test_an_epilogue_has_a_row_for_each_group(name):
 
 def test_gated_pairs_in_groups():
     """A gate and its linear part in halves of each group's matrix; columns of the epilogue are of all rows."""
-    from cutegemm import epilogue as epi
     from cutegemm.epilogue import functions as fn
 
     @epi.define(gated="interleaved")
@@ -130,6 +132,20 @@ def test_nothing_to_multiply():
     ).shape == (0, 16)
     d = cutegemm.grouped_mm(drawn(3, 0), drawn(0, 16), torch.zeros(2).int(), fallback="emulator")
     assert d.shape == (2, 3, 16) and torch.all(d == 0)
+
+
+def test_a_call_takes_no_memory_beside_d():
+    """Of any form; reductions take partial results of each row, one for the columns of a tile."""
+    a, b, ends = drawn(200, 96), drawn(4, 96, 136), torch.tensor(ENDS["uneven"])
+    for x, y in ((a, b), (a.T, drawn(200, 136)), (drawn(4, 136, 96), a.T), (drawn(4, 40, 96), b)):
+        made = planned(x, y, ends, GemmSpec(sms=4))
+        assert made.workspace_bytes == made.counter_bytes == 0 and len(made.steps) == 1
+    gemm = GroupedGemm(
+        GemmSpec(**SMALL), epi.define(lambda acc: epi.Output(d=acc, lse=epi.LogSumExp(acc, axis=1)))
+    )
+    made = gemm.plan(a, b, cutegemm.Groups(offs=ends), {})
+    assert 0 <= made.workspace_bytes - 8 * 200 * 3 < 256
+    assert [x.name for x in made.steps] == ["gemm", "finish lse"]
 
 
 REFUSED = {
@@ -197,6 +213,35 @@ def test_groups_along_k_on_the_gpu(shape, groups):
     for group, (first, end) in enumerate(itertools.pairwise(rows)):
         told = a[:, first:end].double() @ b[first:end].double() + 1.0
         torch.testing.assert_close(d[group].double(), told, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_more_elements_than_32_bits_count_on_the_gpu():
+    """A and D of 2.25e9 elements, 4.5 GB each: rows before and behind the 2^31st element, and a group along K."""
+    rows, width, place = 2_200_000, 1024, 2**31 // 1024
+    if torch.cuda.mem_get_info()[0] < 11e9:
+        pytest.skip("too little memory")
+    a = torch.empty(rows, width, device="cuda", dtype=torch.bfloat16)
+    for part in a.split(100_000):
+        part.normal_()
+    b = torch.randn(3, width, width, device="cuda").bfloat16()
+    ends = [1_000_000, place + 50, rows - 9]
+    d = torch.full_like(a, 7.0)
+    cutegemm.grouped_mm(a, b, torch.tensor(ends, device="cuda"), out=d, fallback="error")
+    for first, end, group in (
+        (0, 9, 0),
+        (place - 100, place + 50, 1),
+        (place + 50, place + 150, 2),
+        (rows - 99, rows - 9, 2),
+    ):
+        assert_close(d[first:end], a[first:end], b[group])
+    assert torch.all(d[-9:] == 0)
+    # groups along K begin beyond 2^31 elements, too
+    told = torch.tensor([0, place + 50, place + 550], device="cuda")
+    found = cutegemm.grouped_mm(a.T, d, told, out_dtype=torch.float32, fallback="error")
+    assert torch.all(found[0] == 0)
+    last = slice(place + 50, place + 550)
+    torch.testing.assert_close(found[2].double(), a[last].double().T @ d[last].double(), rtol=1e-3, atol=1.0)
 
 
 @pytest.mark.gpu

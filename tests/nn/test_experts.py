@@ -1,11 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures of experts beside every expert computed for every token."""
 
+import copy
+
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutegemm.errors import InputError
-from cutegemm.nn import MoE
+from cutegemm.nn import MoE, experts
+from cutegemm.ops import perceptron
+from cutegemm.ops.program import decode
+
+BF16 = torch.bfloat16
+# what launches nothing
+VIEWS = (
+    "view",
+    "transpose",
+    "t",
+    "slice",
+    "detach",
+    "unsqueeze",
+    "expand",
+    "split",
+    "new_empty",
+    "empty_like",
+)
 
 
 def dense(moe, x):
@@ -38,6 +59,110 @@ def test_a_mixture_is_the_weighted_sum_of_its_experts(recorded):
             assert (y.double() - z.double()).norm() <= 0.03 * z.double().norm()
 
 
+class Launched(TorchDispatchMode):
+    """Counts the operations of torch that launch something."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run one."""
+        self.count += func._schema.name.split("::")[1] not in VIEWS
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_operations_of_torch_beside_the_launches(monkeypatch):
+    """13 without gradients, 14 and 15 with them: 18, 20 and 29 while autograd undid each step of the routing."""
+
+    def grouped(a, b, rows=None, epilogue=None, **_):
+        return a.new_empty(len(a if rows is None else rows), b.shape[-1] // (1 if epilogue is None else 2))
+
+    def many(a, b, bounds, inputs, numbers, integers, text, how):
+        program, shape = decode(text), (len(bounds) - 1,) * (b.dim() == 2) + (a.shape[0],)
+        width = b.shape[-1] // (2 if program.graph.gated else 1)
+        return [a.new_empty(*shape, width * (2 if x in program.merged else 1)) for x in program.outputs]
+
+    monkeypatch.setattr(experts, "grouped_mm", grouped)
+    monkeypatch.setattr(perceptron, "many", many)
+    monkeypatch.setattr(perceptron, "direct", lambda *_: True)
+    moe, x = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference"), torch.randn(7, 32).bfloat16()
+    with torch.no_grad(), Launched() as inference:
+        moe(x)
+    x.requires_grad_()
+    with Launched() as forward:
+        y = moe(x)
+    above = torch.ones_like(y)
+    with Launched() as backward:
+        y.backward(above)
+    assert (inference.count, forward.count, backward.count) == (13, 14, 15)
+
+
+@pytest.mark.sliced
+def test_kernels_compute_what_the_reference_does():
+    """Forward and every gradient, bit by bit up to the order of sums, with an expert that nobody takes."""
+    torch.manual_seed(0)
+    moe = MoE(64, 48, 5, 2, dtype=BF16, fallback="reference")
+    with torch.no_grad():
+        moe.router.weight[3] = -10
+    ours = copy.deepcopy(moe)
+    ours.fallback = "emulator"
+    x = torch.randn(19, 64).bfloat16().abs()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), moe(x), rtol=1e-2, atol=1e-2)
+    found = []
+    for each in (ours, moe):
+        given = x.clone().requires_grad_()
+        found.append(torch.autograd.grad(each(given).square().sum(), (given, *each.parameters())))
+    for y, z in zip(*found, strict=True):
+        assert (y - z).double().norm() <= 0.01 * z.double().norm()
+
+
+def test_one_compilation_serves_every_number_of_tokens():
+    """Forward and backward in one graph, as in eager mode."""
+    torch.manual_seed(0)
+    moe = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference")
+    counted = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(moe, fullgraph=True, dynamic=True, backend=counted)
+    for tokens in (19, 7):
+        x = torch.randn(tokens, 32).bfloat16()
+        found = []
+        for each in (compiled, moe):
+            given = x.clone().requires_grad_()
+            y = each(given)
+            found.append((y, *torch.autograd.grad(y.square().sum(), (given, *moe.parameters()))))
+        for y, z in zip(*found, strict=True):
+            assert torch.equal(y, z)
+    assert counted.frame_count == 1
+
+
+def test_a_gradient_of_a_gradient_is_refused():
+    """It would be wrong; the first one is not."""
+    moe = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference")
+    x = torch.randn(7, 32).bfloat16().requires_grad_()
+    (found,) = torch.autograd.grad(moe(x).sum(), x, create_graph=True)
+    with pytest.raises(InputError, match="double backward"):
+        found.sum().backward()
+
+
+def test_gradients_by_torchs_transforms():
+    """torch.func.grad gives what autograd does, to another order of roundings."""
+    torch.manual_seed(0)
+    moe = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference")
+    x = torch.randn(7, 32).bfloat16()
+    found = torch.func.grad(lambda y: moe(y).float().square().sum())(x)
+    (told,) = torch.autograd.grad(moe(x.requires_grad_()).float().square().sum(), x)
+    assert (found - told).double().norm() <= 0.02 * told.double().norm()
+
+
+def test_weights_have_gradients_as_they_lie():
+    """As the parameters do, so that autograd copies nothing; rows of no group are zero, a frozen weight has none."""
+    up, down = torch.randn(3, 96, 32).bfloat16().requires_grad_(), torch.randn(3, 32, 48).bfloat16()
+    x, bounds = torch.randn(9, 32).bfloat16(), torch.tensor([1, 4, 4, 8])
+    y = perceptron.grouped_perceptron(x, up, experts.SWIGLU, down, bounds, "reference")
+    assert not y[[0, 8]].any()
+    y.sum().backward()
+    assert up.grad.is_contiguous() and up.grad[0].any() and not up.grad[1].any() and down.grad is None
+
+
 def test_a_shared_expert_is_added():
     """Beside the routed ones, for every token."""
     torch.manual_seed(0)
@@ -49,10 +174,31 @@ def test_a_shared_expert_is_added():
         torch.testing.assert_close(both, moe(x) + shared(x))
 
 
-def test_a_token_takes_no_more_experts_than_there_are():
+def test_no_tokens_give_no_rows():
+    """A batch without tokens has the shape of any other, with gradients too."""
+    moe = MoE(32, 48, 5, 2, dtype=torch.bfloat16, fallback="reference")
+    for x in (torch.empty(0, 32), torch.empty(2, 0, 32)):
+        x = x.bfloat16().requires_grad_()
+        moe(x).sum().backward()
+        assert x.grad.shape == moe(x).shape == x.shape
+
+
+REFUSED = {
+    "more experts than there are": ({"top_k": 5}, "top_k=5: must be from 1 to 4; nearest legal value: 4"),
+    "text": ({"top_k": "2"}, "top_k='2': must be an integer from 1 to 4"),
+    "no width": ({"hidden": 0}, "hidden=0: must be from 1"),
+    "no width of an expert": ({"intermediate": 0}, "intermediate=0: must be from 1"),
+    "experts in text": ({"experts": "4"}, "experts='4': must be an integer"),
+    "another fallback": ({"fallback": "x"}, "fallback='x': must be one of torch, error, reference, emulator"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be(name):
     """Refused when it is made."""
-    with pytest.raises(InputError, match="top_k"):
-        MoE(32, 48, 4, 5)
+    given, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        MoE(**{"hidden": 32, "intermediate": 48, "experts": 4, "top_k": 2} | given)
 
 
 @pytest.mark.gpu

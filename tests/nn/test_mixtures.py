@@ -6,7 +6,9 @@ import copy
 import pytest
 import torch
 
+import cutegemm
 from cutegemm.nn import convert, mixtures
+from cutegemm.nn import experts as experts_module
 
 transformers = pytest.importorskip("transformers")
 
@@ -101,24 +103,93 @@ def test_a_converted_model_gives_the_same_words(kind):
     assert near.float().mean() >= 0.9
 
 
-def test_the_first_launch_applies_the_gate_without_gradients(monkeypatch):
-    """silu(gate) * up is its epilogue; another gate, or a record for gradients, is computed after it."""
-    seen, own = [], mixtures.grouped_mm
-    monkeypatch.setattr(
-        mixtures, "grouped_mm", lambda *x, **named: seen.append(set(named)) or own(*x, **named)
-    )
-    for kind, recorded, fused in [
-        ("Mixtral", False, True),
-        ("Mixtral", True, False),
-        ("GptOss", False, False),
+def test_the_first_launch_applies_the_gate(monkeypatch):
+    """silu(gate) * up is its epilogue, with gradients too; another gate is computed after it. The second weighs."""
+    seen = []
+
+    def watch(module, name):
+        own = getattr(module, name)
+
+        def watched(*given, **named):
+            seen.append((name, {x for x, y in named.items() if y is not None}))
+            return own(*given, **named)
+
+        monkeypatch.setattr(module, name, watched)
+
+    watch(experts_module, "grouped_mm")
+    watch(experts_module, "grouped_perceptron")
+    watch(mixtures, "grouped_mm")
+    told = {"cu_seqlens", "fallback"}
+    for kind, recorded, calls in [
+        ("Mixtral", False, [{"rows", "epilogue", "tail"} | told, {"weight"} | told]),
+        ("GptOss", False, [{"rows", "bias"} | told, {"weight", "bias"} | told]),
+        ("GptOss", True, [{"bias"} | told] * 2),
     ]:
         ((_, experts),) = experts_of(model := model_of(kind))
         convert(model, fallback="reference")
         seen.clear()
         with torch.set_grad_enabled(recorded):
             experts(*inputs_of(experts, recorded))
-        assert [("epilogue" in x) for x in seen] == [fused, False]
-        assert [("bias" in x) for x in seen] == [kind == "GptOss"] * 2
+        assert seen == [("grouped_mm", x) for x in calls]
+    ((_, experts),) = experts_of(model := model_of("Mixtral"))
+    convert(model, fallback="reference")
+    seen.clear()
+    experts(*inputs_of(experts, True))
+    assert [name for name, _ in seen] == ["grouped_perceptron"]
+
+
+def through(x, transposed):
+    """A matrix of 8 bits with a scale for each row of the linear layer, back in bf16."""
+    rows = x.mT if transposed else x
+    values, scale = cutegemm.quantize(rows.detach(), "row", torch.float8_e4m3fn)
+    wide = (values.double() * scale.double()[..., None]).bfloat16()
+    return wide.mT if transposed else wide
+
+
+@pytest.mark.parametrize("activations", ["fp8", None])
+@pytest.mark.parametrize("kind", MODELS)
+def test_experts_in_8_bits(kind, activations):
+    """What the dequantised matrices give, but for the rounding of activations; so do the gradients of tokens."""
+    ((name, experts),) = experts_of(model := model_of(kind).eval())
+    theirs = copy.deepcopy(experts)
+    with torch.no_grad():
+        for x in (theirs.gate_up_proj, theirs.down_proj):
+            x.copy_(through(x, theirs.is_transposed))
+    theirs.config._experts_implementation = "eager"
+    done = convert(model, fallback="reference", weights="fp8", activations=activations)
+    assert name in done.converted and experts.down_proj.dtype == torch.float8_e4m3fn
+    x, index, weights = inputs_of(experts, False)
+    told = theirs.double()(x.double(), index, weights.double())
+    with torch.no_grad():
+        found = experts(x, index, weights)
+    assert (found.double() - told).norm() <= (0.06 if activations else 0.01) * told.norm()
+    x.requires_grad_()
+    recorded = experts(x, index, weights)
+    assert (recorded.double() - told).norm() <= 0.01 * told.norm()
+    recorded.sum().backward()
+    assert x.grad.any()
+
+
+def test_experts_in_8_bits_stay_so():
+    """Whatever the model becomes; copies, compilers, kernels and a second conversion serve them as well."""
+    ((name, experts),) = experts_of(model := model_of("Qwen3Moe").eval())
+    convert(model, fallback="reference", weights="fp8", activations="fp8")
+    x, index, weights = inputs_of(experts, False)
+    state = {"gate_up_proj", "down_proj", "gate_up_proj_scale", "down_proj_scale"}
+    with torch.no_grad():
+        told = experts(x, index, weights)
+        half = copy.deepcopy(experts).half()
+        assert half.down_proj.dtype == torch.float8_e4m3fn and half.down_proj_scale.dtype == torch.float32
+        assert set(half.state_dict()) == state
+        emulated = copy.deepcopy(experts)
+        setattr(emulated, mixtures.FALLBACK, "emulator")
+        for other, given in ((half, x.half()), (emulated, x)):
+            assert (other(given, index, weights) - told).float().norm() <= 0.02 * told.float().norm()
+        compiled = torch.compile(experts, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(x, index, weights), told)
+    values = experts.down_proj
+    assert name in convert(model, fallback="reference", weights="fp8").converted
+    assert experts.down_proj is values
 
 
 def test_an_expert_of_another_process_gives_nothing():
@@ -135,16 +206,26 @@ def test_an_expert_of_another_process_gives_nothing():
         assert torch.equal(experts(x, index, weights), told)
 
 
+def test_no_tokens_give_no_rows():
+    """Converted experts take a batch without tokens."""
+    ((_, experts),) = experts_of(model := model_of("Qwen3Moe"))
+    convert(model, fallback="reference")
+    x, index, weights = inputs_of(experts, False)
+    assert experts(x[:0], index[:0], weights[:0]).shape == (0, x.shape[1])
+
+
 def test_what_is_left_is_named():
     """A type without kernels of groups, a forward of the caller's, and what the caller skips."""
     for spoil, why in [
         (lambda x: x.float(), "float16 or bfloat16"),
         (lambda x: setattr(x, "forward", x.forward), "forward has been replaced"),
         (lambda x: None, "skip='*experts'"),
+        (lambda x: None, "no int8"),
     ]:
         ((name, experts),) = experts_of(model := model_of("Mixtral"))
         spoil(experts)
-        done = convert(model, skip=["*experts"] if "skip" in why else [])
+        eight = {"weights": "int8", "activations": "int8"} if "int8" in why else {}
+        done = convert(model.eval(), skip=["*experts"] if "skip" in why else [], **eight)
         assert why in done.left[name]
         assert name not in done.converted
         assert experts.config._experts_implementation != mixtures.REGISTERED

@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
-from cutegemm.running.numerics.group_reference import bounds
+from cutegemm.running.numerics.group_reference import bounds, inside_groups
 from tests.support.numerics import assert_close
 
 BF16 = torch.bfloat16
@@ -18,6 +18,11 @@ BF16 = torch.bfloat16
 
 def told(a, b, ends, c, bias, lead, alpha=2.0, beta=0.5):
     """The same in fp64 by torch's own functions, group by group."""
+    if a.dim() == 3:
+        # columns of groups are rows of the transposes' groups, and the bias is of columns
+        found = told(b.mT, a.mT, ends, c.mT, torch.zeros(a.shape[0], a.shape[1]), lead, alpha, beta).mT
+        inside = inside_groups(ends, b.shape[1], "columns", lead)
+        return found + torch.where(inside, bias, 0.0)
     depth = b.dim() == 2
     rows = bounds(ends, a.shape[1 if depth else 0], lead).tolist()
     if depth:
@@ -30,15 +35,21 @@ def told(a, b, ends, c, bias, lead, alpha=2.0, beta=0.5):
     return torch.cat(parts)
 
 
-@pytest.mark.parametrize("form", ["rows", "depth"])
+SHAPES = {
+    "rows": [(50, 24), (3, 24, 40), (50, 40), (3, 40)],
+    "columns": [(3, 40, 24), (24, 50), (40, 50), (50,)],
+    "depth": [(24, 50), (50, 40), (3, 24, 40), (3, 40)],
+}
+
+
+@pytest.mark.parametrize("form", SHAPES)
 @pytest.mark.parametrize("name", ["offs", "cu_seqlens"])
 def test_gradients_of_everything(form, name):
     """Of A, B, C and a bias for each group; with an empty group, and rows of none before and after."""
     lead = int(name == "cu_seqlens")
     torch.manual_seed(0)
-    shapes = [(50, 24), (3, 24, 40), (50, 40)] if form == "rows" else [(24, 50), (50, 40), (3, 24, 40)]
     ends = torch.tensor([2] * lead + [7, 7, 41])
-    ours = [torch.randn(x).to(BF16).requires_grad_() for x in (*shapes, (3, 40))]
+    ours = [torch.randn(x).to(BF16).requires_grad_() for x in SHAPES[form]]
     wanted = [x.detach().double().requires_grad_() for x in ours]
     a, b, c, bias = ours
     how = {name: ends, "c": c, "bias": bias, "alpha": 2.0, "beta": 0.5, "fallback": "reference"}
@@ -50,6 +61,17 @@ def test_gradients_of_everything(form, name):
     torch.testing.assert_close(d.double(), e, rtol=1e-2, atol=1e-2)
     for x, y in zip(ours, wanted, strict=True):
         torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-2, atol=2e-2)
+
+
+def test_matrices_have_gradients_as_they_lie():
+    """Of a transposed weight as well, so that autograd keeps the gradient and copies nothing."""
+    for turned in (False, True):
+        b = torch.randn(3, 24, 40).to(BF16)
+        b = (b.mT.contiguous().mT if turned else b).requires_grad_()
+        cutegemm.grouped_mm(
+            torch.randn(9, 24).to(BF16), b, torch.tensor([2, 2, 7]), fallback="reference"
+        ).sum().backward()
+        assert b.grad.stride() == b.stride() and b.grad[0].any() and not b.grad[1].any()
 
 
 def test_gradients_of_masked_groups():
@@ -90,8 +112,27 @@ def test_one_compilation_serves_every_number_of_tokens():
     assert len(counts) == 1
 
 
+def test_one_compilation_serves_every_number_of_routed_rows():
+    """`rows`, `scatter` and `weight` of a symbolic count compile once, too."""
+
+    def layer(a, b, offs, rows, scatter, weight):
+        return cutegemm.grouped_mm(
+            a, b, offs, rows=rows, scatter=scatter, weight=weight, fallback="reference"
+        )
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for tokens in (17, 33, 64):
+        a, b = torch.randn(9, 24).to(BF16), torch.randn(3, 24, 40).to(BF16)
+        index = torch.randint(0, 9, (2, tokens))
+        given = a, b, torch.tensor([3, 4, tokens]), index[0], index[1], torch.rand(tokens)
+        torch.testing.assert_close(compiled(*given), layer(*given), rtol=2e-2, atol=5e-2)
+    assert counter.frame_count == 1
+
+
 def test_what_has_no_memory_is_described():
-    """Of fake tensors shape and type; of all three forms."""
+    """Of fake tensors shape and type; of every form."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -99,6 +140,7 @@ def test_what_has_no_memory_is_described():
         assert cutegemm.grouped_mm(a, b, ends, fallback="reference").shape == (7, 40)
         found = cutegemm.grouped_mm(a.T, a, ends, out_dtype=torch.float32, fallback="reference")
         assert (found.shape, found.dtype) == ((3, 24, 24), torch.float32)
+        assert cutegemm.grouped_mm(b, a.new_empty(40, 9), ends, fallback="reference").shape == (24, 9)
         batches = torch.empty(3, 5, 24, dtype=BF16)
         assert cutegemm.grouped_mm(batches, b, counts=ends, fallback="reference").shape == (3, 5, 40)
 
@@ -208,3 +250,22 @@ def test_scales_of_8_bit_groups_compile_once_for_every_number_of_tokens():
         assert torch.equal(compiled(a, *given), layer(a, *given))
         counts.add(counter.frame_count)
     assert len(counts) == 1
+
+
+FORMS = {
+    "rows": ((96, 64), (3, 64, 48)),
+    "columns": ((3, 48, 64), (64, 96)),
+    "along K": ((48, 96), (96, 64)),
+    "batches": ((3, 48, 64), (3, 64, 32)),
+}
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="torch has none")
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_torchs_own(form):
+    """The same call, the same result, shape and type."""
+    a, b = (torch.randn(x).to(BF16) for x in FORMS[form])
+    offs = None if form == "batches" else torch.tensor([16, 16, 96], dtype=torch.int32)
+    told, found = torch.nn.functional.grouped_mm(a, b, offs=offs), cutegemm.grouped_mm(a, b, offs=offs)
+    assert (found.shape, found.dtype) == (told.shape, told.dtype)
+    torch.testing.assert_close(found, told, rtol=1e-2, atol=2e-2)

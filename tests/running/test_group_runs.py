@@ -16,6 +16,7 @@ SPEC = GemmSpec(**SMALL)
 FORMS = {
     "rows": (drawn(200, 96), drawn(4, 96, 136), {"offs": ENDS}),
     "along K": (drawn(200, 72).T, drawn(200, 136), {"cu_seqlens": ENDS}),
+    "columns": (drawn(4, 72, 96), drawn(96, 200), {"offs": ENDS}),
     "masked": (drawn(4, 40, 96), drawn(4, 96, 136), {"counts": torch.tensor([40, 0, 7, 99])}),
 }
 
@@ -85,7 +86,7 @@ def test_a_view_with_the_other_sign_is_read_so():
 
 def test_one_kind_of_ends_tells_the_groups():
     """None, or two, or another tail, are refused where groups are declared."""
-    with pytest.raises(InputError, match=r"offs=None: groups of rows or along K need offs"):
+    with pytest.raises(InputError, match=r"offs=None: groups need offs"):
         Groups(rows=ENDS)
     with pytest.raises(InputError, match="must not be given beside offs"):
         Groups(offs=ENDS, counts=ENDS)
@@ -99,7 +100,15 @@ REFUSED = {
     "no Groups": ({"groups": ENDS}, "groups=.*must be cutegemm.Groups"),
     "another library's array": ({"a": A.float().numpy()}, "a: must be a torch.Tensor"),
     "operands of one product": ({"b": B[:, None]}, r"b\.dim\(\)"),
-    "counts of a matrix": ({"groups": Groups(counts=torch.zeros(2).int())}, "need offs"),
+    "counts of a matrix": (
+        {"groups": Groups(counts=torch.zeros(2).int())},
+        r"counts=\(2,\): groups .* need offs",
+    ),
+    "offsets of batches": ({"a": B}, r"offs=\(2,\): a batch of matrices for each group takes counts"),
+    "fp32 on the CUDA cores": (
+        {"a": A.float(), "b": B.float()},
+        "math='auto': groups are multiplied by tensor cores, which take fp32 operands as tf32; .*'tf32'",
+    ),
     "D over A": ({"out": A}, "overlaps a"),
     "beta without C": ({"beta": 2.0}, "needs c"),
     "what nothing reads": ({"bias": A[0]}, "bias"),
@@ -118,6 +127,16 @@ def test_what_cannot_be(name):
         Gemm(GemmSpec(a_load="tma")).run(**{"a": A, "b": B, "groups": OFFS, "backend": "emulator"} | given)
 
 
+def test_the_spec_says_what_d_is():
+    """A D that is given has the spec's type and major, as in any run."""
+    gemm = Gemm(GemmSpec(d_dtype="fp32", d_major="n"))
+    with pytest.raises(PlanError, match="d_dtype='fp32': the problem's D is bf16"):
+        gemm.run(A, B, out=A.clone(), groups=OFFS)
+    with pytest.raises(PlanError, match="d_major='n': the problem's D has strides"):
+        gemm.run(A, B, out=A.clone().float().T, groups=OFFS)
+    assert gemm.run(A, B, groups=OFFS).dtype == torch.float32
+
+
 def test_scales_of_the_spec_are_read():
     """Of rows of A, which lie as D's rows, and of each group's columns of B."""
     a, b, told = FORMS["rows"]
@@ -127,12 +146,10 @@ def test_scales_of_the_spec_are_read():
     assert torch.equal(found, cutegemm.grouped_mm(a, b, **told, **scales, fallback="reference"))
 
 
-def test_reductions_zero_points_and_artefacts_have_no_groups(tmp_path):
+def test_zero_points_and_artefacts_have_no_groups(tmp_path):
     """Named, each."""
     with pytest.raises(InputError, match="zero_point_b='row': groups have no zero points"):
         Gemm(GemmSpec(a_dtype="int8", b_dtype="int8", zero_point_b="row")).run(A, B, groups=OFFS)
-    with pytest.raises(InputError, match=r"epilogue\.\w+='max': groups have no reductions"):
-        Gemm(GemmSpec(epilogue=epi.row_max())).run(A, B, groups=OFFS)
     with pytest.raises(InputError, match="groups: an artefact holds GEMMs of fixed extents"):
         cutegemm.load(Gemm(SPEC).save(tmp_path / "one.cutegemm")).run(A, B, groups=OFFS)
 

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
+from tests.support import two_processes_groups
 
 GELU = epi.bias_act("gelu")
 
@@ -211,6 +212,8 @@ def main():
     layers(mesh, rank)
     states(mesh)
     placements(mesh)
+    for check in ("groups", "refusals", "compiled", "mixtures"):
+        getattr(two_processes_groups, check)(mesh)
     dist.destroy_process_group()
 
 

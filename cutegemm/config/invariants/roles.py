@@ -239,15 +239,17 @@ def _serpentine(x: KernelDraft) -> Number:
 def _grouped(x: KernelDraft) -> Number:
     """Groups begin at any row: TMA can load them from K-major tokens, threads from any; stores end with the group.
 
-    Masked groups begin with a batch. Partial results of reductions are numbered by tile. The place of tiles is
-    known only after earlier launches have ended.
+    Masked groups begin with a batch. Results of reductions lie along the groups' axis. The place of tiles is known only
+    after earlier launches have ended.
     """
     if not x.grouped:
         return True
     anywhere = all(_anywhere(x, y) for y in x.operands if x.grouped in y.axes and not x.masked)
     dealt = x.streamed | x.dynamic | x.serpentine
     steady = x.persistent & (dealt ^ True) & (x.splits == 1)
-    plain = anywhere and not x.early and not x.epilogue.reductions and x.multiplies
+    along = {"m": (1,), "n": (0,), "k": (0, 1)}[x.grouped]
+    reduces = all(y.axis in along for y in x.epilogue.reductions)
+    plain = anywhere and not x.early and reduces and x.multiplies
     # TMA stores at multiples of 16 bytes
     plain &= x.masked or all(y.store != "tma" or y.major != x.grouped for y in x.outputs)
     if x.grouped == "k":
@@ -281,8 +283,8 @@ def _anywhere(x: KernelDraft, operand: OperandConfig) -> bool:
 
 def _grouped_refused(x: KernelDraft) -> Refused:
     rule = (
-        "groups take persistent kernels without splits and reductions, and loads and stores that begin at any row; "
-        "TMA loads no input of the epilogue"
+        "groups take persistent kernels without splits, reductions of each row, and loads and stores that begin at any "
+        "row; TMA loads no input of the epilogue"
     )
     return "grouped", x.grouped, rule, ""
 

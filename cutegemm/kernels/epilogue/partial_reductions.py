@@ -112,6 +112,29 @@ class Partials:
                 cute.make_tensor(of.iterator + place, cute.make_layout(1))[0] = state[i]
 
 
+@dataclass(frozen=True)
+class ZeroParts:
+    """Zeroing a reduction where no tile covers its elements, as `zero_rows.Zeroed` does a matrix.
+
+    Attributes:
+        partials: of the reduction.
+        thread, threads: which of how many that zero together.
+    """
+
+    partials: Partials
+    thread: Any
+    threads: Any
+
+    @cute.jit
+    def zero(self, batch: Any, first: Any, end: Any) -> None:
+        """Write what the elements from `first` to before `end` are finished to 0 from: of a logsumexp exp(0) once."""
+        for element in cutlass.range(first + self.thread, end, self.threads, unroll=1):
+            for part in cutlass.range(self.partials.tensors[0].shape[0], unroll=1):
+                once = cutlass.select_(part == 0, cutlass.Float32(1.0), cutlass.Float32(0.0))
+                state = (cutlass.Float32(0.0), once)[: len(self.partials.tensors)]
+                self.partials.put(state, part, batch, element, cutlass.Boolean(True))
+
+
 def partials(results: tuple, addresses: tuple, parts: tuple, shape: Any) -> tuple[Partials, ...]:
     """Views of every reduction's workspace.
 

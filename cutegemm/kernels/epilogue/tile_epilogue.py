@@ -307,7 +307,7 @@ class _Sums:
                 inside = cutlass.Boolean(row < shape[0]) & cutlass.Boolean(
                     tile.n * self.config.stored_columns < shape[1]
                 )
-                partials.put(state, tile.n, tile.l, row, cutlass.Boolean(lane % 4 == 0) & inside)
+                partials.put(state, tile.n, tile.batch, row, cutlass.Boolean(lane % 4 == 0) & inside)
             if axis is None:
                 state = reduce.across_lanes(kind, self.whole[i], (1, 2, 4, 8, 16))
                 warp = self.role.band * (hw.WARPGROUP // hw.WARP) + thread // hw.WARP

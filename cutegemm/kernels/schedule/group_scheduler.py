@@ -19,6 +19,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from cutegemm.kernels.epilogue.partial_reductions import ZeroParts
 from cutegemm.kernels.schedule.group_ends import GroupEnds, first_lane, picked, scanned
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
 from cutegemm.kernels.schedule.work import Origin, Work
@@ -134,19 +135,28 @@ class GroupScheduler(TileScheduler):
         return group + 1 + which, first, last, row, end
 
     @cute.jit
-    def end_rows(self, state: Any, outputs: cutlass.Constexpr, thread: Any, threads: Any) -> None:
+    def end_rows(self, state: Any, epilogue: cutlass.Constexpr, thread: Any, threads: Any) -> None:
         """After the last work: zero the rows of no group, if that is asked for; by all consumers of the launch.
+
+        Their reductions are 0 in any case, as a launch that follows reads what they are made of.
 
         Args:
             state: without a work.
+            epilogue: of the launch.
             thread, threads: which of how many threads of the launch's consumers this is.
         """
         if self.tail > 0:
-            for output in outputs:
-                zeroed = Zeroed.of(output, self.config.grouped, self.shape, thread, threads)
-                if cutlass.const_expr(self.config.masked):
-                    for group in cutlass.range(self.ends.count, unroll=1):
-                        zeroed.zero(group, self.ends.extent_of(group), self.ends.extent)
-                else:
-                    zeroed.zero(cutlass.Int32(0), cutlass.Int32(0), self.ends.begin())
-                    zeroed.zero(cutlass.Int32(0), state[5], self.ends.extent)
+            for output in epilogue.outputs:
+                self._zero(Zeroed.of(output, self.config.grouped, self.shape, thread, threads), state)
+        for partials in epilogue.partials:
+            self._zero(ZeroParts(partials, thread, threads), state)
+
+    @cute.jit
+    def _zero(self, zeroed: cutlass.Constexpr, state: Any) -> None:
+        """Zero the rows of no group of an output, or of a reduction."""
+        if cutlass.const_expr(self.config.masked):
+            for group in cutlass.range(self.ends.count, unroll=1):
+                zeroed.zero(group, self.ends.extent_of(group), self.ends.extent)
+        else:
+            zeroed.zero(cutlass.Int32(0), cutlass.Int32(0), self.ends.begin())
+            zeroed.zero(cutlass.Int32(0), state[5], self.ends.extent)

@@ -124,7 +124,7 @@ class TileScheduler:
         """The scheduler with what it needs of shared memory, and of global memory (`SCHEDULER_READS`): nothing."""
         return self
 
-    def end_rows(self, state: State, outputs: tuple, thread: Any, threads: Any) -> None:
+    def end_rows(self, state: State, epilogue: Any, thread: Any, threads: Any) -> None:
         """The consumers end: what they do for rows of D that no work covers."""
 
     def init(self) -> None:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ What = tuple[Program, Sequence[float], Sequence[int]]
 
 
 def _forward(solve: Any) -> Any:
-    """The forward of an autograd function whose product `solve` finds: `below` or `serve`."""
+    """The forward of an autograd function whose product `solve` finds."""
 
     def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor, *inputs: torch.Tensor) -> Any:
         """The product, and what its gradient needs of it."""
@@ -48,7 +48,7 @@ class Product(_SingleLevelFunction):
     torch's own gradients.
     """
 
-    forward = _forward(below)
+    forward = _forward(functools.partial(below, call))
 
     @staticmethod
     def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
@@ -168,7 +168,7 @@ class Final(_SingleLevelFunction):
     ) -> Any:
         """The product."""
         program = what[0]
-        found: Any = below(program, a, b, inputs, *what[1:])
+        found: Any = below(call, program, a, b, inputs, *what[1:])
         return found[0] if program.alone else found
 
     @staticmethod
@@ -306,7 +306,7 @@ def _plain_text(form: str, dtype: str | None, math: str, backend: Any) -> str:
     return _plain(form, dtype, math, backend).text
 
 
-@lru_cache(64)
+@functools.lru_cache(64)
 def _plain(form: str, dtype: str | None, math: str, backend: Any) -> Program:
     """Kept here, too: on the path of every backward pass, making a program costs more than the launch."""
     spec = GemmSpec(d_dtype=dtype or AUTO, math=math)

@@ -3,68 +3,42 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from cutegemm.dtypes import as_dtype
-from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import direct, recording
-from cutegemm.ops.fallback import address, constant, found_at
-from cutegemm.ops.groups.grouped_epilogue import recorded, rows_of
-from cutegemm.ops.groups.grouped_op import gemm_of
-from cutegemm.ops.groups.routing import gathered
-from cutegemm.ops.products import check_names, is_compiling, made
-from cutegemm.ops.program import Program, decode
-from cutegemm.ops.quantized.operands import NONE, Kinds
-from cutegemm.running.arguments.call import NOWHERE, Memo
+from cutegemm.ops.fallback import address
+from cutegemm.ops.groups.gathering import gathered
+from cutegemm.ops.groups.group_gradient import added_to_main_grad
+from cutegemm.ops.groups.grouped_epilogue import own_of, recorded
+from cutegemm.ops.groups.grouped_op import Call, gemm_of
+from cutegemm.ops.products import check_names, described, is_compiling, outs_of, program_of
+from cutegemm.ops.program import Program
+from cutegemm.ops.shortcuts import ATTEMPTS
+from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.results import Outputs
-from cutegemm.running.groups import Groups
-from cutegemm.running.kind import Prepared
-from cutegemm.spec import GemmSpec
+from cutegemm.running.backends.shortcut import shortcut_of_all
 
-# programs of recent calls, by the identities of spec and epilogue, which they keep alive
-_recent: Memo[tuple[Any, Any, Program]] = Memo()
-# what serves calls on GPUs that say nothing else, by `short_key`
-SHORTS: Memo[Prepared] = Memo()
+# of calls on GPUs by `Key.kind`: the epilogue, which is kept alive, the shortcut, and how often one has been made
+_shorts: Memo[tuple[Any, Any, int]] = Memo()
+_modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
 
 
-class Asked(NamedTuple):
-    """What a call's program is made of.
+class Key(NamedTuple):
+    """What a call is remembered by.
 
     Attributes:
-        graph: the epilogue, without the operands' scales.
-        spec: as the caller gave it; dtype: of a new D.
-        kinds: of scales that the spec leaves open.
-        backend: as of `Gemm.run`.
-        alone: whether the caller gave no epilogue.
+        kind: its shapes, and everything that is no tensor.
+        tensors: that it is given.
+        epilogue: as the caller gave it.
     """
 
-    graph: Any
-    spec: GemmSpec | None
-    dtype: Any
-    kinds: Kinds
-    backend: str | None
-    alone: bool
-
-
-class Call(NamedTuple):
-    """A call: its tensors, its groups with rows that a kernel gathers, what the epilogue reads, and its program."""
-
-    a: Tensor
-    b: Tensor
-    groups: Groups
-    out: Any
-    inputs: dict[str, Any]
-    asked: Asked
-
-    @property
-    def how(self) -> str:
-        """How groups are told (`grouped_op`)."""
-        return self.groups.how(self.a, self.b).text
+    kind: tuple[Any, ...]
+    tensors: list[Any]
+    epilogue: Any
 
 
 def run(call: Call, key: Any) -> Any:
@@ -73,148 +47,115 @@ def run(call: Call, key: Any) -> Any:
     Raises:
         GemmError: as of `grouped_mm`.
     """
-    a, b, groups, out, inputs, asked = call
+    a, b, groups, out, inputs, graph, alone, *_ = call
     ends, rows = groups.ends, groups.rows
     tensors = [x for x in inputs.values() if isinstance(x, Tensor)]
     taped = recording(a, b, *tensors)
-    if taped and not asked.alone and out is None:
-        read = rows_of(address(asked.graph))
-        if read is not None:
-            a = a if rows is None else gathered(a, rows)
-            return recorded(
-                a, b, ends, call.how, asked.graph, asked.spec, asked.dtype, read, inputs, asked.backend
-            )
-    if is_compiling():
-        return _compiled(call)
-    if not taped and direct(a, b, ends, *tensors):
+    if not taped and not is_compiling() and direct(a, b, ends, *tensors):
         return _direct(call, key)
     if rows is not None:
         a = gathered(a, rows)
+    told = groups.how(a, b)
+    how = told.text
+    if taped and not alone and out is None:
+        own = own_of(address(graph), told.form)
+        if own is not None:
+            return recorded(call._replace(a=a), how, own)
+    text, names, numbers, integers, outputs = _known(call)
+    args = (
+        a, b, ends, [inputs[x] for x in names], [float(inputs[x]) for x in numbers], [inputs[x] for x in integers],
+        text, how,
+    )  # fmt: skip
+    op = torch.ops.cutegemm.grouped_mm
     if out is not None:
-        rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
-        raise field_error(InputError, "out", "...", rule)
-    program = _program(asked, inputs)
-    check_names(program, inputs)
-    return _through_the_op(
-        a, b, ends, program.text, program.inputs, program.numbers, program.integers, inputs, call.how
-    )
+        outs = outs_of(outputs, out)
+        op.out(*args, out=outs)
+        return out if isinstance(out, Tensor) else Outputs(**dict(zip(outputs, outs)))
+    if call.main is not None and alone:
+        found = op.default(a, b.detach(), *args[2:])
+        return added_to_main_grad(found, a, b, ends, how, inputs["alpha"], call.backend, call.main)
+    return op.default(*args) if outputs == ("d",) else Outputs(**dict(zip(outputs, op.many(*args))))
+
+
+def _known(call: Call) -> tuple[Any, ...]:
+    """The text of a call's program, and the names of what it takes and gives."""
+    if is_compiling():
+        scalars = tuple([name for name, x in call.inputs.items() if isinstance(x, Tensor) and x.dim() == 0])
+        found: tuple[Any, ...] = described(
+            address(call.graph),
+            address(call.spec),
+            "matrix",
+            scalars,
+            call.backend,
+            tuple(call.inputs),
+            call.fields,
+        )
+        return found
+    program = _program(call)
+    check_names(program, call.inputs)
+    return program.text, program.inputs, program.numbers, program.integers, program.outputs
+
+
+def _program(call: Call) -> Program:
+    return program_of(call.graph, call.spec, "matrix", call.inputs, call.backend, call.fields)
 
 
 def _direct(call: Call, key: Any) -> Any:
     """A call of which torch need not know."""
-    program = _program(call.asked, call.inputs)
-    prepared = gemm_of(program).prepared(
-        call.a, call.b, call.groups, call.inputs, call.out, call.asked.backend
-    )
-    if key is not None and call.asked.backend is None:
-        SHORTS.put(key, prepared[0])
+    gemm = gemm_of(_program(call))
+    prepared = gemm.prepared(call.a, call.b, call.groups, call.inputs, call.out, call.backend)
+    if key is not None and call.backend is None:
+        _remember(key, *prepared[:2])
     return prepared[0](*prepared[1:], None)
 
 
-def _through_the_op(
-    a: Tensor, b: Tensor, ends: Any, text: str, names: Any, numbers: Any, integers: Any, given: Any, how: str
-) -> Any:
-    """A call by the op, where torch must know of it."""
-    args = (
-        a, b, ends, [given[x] for x in names], [float(given[x]) for x in numbers], [given[x] for x in integers],
-        text, how,
-    )  # fmt: skip
-    outputs = _outputs(text)
-    if outputs == ("d",):
-        return torch.ops.cutegemm.grouped_mm.default(*args)
-    return Outputs(**dict(zip(outputs, torch.ops.cutegemm.grouped_mm.many(*args))))
+def key_of(
+    a: Any, b: Any, ends: tuple[Any, Any, Any], others: dict[str, Any] | None, epilogue: Any, tail: Any, fallback: Any
+) -> Key | None:  # fmt: skip
+    """What a call is remembered by that gives nothing else, but perhaps alpha; None of what is no tensor.
 
-
-@constant
-def _outputs(text: str) -> tuple[str, ...]:
-    return decode(text).outputs
-
-
-def _compiled(call: Call) -> Any:
-    """A call that torch.compile traces."""
-    asked, given = call.asked, call.inputs
-    if call.out is not None:
-        raise field_error(InputError, "out", "...", "must be None where the call is compiled")
-    scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
-    found = _described(
-        address(asked.graph),
-        address(asked.spec),
-        asked.dtype,
-        scalars,
-        asked.backend,
-        tuple(given),
-        asked.kinds,
-    )
-    text, names, numbers, integers = found
-    return _through_the_op(call.a, call.b, call.groups.ends, text, names, numbers, integers, given, call.how)
-
-
-@constant
-def _described(
-    graph: int, spec: int, dtype: Any, scalars: Any, backend: Any, names: Any, kinds: Kinds
-) -> Any:
-    """What a compiler needs to know of a program: its text, and the names of what it takes."""
-    program = _made(Asked(found_at(graph), found_at(spec), dtype, kinds, backend, True), scalars)
-    check_names(program, dict.fromkeys(names, 0))
-    return program.text, program.inputs, program.numbers, program.integers
-
-
-def _program(asked: Asked, given: dict[str, Any]) -> Program:
-    """The program of a call: the same object for the same spec and epilogue."""
-    scalars = tuple([name for name, x in given.items() if isinstance(x, Tensor) and x.dim() == 0])
-    key = id(asked.graph), id(asked.spec), asked.dtype, scalars, asked.backend, asked.kinds
-    found = _recent.recent.get(key)
-    if found is None:
-        found = asked.graph, asked.spec, _made(asked, scalars)
-        _recent.put(key, found)
-    return found[2]
-
-
-def _made(asked: Asked, scalars: tuple[str, ...]) -> Program:
-    """The program of what the caller gave.
-
-    Raises:
-        SpecError: no epilogue graph, or two of them.
+    Args:
+        ends: `offs`, `cu_seqlens` and `counts`.
+        others: further tensors by name, or None.
     """
-    spec = GemmSpec() if asked.spec is None else asked.spec
-    if asked.dtype is not None:
-        spec = dataclasses.replace(spec, d_dtype=as_dtype(asked.dtype, "out_dtype"))
-    # an epilogue of the spec's is scaled there
-    graph = None if asked.kinds != NONE and asked.graph == spec.epilogue else asked.graph
-    return made(graph, spec, "matrix", scalars, asked.backend, asked.kinds)
-
-
-def program_of(graph: Graph, spec: GemmSpec | None) -> Program:
-    """The program of a call that reads nothing but numbers."""
-    return _program(Asked(graph, spec, None, NONE, None, True), {})
-
-
-def short_key(
-    a: Any, b: Any, ends: Any, offs: Any, starts: Any, counts: Any, tail: Any, fallback: Any
-) -> Any:
-    """(what a call without an epilogue is remembered by, its addresses); (None, None) of one that is not.
-
-    On the path of every call, so written out.
-    """
+    offs, starts, counts = ends
+    tensors, names = [a, b, offs if offs is not None else counts if starts is None else starts], None
+    if others is not None:
+        given = {name: x for name, x in others.items() if x is not None}
+        names = tuple(given)
+        tensors += given.values()
     try:
-        if not direct(a, b, ends) or torch._C._is_any_autocast_enabled():
-            return None, None
-        if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-            return None, None
-        p, q, r = a.data_ptr(), b.data_ptr(), ends.data_ptr()
-        if not (p and q and r):
-            return None, None
-        key = (
-            a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(),
-            b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(),
-            ends.shape, ends.stride(), ends.dtype, ends.get_device(),
-            p & 15 | (q & 15) << 4 | (r & 15) << 8,
-            offs is None, starts is None, counts is None, tail, fallback,
-        )  # fmt: skip
-        hash(key)
+        kind = a.shape, b.shape, names, id(epilogue), offs is None, counts is None, tail, fallback
+        hash(kind)
     except (AttributeError, RuntimeError, TypeError):
-        return None, None
-    return key, (p, q, NOWHERE, r)
+        return None
+    return Key(kind, tensors, epilogue)
 
 
-__all__ = ["SHORTS", "Asked", "Call", "program_of", "run", "short_key"]
+def again(key: Key, alpha: float) -> Any:
+    """D by the shortcut of a call; None where there is none, or the call is another one."""
+    known = _shorts.recent.get(key.kind)
+    if known is None or known[0] is not key.epilogue or known[1] is None:
+        return None
+    if _modes() or _tracing() or forward_ad._current_level >= 0:
+        return None
+    try:
+        return known[1](key.tensors, alpha)
+    except TypeError:
+        # what is given is no tensor
+        return None
+
+
+def _remember(key: Key, prepared: Any, given: tuple[Any, ...]) -> None:
+    """Make the shortcut of a call that is served by `prepared`, where a launch reads the caller's own tensors alone."""
+    tried, count, found = _shorts.recent.get(key.kind, (None, None, 0))[2], len(key.tensors), None
+    if tried >= ATTEMPTS:
+        return
+    places = {id(x): i for i, x in enumerate(key.tensors)}
+    order = [count if x is None else places.get(id(x), -1) for x in given]
+    if sorted(order) == list(range(count + 1)):
+        found = shortcut_of_all(prepared, key.tensors, order=order)
+    _shorts.put(key.kind, (key.epilogue, found, tried + 1))
+
+
+__all__ = ["again", "key_of", "run"]

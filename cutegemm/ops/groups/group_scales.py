@@ -2,7 +2,8 @@
 """Scales of groups' operands of 8 bits: one for all, of rows, or of blocks of 128 elements along K.
 
 a (M, K), b (G, K, N)         scale_a (M,), (M, K / 128);               scale_b (N,), (G, N), (G, N / 128, K / 128)
-a (G, C, K), b (G, K, N)      scale_a (G, C), (G, C, K / 128);          scale_b as above
+a (G, M, K), b (K, N)         scale_a (M,), (G, M), (G, M / 128, K / 128);      scale_b (N,), (N, K / 128)
+a (G, C, K), b (G, K, N)      scale_a (G, C), (G, C, K / 128);          scale_b as of groups of rows
 a (M, K), b (K, N)            scale_a (M,), (G, M);                     scale_b (N,), (G, N)
 """
 
@@ -12,23 +13,32 @@ from typing import Any
 
 from torch import Tensor
 
-from cutegemm.ops.groups.routing import gathered
+from cutegemm.ops.groups.gathering import gathered
 from cutegemm.ops.quantized.operands import NONE, Kinds, operand_scales, reads
 from cutegemm.ops.quantized.quantize import EIGHT_BITS
+from cutegemm.running.groups import Groups
 
 
 def group_scales(
-    form: str, a: Tensor, b: Tensor, groups: int, epilogue: Any, spec: Any, inputs: dict[str, Any]
+    groups: Groups | None, a: Tensor, b: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any]
 ) -> tuple[Kinds, dict[str, Any]]:
     """The kinds of a call's scales, by their shapes, and the scales by name, which are taken out of `inputs`.
+
+    Args:
+        groups: None of batches, which have scales as those of a product.
+        a, b, epilogue, spec, inputs: of the call.
 
     Raises:
         InputError: an operand or a scale needs a gradient, or a scale has no shape of a kind.
     """
     if a.dtype not in EIGHT_BITS and b.dtype not in EIGHT_BITS:
         return NONE, {}
-    rows = (groups, *a.shape[:-1]) if form == "depth" else a.shape[:-1]
-    free = rows, (groups, b.shape[-1])
+    if groups is None:
+        return operand_scales("matrix", a, b, epilogue, spec, inputs)
+    how = groups.how(a, b)
+    count = groups.ends.shape[0] - how.lead
+    rows = (count, *a.shape[:-1]) if how.form == "depth" else a.shape[:-1]
+    free = rows, (b.shape[-1],) if how.form == "columns" else (count, b.shape[-1])
     return operand_scales("matrix", a, b, epilogue, spec, inputs, free)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,24 +13,26 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
-from cutegemm.ops.dispatch import direct, recording
-from cutegemm.ops.entry_points import matmul, server_of
+from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
-from cutegemm.ops.groups.group_call import SHORTS, Asked, Call, program_of, run, short_key
+from cutegemm.ops.gradients.main_grad import owner_of
+from cutegemm.ops.groups.gathering import check_of_rows, gathered, gathers
+from cutegemm.ops.groups.group_call import again, key_of, run
+from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
-from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of
-from cutegemm.ops.groups.routing import ROW_WEIGHT, check_weight, gathered, scattered, weighed
-from cutegemm.ops.products import BACKENDS, is_compiling
-from cutegemm.planning.grouped import INDEXED_LOAD
+from cutegemm.ops.groups.grouped_op import Call, gemm_of, typed
+from cutegemm.ops.groups.routing import routed
+from cutegemm.ops.products import BACKENDS, is_compiling, product, program_of
+from cutegemm.ops.transforms.group_sharding import by_parts, sharded
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.named import unread
-from cutegemm.running.groups import Groups, check_index, check_tail
+from cutegemm.running.groups import Groups, check_tail
+from cutegemm.running.numerics.reference import TORCH_DTYPE
 from cutegemm.spec import AUTO, GemmSpec
 
-WORD = 16  # bytes of a copy
 _PLAIN_READS = ("c", "alpha", "beta", "bias")
-_OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback")
+_OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback", "accumulate_main_grad")
 
 
 def grouped_mm(
@@ -52,13 +55,15 @@ def grouped_mm(
     tail: str = "zero",
     spec: GemmSpec | None = None,
     fallback: str = "torch",
+    accumulate_main_grad: bool = False,
     **inputs: Any,
 ) -> Any:
     """alpha * a @ b + beta * c + bias for each of many groups, in one launch; nothing waits for the device.
 
-    Three forms, told by the operands' dimensions:
+    Four forms, told by the operands' dimensions:
 
         a (M, K), b (G, K, N)            rows of a in groups, each times a matrix of its own; D (M, N)
+        a (G, M, K), b (K, N)            columns of b in groups, likewise; D (M, N)
         a (M, K), b (K, N)               groups along K, a product each; D (G, M, N)
         a (G, C, K), b (G, K, N)         with `counts`: of each batch its first rows; D (G, C, N)
 
@@ -72,13 +77,13 @@ def grouped_mm(
         counts: (G,) instead of `offs`: rows of each batch.
         c: as D.
         alpha, beta: numbers; beta None means 1 with c and 0 without.
-        bias: (N,), or (G, N), a row for each group.
+        bias: (N,), or (G, N), a row for each group; of columns in groups (N,) alone.
         out: where D goes; may be `c` itself. Several outputs: a mapping from their names.
         out_dtype: of a new D; None is a's type.
         epilogue: what is done to the elements instead; `inputs` are what it reads: rows (N,) or (G, N), columns and
-            matrices as D has rows. Of operands of 8 bits also `scale_a` and `scale_b`, whose kinds follow from their
-            shapes: numbers; (M,) and (N,) or (G, N); for rows in groups (M, K / 128) and (G, N / 128, K / 128), where
-            A's lie packed as its rows do. Batches have them as they have rows, groups along K (G, M) for A.
+            matrices as D has rows. Of columns in groups it reads columns (M,) or (G, M), rows and matrices as D has
+            columns, and has no gated pair. Of operands of 8 bits also `scale_a` and `scale_b`, whose kinds follow from
+            their shapes (`docs/fp8.md`).
         rows: (R,) indices: the rows of `a` that are multiplied, in groups; D has R. One outside reads zeros.
         scatter: (R,) indices: where in D, which has as many rows as `out`, or R, each result is added, in fp32 and in
             order; one outside is dropped.
@@ -91,6 +96,8 @@ def grouped_mm(
         tail: what rows of no group become: "zero", or "undefined", which leaves them alone.
         spec: how the kernel is made; None leaves it to the planner.
         fallback: as of `matmul`.
+        accumulate_main_grad: whether the backward pass adds the gradient of `b` to `b.main_grad`, fp32, in the kernel,
+            where `b`, or the parameter that it is the transpose of, has one (`docs/pytorch.md`).
 
     Returns:
         D, or an object with an attribute for each output. A group without rows has none; along K it gives what the
@@ -101,54 +108,84 @@ def grouped_mm(
         SpecError, PlanError: the spec has no legal meaning, or no kernel of groups serves the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
-    if scatter is not None or weight is not None:
-        return _routed(scatter, weight, a, b, out, {
-            "rows": rows, "offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "alpha": alpha,
-            "beta": beta, "bias": bias, "out_dtype": out_dtype, "epilogue": epilogue, "tail": tail, "spec": spec,
-            "fallback": fallback, **inputs,
+    key = None
+    usual = (
+        c is None and beta is None and out is None and out_dtype is None and spec is None and scatter is None
+    )
+    usual = (
+        usual
+        and type(alpha) is float
+        and (epilogue is None or alpha == 1.0)
+        and accumulate_main_grad is False
+    )
+    if usual and not is_compiling():
+        none = bias is rows is weight is None and not inputs
+        others = None if none else {"bias": bias, "rows": rows, "weight": weight, **inputs}
+        key = key_of(a, b, (offs, cu_seqlens, counts), others, epilogue, tail, fallback)
+        if key is not None and (known := again(key, alpha)) is not None:
+            return known
+    if type(b) is not Tensor and sharded(b) and not (offs is cu_seqlens is counts is None):
+        return by_parts(grouped_mm, a, b, {
+            "rows": rows, "scatter": scatter, "weight": weight, "offs": offs, "cu_seqlens": cu_seqlens,
+            "counts": counts, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "out": out, "out_dtype": out_dtype,
+            "epilogue": epilogue, "tail": tail, "spec": spec, "fallback": fallback,
+            "accumulate_main_grad": accumulate_main_grad, **inputs,
         })  # fmt: skip
+    asking = {"rows": rows, "scatter": scatter, "weight": weight}
+    moved = next((name for name, x in asking.items() if x is not None), None)
+    if moved is not None:
+        check_of_rows(moved, a, b)
     if rows is not None:
-        _check_of_rows("rows", a, b)
         scales = scales_of_rows(a, rows, epilogue, spec, inputs)
-        if scales or not _gathers(a, b, rows, spec, fallback):
+        if scales or not gathers(a, b, rows, spec, fallback):
             inputs |= scales
             a, rows = gathered(a, rows), None
-    key = None
-    if (
-        rows is None
-        and spec is None
-        and epilogue is None
-        and out is None
-        and out_dtype is None
-        and not is_compiling()
-    ):
-        if c is None and bias is None and beta is None and not inputs and type(alpha) is float:
-            ends = offs if offs is not None else cu_seqlens if cu_seqlens is not None else counts
-            key, addresses = short_key(a, b, ends, offs, cu_seqlens, counts, tail, fallback)
-            if (known := SHORTS.recent.get(key)) is not None:
-                return known((a, b, None, ends), addresses, (alpha,), None)
     given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
     for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
         check_tensor(field, x)
-    if out_dtype is not None:
-        as_dtype(out_dtype, "out_dtype")
     if spec is not None and not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
-    if a.dim() == b.dim() == 3 and offs is None and cu_seqlens is None and counts is None:
-        check_tail(tail)
-        return _batched(a, b, c, alpha, beta, bias, out, epilogue, spec, fallback, inputs)
-    groups = Groups(offs=offs, cu_seqlens=cu_seqlens, counts=counts, rows=rows, tail=tail)
-    form, who = groups.how(a, b).form, server_of(a.device, fallback, "cutegemm.grouped_mm")
+    _check_type(out, out_dtype, spec)
+    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
     backend = "reference" if who == "torch" else BACKENDS[who]
+    batched = a.dim() == b.dim() == 3 and offs is cu_seqlens is counts is None
+    if batched:
+        check_tail(tail)
+    else:
+        groups = Groups(offs=offs, cu_seqlens=cu_seqlens, counts=counts, rows=rows, tail=tail)
     if torch._C._is_any_autocast_enabled() and (dtype := autocast_type(a.device)) in HALF:
         a, b = autocast_to(dtype, a), autocast_to(dtype, b)
-    count = groups.ends.shape[0] - (cu_seqlens is not None)
-    kinds, scales = group_scales(form, a, b, count, epilogue, spec, inputs)
     if bias is not None:
         inputs["bias"] = bias
+    kinds, scales = group_scales(None if batched else groups, a, b, epilogue, spec, inputs)
     graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
-    program = Asked(_read(graph, inputs, c, alpha, beta), spec, out_dtype, kinds, backend, graph is None)
-    return run(Call(a, b, groups, out, inputs | scales, program), key)
+    read = _read(graph, inputs, c, alpha, beta)
+    inputs |= scales
+    main = owner_of(b, accumulate_main_grad)
+    if batched:
+        if main is not None:
+            rule = "takes groups: offs, cu_seqlens or counts"
+            raise field_error(InputError, "accumulate_main_grad", True, rule, False)
+        who = "reference" if who == "torch" else who
+        return product(a, b, read, spec, "matrix", inputs, out, who, typed(kinds, out_dtype))
+    call = Call(a, b, groups, out, inputs, read, graph is None, spec, out_dtype, kinds, backend, main)
+    return run(call, key) if scatter is None and weight is None else routed(call, scatter, weight, key)
+
+
+def _check_type(out: Any, out_dtype: Any, spec: GemmSpec | None) -> None:
+    """Refuse a type of D that is none, or not that of the D that is given or that the spec says.
+
+    Raises:
+        GemmError: it is refused.
+    """
+    if out_dtype is None:
+        return
+    asked = TORCH_DTYPE[as_dtype(out_dtype, "out_dtype")]
+    given = out.get("d") if isinstance(out, Mapping) else out
+    if isinstance(given, Tensor) and given.dtype != asked:
+        raise field_error(InputError, "out.dtype", given.dtype, f"out_dtype is {asked}")
+    if spec is not None and spec.d_dtype not in (AUTO, as_dtype(asked)):
+        raise field_error(SpecError, "out_dtype", asked, "the spec's d_dtype is another", spec.d_dtype)
 
 
 def _read(graph: Graph | None, inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Any:
@@ -188,93 +225,6 @@ def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
     return PLAIN[with_c, biased]
 
 
-def _check_of_rows(name: str, a: Any, b: Any) -> None:
-    """Refuse groups that are not of rows.
-
-    Raises:
-        InputError: they are not; `name` is what asks for it.
-    """
-    for field, x in (("a", a), ("b", b)):
-        check_tensor(field, x)
-    if (a.dim(), b.dim()) != (2, 3):
-        raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
-
-
-def _routed(scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest: dict[str, Any]) -> Any:
-    """A call whose results are weighed and scattered by launches after it.
-
-    Raises:
-        InputError: groups are not of rows, or there are several outputs.
-    """
-    name = "rows" if rest["rows"] is not None else "scatter" if scatter is not None else "weight"
-    _check_of_rows(name, a, b)
-    dtype = rest["out_dtype"] or (a.dtype if out is None else out.dtype)
-    fused = None if weight is None else _weighed(scatter, weight, a, b, rest)
-    if fused is not None:
-        weight, rest = None, fused
-        if scatter is None:
-            return grouped_mm(a, b, out=out, **rest)
-    found = grouped_mm(a, b, **rest)
-    if not isinstance(found, Tensor):
-        raise InputError("takes an epilogue that gives d alone", field=name)
-    return scattered(found, scatter, weight, out, dtype)
-
-
-def _weighed(scatter: Any, weight: Any, a: Tensor, b: Tensor, rest: dict[str, Any]) -> dict[str, Any] | None:
-    """The call whose epilogue weighs each row, in fp32 and before D is rounded; None where torch has to know of it.
-
-    What is added up afterwards is not rounded before.
-
-    Raises:
-        InputError: `weight` is none for each row.
-    """
-    rows, spec, graph = rest["rows"], rest["spec"], rest["epilogue"]
-    if rows is not None:
-        check_index("rows", rows, a.shape[0], a)
-    check_weight(weight, (a if rows is None else rows).shape[0], a)
-    tensors = [x for x in (a, b, weight, *rest.values()) if isinstance(x, Tensor)]
-    if is_compiling() or recording(*tensors) or not direct(*tensors) or a.element_size() == 1:
-        return None
-    if isinstance(spec, GemmSpec) and spec.epilogue != AUTO:
-        return None
-    c, beta, alpha, more = rest["c"], rest["beta"], rest["alpha"], {ROW_WEIGHT: weight.float()}
-    if graph is None:
-        if c is None and beta:
-            return None
-        with_c = c is not None and beta != 0
-        graph = PLAIN[with_c, rest["bias"] is not None]
-        # a number that is not the default, which an epilogue would not be given
-        more |= {"alpha": 1 if alpha == 1.0 else alpha}
-        more |= {"beta": 1.0 if beta is None else beta} if with_c else {"c": None, "beta": None}
-    changed = weighed(graph) if isinstance(graph, Graph) else None
-    if scatter is not None:
-        more["out_dtype"] = torch.float32
-    return None if changed is None else rest | more | {"epilogue": changed}
-
-
-def _gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
-    """Whether a kernel gathers the rows of A itself, where torch need not know of the call: the spec says so.
-
-    Raises:
-        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
-    """
-    asked = spec.a_load if isinstance(spec, GemmSpec) else AUTO
-    if asked not in (AUTO, INDEXED_LOAD) or is_compiling() or not direct(a, b):
-        return False
-    if asked == AUTO and not (a.stride(1) == 1 and all(x.dtype in HALF and _in_words(x) for x in (a, b))):
-        return False
-    check_index("rows", rows, a.shape[0], a)
-    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
-    kernel = who != "torch" and BACKENDS[who] != "reference"
-    return kernel and all(x.numel() for x in (a, b, rows))
-
-
-def _in_words(x: Tensor) -> bool:
-    """Whether every line of a matrix begins at a multiple of 16 bytes."""
-    strides = [s for s, extent in zip(x.stride(), x.shape) if s != 1 and extent > 1]
-    return not any(y % WORD for y in (x.data_ptr(), *(s * x.element_size() for s in strides)))
-
-
 def planned(
     a: Tensor, b: Tensor, offs: Tensor, spec: GemmSpec | None = None, rows: Tensor | None = None
 ) -> KernelPlan:
@@ -287,27 +237,10 @@ def planned(
     Raises:
         GemmError: as of `grouped_mm`.
     """
-    masked = a.dim() == 3
+    masked = a.dim() == b.dim() == 3
     groups = Groups(offs=None if masked else offs, counts=offs if masked else None, rows=rows)
-    return gemm_of(program_of(PLAIN[False, False], spec)).plan(a, b, groups, {"alpha": 1.0})
-
-
-def _batched(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, bias: Any, out: Any, epilogue: Any, spec: Any, fallback: Any,
-    inputs: dict[str, Any],
-) -> Any:  # fmt: skip
-    """The form without groups: a batch of products."""
-    if bias is not None:
-        if epilogue is None:
-            epilogue = PLAIN[c is not None, True]
-            # a number that is not the default, which an epilogue would not be given
-            inputs = {"alpha": 1 if alpha == 1.0 else alpha}
-            if c is not None:
-                inputs |= {"c": c, "beta": 1.0 if beta is None else beta}
-            return matmul(a, b, epilogue=epilogue, out=out, spec=spec, fallback=fallback, bias=bias, **inputs)
-        inputs = inputs | {"bias": bias}
-    return matmul(
-        a, b, c, alpha=alpha, beta=beta, epilogue=epilogue, out=out, spec=spec, fallback=fallback, **inputs
+    return gemm_of(program_of(PLAIN[False, False], spec, "matrix", {}, None)).plan(
+        a, b, groups, {"alpha": 1.0}
     )
 
 

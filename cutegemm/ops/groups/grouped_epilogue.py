@@ -2,14 +2,14 @@
 """Products of groups with an epilogue whose gradients are recorded: the accumulator first, then the epilogue alone.
 
 One launch stores the accumulators in A's type. One without a mainloop (K = 0) reads them as matrices and applies the
-epilogue. Both have gradients of their own, `grouped_op`'s and `gradients.gradient`'s.
+epilogue. Both have gradients of their own, `group_gradient`'s and `gradients.gradient`'s.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,34 +18,18 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
-from cutegemm.ops.groups.grouped_op import PLAIN, inside_groups
+from cutegemm.ops.groups.group_gradient import PLAIN, added_to_main_grad
+from cutegemm.ops.groups.grouped_op import Call
 from cutegemm.ops.products import check_names, is_compiling, made, through_the_op
 from cutegemm.ops.program import Program
+from cutegemm.planning.grouped import PACKED
 from cutegemm.running.arguments.results import Outputs
-from cutegemm.running.numerics.group_reference import bounds
+from cutegemm.running.grouped_mm import check_form, check_own
+from cutegemm.running.numerics.group_reference import bounds, inside_groups
 from cutegemm.spec import AUTO, GemmSpec
 
 # accumulator -> the name under which the epilogue reads it as a matrix
 STORED: dict[Any, str] = {None: "stored_acc", "gate": "stored_gate", "up": "stored_up"}
-
-
-class Steps(NamedTuple):
-    """A call's two steps, as text and names, which a compiler takes for constant.
-
-    Attributes:
-        stored: the program of the accumulators.
-        program: of the epilogue, which reads them as matrices.
-        inputs, numbers, integers, outputs: its names.
-        gated: as of `Graph`.
-    """
-
-    stored: str
-    program: str
-    inputs: tuple[str, ...]
-    numbers: tuple[str, ...]
-    integers: tuple[str, ...]
-    outputs: tuple[str, ...]
-    gated: str | None
 
 
 @lru_cache(64)
@@ -79,7 +63,11 @@ def _steps(
     graph: int, spec: int, dtype: Any, spread: tuple[str, ...], scalars: tuple[str, ...], backend: Any,
     names: tuple[str, ...],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The steps of the epilogue and the spec at two addresses.
+    """The steps of the epilogue and the spec at two addresses, which a compiler takes for constant.
+
+    Returns:
+        The accumulators' program and the epilogue's, as text; the names of the epilogue's inputs, numbers, integers and
+        outputs; and how the graph is gated.
 
     Raises:
         InputError: the epilogue does not read these names.
@@ -88,52 +76,36 @@ def _steps(
     stored, program = _programs(found, found_at(spec), dtype, spread, scalars, backend)
     accumulators = [x for x in program.inputs if x in STORED.values()]
     check_names(program, dict.fromkeys((*names, *accumulators), 0))
-    return Steps(
-        stored.text,
-        program.text,
-        program.inputs,
-        program.numbers,
-        program.integers,
-        program.outputs,
-        found.gated,
-    )
+    lists = program.inputs, program.numbers, program.integers, program.outputs
+    return stored.text, program.text, *lists, found.gated
 
 
 @constant
-def rows_of(graph: int) -> tuple[str, ...] | None:
-    """Names of an epilogue's row inputs; None where stored accumulators do not suffice, or it is no epilogue.
+def own_of(graph: int, form: str) -> tuple[str, ...] | None:
+    """Names of an epilogue's vectors that each group of a form may have of its own: rows, of groups of columns columns.
 
-    They do not where it reduces something, or scales blocks of K.
+    None where stored accumulators do not suffice, or it is no epilogue. They do not where it scales blocks of K.
 
     Args:
         graph: its `address`.
+
+    Raises:
+        InputError: groups have no such epilogue.
     """
     found = found_at(graph)
-    if not isinstance(found, Graph) or found.reductions or found.scales:
+    if not isinstance(found, Graph) or found.scales:
         return None
-    return tuple(name for name, kind in found.tensors.items() if kind == "row")
+    check_form(found.finished(), form)
+    own = PACKED[form].own if form in PACKED else ()
+    return tuple(name for name, kind in found.tensors.items() if kind in own)
 
 
-def recorded(
-    a: Tensor,
-    b: Tensor,
-    ends: Tensor,
-    how: str,
-    graph: Graph,
-    spec: GemmSpec | None,
-    dtype: torch.dtype | None,
-    rows: tuple[str, ...],
-    inputs: dict[str, Any],
-    backend: str | None,
-) -> Any:
+def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
     """A call whose gradients go through its epilogue.
 
     Args:
-        a, b, ends: as of `grouped_mm`; how: "form:name:tail", as the op has it.
-        graph: the epilogue; rows: names of its row inputs (`rows_of`).
-        spec, dtype: of D, None where they are open.
-        inputs: what the epilogue reads.
-        backend: as of a program.
+        call: whose rows have been gathered; how: "form:name:tail", as the op has it.
+        own: names of vectors that each group may have of its own (`own_of`).
 
     Returns:
         D, or an object with an attribute for each output.
@@ -141,41 +113,55 @@ def recorded(
     Raises:
         InputError: the epilogue does not read these inputs, or one of them is wrong.
     """
+    a, b, ends, inputs, graph = call.a, call.b, call.groups.ends, call.inputs, call.graph
     if not is_compiling():
         for x in inputs.keys() & graph.tensors.keys():
             check_tensor(x, inputs[x])
     form, name, tail = how.split(":")
     lead = int(name == "cu_seqlens")
-    spread = tuple([x for x in rows if form == "rows" and x in inputs and inputs[x].dim() == 2])
+    spread = tuple([x for x in own if x in inputs and inputs[x].dim() == 2])
     scalars = tuple([x for x, value in inputs.items() if isinstance(value, Tensor) and value.dim() == 0])
-    steps = Steps(*_steps(address(graph), address(spec), dtype, spread, scalars, backend, tuple(inputs)))
-    acc = torch.ops.cutegemm.grouped_mm.default(
-        a, b, ends, [], [1.0], [], steps.stored, f"{form}:{name}:zero"
+    stored, program, names, numbers, integers, outputs, gated = _steps(
+        address(graph), address(call.spec), call.dtype, spread, scalars, call.backend, tuple(inputs)
     )
-    if steps.gated is None:
+    weights = b if call.main is None else b.detach()
+    acc = torch.ops.cutegemm.grouped_mm.default(
+        a, weights, ends, [], [1.0], [], stored, f"{form}:{name}:zero"
+    )
+    if call.main is not None:
+        acc = added_to_main_grad(acc, a, b, ends, how, 1.0, call.backend, call.main)
+    if gated is None:
         first, parts = acc, {STORED[None]: acc}
     else:
-        first, second = acc.chunk(2, -1) if steps.gated == "halves" else (acc[..., ::2], acc[..., 1::2])
+        first, second = acc.chunk(2, -1) if gated == "halves" else (acc[..., ::2], acc[..., 1::2])
         parts = {STORED["gate"]: first, STORED["up"]: second}
+    for x in spread:
+        check_own(x, inputs[x], ends.shape[0] - lead)
     if spread:
-        places = bounds(ends, acc.shape[0], lead)
-        lines = torch.arange(acc.shape[0], device=acc.device)
+        extent = acc.shape[-1 if form == "columns" else 0]
+        places, lines = bounds(ends, extent, lead), torch.arange(extent, device=acc.device)
         # of rows of no group any group's will do
         group = (torch.searchsorted(places, lines, right=True) - 1).clamp(0, places.shape[0] - 2)
-        inputs = inputs | {x: inputs[x][group] for x in spread}
+        wide = {x: inputs[x][group] for x in spread}
+        inputs = inputs | {x: y.mT if form == "columns" else y for x, y in wide.items()}
     given = inputs | parts
     found = through_the_op(
         acc.new_empty(*acc.shape[:-1], 0), acc.new_empty(0, first.shape[-1]),
-        [given[x] for x in steps.inputs], [float(given[x]) for x in steps.numbers],
-        [given[x] for x in steps.integers], steps.program, steps.outputs,
+        [given[x] for x in names], [float(given[x]) for x in numbers], [given[x] for x in integers], program, outputs,
     )  # fmt: skip
-    if tail != "zero" or form == "depth":
+    if form == "depth":
         return found
-    inside = inside_groups(ends, acc.shape[-2], form, lead)
+    inside = inside_groups(ends, acc.shape[-1 if form == "columns" else -2], form, lead)
+
+    def kept(x: Tensor) -> Tensor:
+        """An output whose rows of no group are 0, or where they may be left what they are."""
+        if x.dim() < acc.dim():
+            return torch.where(inside[0] if form == "columns" else inside[..., 0], x, x.new_zeros(()))
+        return x if tail != "zero" else torch.where(inside, x, x.new_zeros(()))
+
     if isinstance(found, Tensor):
-        return torch.where(inside, found, found.new_zeros(()))
-    kept = {x: getattr(found, x) for x in steps.outputs}
-    return Outputs(**{x: torch.where(inside, y, y.new_zeros(())) for x, y in kept.items()})
+        return kept(found)
+    return Outputs(**{x: kept(getattr(found, x)) for x in outputs})
 
 
-__all__ = ["recorded", "rows_of"]
+__all__ = ["own_of", "recorded"]

@@ -1,64 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens on their way to groups and back: which rows a group takes, and where a group's rows go. By torch's functions.
+"""Tokens on their way back from groups: what each row's result weighs, and where it is added.
 
-An index outside the tensor reads zeros and writes nothing. Whatever is added up is added in a fixed order.
+What the kernel does not do itself torch's functions do after it. An index outside writes nothing. Results are
+added in a fixed order, and rows of no group never count.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
-from cutegemm.running.groups import check_index, inside
-from cutegemm.running.numerics import group_reference
+from cutegemm.ops.dispatch import direct, recording
+from cutegemm.ops.groups.group_call import run
+from cutegemm.ops.groups.group_gradient import PLAIN
+from cutegemm.ops.groups.grouped_op import Call
+from cutegemm.ops.products import is_compiling
+from cutegemm.problems import columns
+from cutegemm.running.arguments import check
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.describe import OPERANDS, describe
+from cutegemm.running.arguments.named import outputs_given
+from cutegemm.running.groups import Groups, check_index, inside
+from cutegemm.running.numerics import reference
+from cutegemm.running.numerics.group_reference import inside_groups
+from cutegemm.spec import AUTO, GemmSpec
 
 # under which an epilogue reads the weights of its rows
 ROW_WEIGHT = "row_weight"
 
 
-def gathered(a: Tensor, rows: Any) -> Tensor:
-    """The rows of a matrix by index, (R, K).
-
-    Raises:
-        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
-    """
-    check_index("rows", rows, a.shape[0], a)
-    return group_reference.gathered(a, rows)
-
-
-def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype) -> Tensor:
-    """The rows of a matrix, each times its weight, added up where they go: fp32 sums, rounded once.
+def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
+    """A call of groups of rows whose results are weighed, and added up where they go.
 
     Args:
-        y: (R, N).
-        scatter: (R,), or None: where they are.
-        weight: (R,), or None.
-        out: (T, N), or None for as many rows as y has.
-        dtype: of a new result.
+        call: with an epilogue, also the plain one.
+        scatter, weight: (R,), or None: where results are, or what is 1.
+        key: as of `run`, where one launch does it all.
 
     Raises:
-        InputError: an argument breaks a rule.
+        InputError: there are several outputs, or an argument breaks a rule.
     """
+    a, groups, out, tail = call.a, call.groups, call.out, call.groups.tail
+    count = (a if groups.rows is None else groups.rows).shape[0]
     if weight is not None:
-        check_weight(weight, y.shape[0], y)
-        y = y.float() * weight.float()[:, None]
-    if scatter is None:
-        return y.to(dtype) if out is None else out.copy_(y)
-    count = y.shape[0] if out is None else out.shape[0]
-    check_index("scatter", scatter, count, y, y.shape[0])
+        check_weight(weight, count, a)
+    graph = weighed(call.graph) if weight is not None and _weighs(call, weight) else None
+    if graph is not None:
+        read = call.inputs | {ROW_WEIGHT: weight.float()}
+        call, weight = call._replace(graph=graph, inputs=read, alone=False), None
+        if scatter is None:
+            return run(call, key)
+    if out is not None:
+        out = _checked_out(call, None if scatter is not None else count, (scatter, weight))
+    if scatter is not None:
+        check_index("scatter", scatter, count if out is None else out.shape[0], a, count)
+    dtype = _result_type(call) if out is None else out.dtype
+    if graph is not None and (call.spec is None or call.spec.d_dtype == AUTO):
+        # what is added up is not rounded before
+        call = call._replace(dtype=torch.float32)
+    zeroed = Groups(**{groups.name: groups.ends}, rows=groups.rows)
+    found = run(call._replace(groups=zeroed, out=None), None)
+    if not isinstance(found, Tensor):
+        raise InputError(
+            "takes an epilogue that gives d alone", field="weight" if scatter is None else "scatter"
+        )
+    if weight is not None:
+        # a weight of no group may be anything
+        found = found.float() * torch.where(_mine(groups, count), weight.float()[:, None], 0.0)
+    if scatter is not None:
+        found = _added(found, scatter, count if out is None else out.shape[0])
+    elif out is not None and tail != "zero":
+        found = torch.where(_mine(groups, count), found, out.float())
+    found = reference.round_to(found, dtype)
+    return found if out is None else out.copy_(found)
+
+
+def _mine(groups: Groups, count: int) -> Tensor:
+    """Which of so many rows are some group's, (count, 1)."""
+    return inside_groups(groups.ends, count, "rows", int(groups.name == "cu_seqlens"))
+
+
+def _added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
+    """The rows of a matrix added up where they go, (count, N): fp32 sums."""
     index, good = inside(scatter, count)
     # what goes nowhere goes into a row behind the last, which is left out
     target = torch.where(good, index, count)
     sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
-    sums = sums.index_put((target,), y.float(), accumulate=True)[:count]
-    return sums.to(dtype) if out is None else out.copy_(sums)
+    return sums.index_put((target,), y.float(), accumulate=True)[:count]
+
+
+def _result_type(call: Call) -> torch.dtype:
+    """The type of a new D."""
+    asked = call.dtype if call.dtype is not None or call.spec is None else call.spec.d_dtype
+    if asked is not None and asked != AUTO:
+        return reference.TORCH_DTYPE[as_dtype(asked, "out_dtype")]
+    return call.a.dtype if call.a.element_size() > 1 else torch.bfloat16
+
+
+def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
+    """The tensor that is given for D; checked as one that a kernel writes, but where a compiler traces the call.
+
+    Raises:
+        InputError: it breaks a rule.
+    """
+    a, b, out, graph = call.a, call.b, call.out, call.graph
+    if isinstance(out, Mapping):
+        out = outputs_given(graph, out).get("d")
+    if is_compiling():
+        return out
+    # checks that it is an epilogue
+    GemmSpec(epilogue=graph)
+    read = {
+        name: x
+        for name, x in (*call.inputs.items(), *zip(("scatter", "weight"), more))
+        if isinstance(x, Tensor)
+    }
+    if rows is None:
+        rows = out.shape[0] if isinstance(out, Tensor) and out.dim() else 0
+    # as that of a GEMM with as many rows and columns
+    alike = a.new_empty(rows, 0), a.new_empty(0, columns(graph, b.shape[-1]))
+    describe(PLAIN[False, False], Request(*alike, outs={"d": out}))
+    if recording(a, b, *read.values()):
+        rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
+        raise field_error(InputError, "out", "...", rule)
+    if direct(a, b, out) and not out.is_meta:
+        check.overlaps(Request(a, b, read, {"d": out}), graph.tensors)
+    return out
 
 
 def check_weight(weight: Any, count: int, like: Tensor) -> None:
@@ -68,9 +144,20 @@ def check_weight(weight: Any, count: int, like: Tensor) -> None:
         InputError: it is none.
     """
     check_tensor("weight", weight)
+    if weight.dtype not in OPERANDS:
+        rule = "must be float16, bfloat16 or float32"
+        raise field_error(InputError, "weight.dtype", weight.dtype, rule)
     if tuple(weight.shape) != (count,) or weight.device != like.device:
         rule = f"must be ({count},) on {like.device}: a weight for each row"
         raise field_error(InputError, "weight", tuple(weight.shape), rule)
+
+
+def _weighs(call: Call, weight: Tensor) -> bool:
+    """Whether the kernel weighs each row, in fp32 and before D is rounded; not where torch has to know of it."""
+    tensors = [x for x in (call.a, call.b, weight, *call.inputs.values()) if isinstance(x, Tensor)]
+    if is_compiling() or recording(*tensors) or not direct(*tensors) or call.a.element_size() == 1:
+        return False
+    return isinstance(call.graph, Graph) and (call.spec is None or call.spec.epilogue == AUTO)
 
 
 @lru_cache(64)
@@ -87,4 +174,4 @@ def weighed(graph: Graph) -> Graph | None:
     return dataclasses.replace(graph, nodes=nodes, outputs=(dataclasses.replace(found, node=count + 1),))
 
 
-__all__ = ["ROW_WEIGHT", "check_weight", "gathered", "scattered", "weighed"]
+__all__ = ["routed"]

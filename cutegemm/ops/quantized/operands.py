@@ -22,8 +22,8 @@ from cutegemm.spec import AUTO
 
 # The names of kinds: a compiler hands text to a function whose result is a constant.
 KINDS: dict[str, Kind] = {TENSOR: TENSOR, ROW: ROW, "1x128": BLOCKS[0], "128x128": BLOCKS[1]}
-# of the scales of A and B, and of their zero points, as `FIELDS` of a spec; "" has none
-Kinds = tuple[str, str, str, str]
+# of the scales of A and B, of their zero points, and perhaps D's type, as `FIELDS` of a spec; "" has none
+Kinds = tuple[str, ...]
 NONE: Kinds = ("", "", "", "")
 SCALES = ("scale_a", "scale_b")
 FIELDS = (*SCALES, *zero_points.NAMES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -64,30 +65,35 @@ def _new(
 
 
 def shortcut_of_all(
-    prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int] = ()
-) -> Callable[[Sequence[Any]], Any]:
-    """The shortcut of a kind of call that reads any number of tensors and no number: of those of a call, D or None.
+    prepared: Any,
+    tensors: Sequence[torch.Tensor],
+    lead: Sequence[int] = (),
+    order: Sequence[int] | None = None,
+) -> Callable[..., Any]:
+    """The shortcut of a kind of call that reads any number of tensors: of them, and alpha where it has one, D or None.
 
     Args:
         prepared, lead: as of `shortcut`.
-        tensors: a call's, in the order of the kind, without D.
+        tensors: a call's.
+        order: where those of a launch are among them and D behind them; None is the order of the kind.
     """
-    made = _new(prepared, len(tensors), lead)
-    if made is None or prepared.kind.order.numbers:
-        return lambda tensors: None
+    made, count = _new(prepared, len(tensors), lead), len(tensors)
+    if made is None:
+        return lambda tensors, alpha=1.0: None
     empty, shape, strides = made
     try:
         check = _check(*tensors)
     except (TypeError, RuntimeError):
-        return lambda tensors: None
+        return lambda tensors, alpha=1.0: None
     alone, extents, steps, schedule = prepared.alone, prepared.extents, prepared.strides, prepared.schedule
     index, dtype, place = prepared.index, prepared.dtype, prepared.first_out
+    pick = itemgetter(*(order or (*range(place), count, *range(place, count))))
     aligned = [x.data_ptr() & 15 for x in tensors]
-    differentiable = any(x.requires_grad for x in tensors)
+    differentiable, scaled = any(x.requires_grad for x in tensors), bool(prepared.kind.order.numbers)
     device: Any = launcher._current_device
     stream: Any = launcher._current_stream
 
-    def again(tensors: Sequence[Any]) -> Any:
+    def again(tensors: Sequence[Any], alpha: float = 1.0) -> Any:
         if not check(*tensors) or (differentiable and torch.is_grad_enabled()):
             return None
         pointers = [x.data_ptr() for x in tensors]
@@ -95,8 +101,9 @@ def shortcut_of_all(
         if not all(pointers) or [p & 15 for p in pointers] != aligned or device() != index:
             return None
         out = empty(shape, strides, dtype)
-        pointers.insert(place, out.data_ptr())
-        alone(tuple(pointers), extents, steps, launcher._NO_NUMBERS, schedule, stream(index))
+        pointers.append(out.data_ptr())
+        numbers = (alpha,) if scaled else launcher._NO_NUMBERS
+        alone(pick(pointers), extents, steps, numbers, schedule, stream(index))
         return out
 
     return again

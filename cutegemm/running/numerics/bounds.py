@@ -99,7 +99,7 @@ def bound(
     approximate: bool = True,
     promote: int | None = None,
     arithmetic: str = EXACT,
-    origin: tuple[int, int] = (0, 0),
+    origin: tuple[int, int, int] = reference.ORIGIN,
 ) -> dict[str, Bound]:
     """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished).
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from cutegemm.config import GemmConfig
 from cutegemm.errors import CheckError
 from cutegemm.running.arguments.results import Outputs, Partial
 from cutegemm.running.kind import Prepared
@@ -39,38 +39,46 @@ class Checked:
     def __call__(
         self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
-        kind, graph = self.kind, self.kind.graph
+        kind = self.kind
         named = kind.order.named(given)
         written = {named[x].data_ptr() for x in kind.order.outs if named[x] is not None}
         inputs = {
             name: named[name].clone() if named[name].data_ptr() in written else named[name]
             for name in kind.order.inputs
         }
+        outs = self._outs(named)
         before = _event(kind.device)
         result = self.prepared(given, addresses, numbers, workspace)
         if before is not None:
             self._wait(before, _event(kind.device))
-        config: GemmConfig | None = kind.plan.config
         outputs = finished(result)
-        expected = bound(
-            graph,
-            named["a"],
-            named["b"],
-            inputs | dict(zip(kind.order.numbers, numbers, strict=True)),
-            {name: x.dtype for name, x in outputs.items()},
-            *described(config),
-        )
-        log.info(
-            "checked %s of %s\n%s",
-            ", ".join(outputs),
-            tuple(expected["d"].expected.shape) if "d" in expected else "no d",
-            kind.plan,
-        )
+        values = inputs | dict(zip(kind.order.numbers, numbers, strict=True))
+        for name, complaint in self._complaints(named, values, outputs, outs):
+            raise CheckError(f"{complaint}\n{kind.plan}", field=name)
+        shape = tuple(outputs["d"].shape) if "d" in outputs else "no d"
+        log.info("checked %s of %s\n%s", ", ".join(outputs), shape, kind.plan)
+        return result
+
+    def _outs(self, named: dict[str, Any]) -> dict[str, Any]:
+        """What given outputs hold before the call, where that is to be kept."""
+        return {}
+
+    def _complaints(
+        self, named: dict[str, Any], values: dict[str, Any], outputs: dict[str, Any], outs: dict[str, Any]
+    ) -> Iterator[tuple[str, str]]:
+        """(output, what is wrong with it) of a call.
+
+        Args:
+            named: its tensors; values: what its epilogue reads.
+            outputs: what it gave; outs: as `_outs`.
+        """
+        types = {name: x.dtype for name, x in outputs.items()}
+        plan = self.kind.plan
+        expected = bound(self.kind.graph, named["a"], named["b"], values, types, *described(plan.config))
         for name, value in outputs.items():
             complaint = expected[name].complaint(value)
             if complaint is not None:
-                raise CheckError(f"{complaint}\n{kind.plan}", field=name)
-        return result
+                yield name, complaint
 
     def _wait(self, before: Any, after: Any) -> None:
         """Wait until a call has ended.

@@ -6,13 +6,15 @@ The ends are read on the host, so a call waits for the device; kernels do not.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
+from cutegemm.planning.grouped import PACKED
 from cutegemm.running.arguments import check
 from cutegemm.running.groups import inside
 from cutegemm.running.kind import Kind
@@ -35,12 +37,49 @@ def bounds(ends: torch.Tensor, extent: int, lead: int = 0) -> torch.Tensor:
     return kept.cummax(0).values
 
 
+def inside_groups(ends: torch.Tensor, extent: int, form: str, lead: int) -> torch.Tensor:
+    """Which rows are some group's, on the device: (M, 1), masked (G, C, 1); of groups of columns which columns, (1, N).
+
+    Args:
+        ends: what tells the groups; lead: numbers before the ends.
+        extent: of the groups' axis; form: one of `planning.grouped.FORMS`.
+    """
+    rows = torch.arange(extent, device=ends.device)
+    if form == "masked":
+        return (rows < ends[:, None])[..., None]
+    places = bounds(ends, extent, lead)
+    found = (rows >= places[0]) & (rows < places[-1])
+    return found[None] if form == "columns" else found[:, None]
+
+
 def gathered(a: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """The rows of a matrix by index, (R, K); an index outside reads zeros."""
     if not a.shape[0]:
         return a.new_zeros(rows.shape[0], a.shape[1])
     index, good = inside(rows, a.shape[0])
     return torch.where(good[:, None], a[index], a.new_zeros(()))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One group of a call.
+
+    Attributes:
+        group: its number.
+        a, b, inputs: what its GEMM and its epilogue read.
+        place: of its part of D; origin: batch, row and column of that part's first element.
+    """
+
+    group: int
+    a: torch.Tensor
+    b: torch.Tensor
+    inputs: dict[str, Any]
+    place: tuple[Any, ...]
+    origin: tuple[int, int, int]
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Its part of an output."""
+        return at(x, self.place)
 
 
 class GroupReference:
@@ -63,62 +102,87 @@ class GroupReference:
                 named[wanted.name] = kind.shapes.allocate(wanted)
             found[wanted.name] = named[wanted.name]
         inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
-        if ROW_INDICES in named:
-            request = dataclasses.replace(request, a=gathered(request.a, named[ROW_INDICES]))
-        for group, a, b, place in self._groups(request, named[GROUP_ENDS]):
-            own = {name: _of(self, name, x, group, place) for name, x in inputs.items()}
-            begin = place[-1].start if isinstance(place[-1], slice) else 0
-            origin = (0 if self.form == "rows" else group, begin)
-            results = reference.evaluate(kind.graph, a, b, own | values, torch.float32, origin)
+        for part in self.parts(named, inputs):
+            results = reference.evaluate(
+                kind.graph, part.a, part.b, part.inputs | values, torch.float32, part.origin
+            )
             for wanted in kind.shapes.wanted:
-                target = found[wanted.name][place]
+                target = part.of(found[wanted.name])
                 target.copy_(
                     reference.round_to(results[wanted.name], TORCH_DTYPE[wanted.dtype]).expand(target.shape)
                 )
-        if self.tail and self.form != "depth":
-            for x in found.values():
-                for place in self._others(request, named[GROUP_ENDS]):
-                    x[place] = 0
+        stored = [x.name for x in kind.graph.stores]
+        for name, x in found.items():
+            for place in self.others(named) if self.tail or name not in stored else ():
+                at(x, place).fill_(0)
         return kind.shapes.present(found)
 
-    def _groups(self, request: Any, ends: torch.Tensor) -> Any:
+    def parts(self, named: dict[str, Any], inputs: dict[str, Any]) -> Iterator[Part]:
+        """Every group that has a part of D.
+
+        Args:
+            named: tensors of a call; inputs: what its epilogue reads.
+        """
+        a = named["a"]
+        a = gathered(a, named[ROW_INDICES]) if ROW_INDICES in named else a
+        for group, x, y, place in self._groups(a, named["b"], named[GROUP_ENDS]):
+            own = {name: _of(self, name, z, group, place) for name, z in inputs.items()}
+            origin = (0 if self.form in PACKED else group, *_begins(place))
+            yield Part(group, x, y, own, place, origin)
+
+    def _groups(self, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> Iterator[tuple[Any, ...]]:
         """(group, its A, its B, its place in D) of every group that has a part of D."""
-        a, b = request.a, request.b
         if self.form == "masked":
             for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
                 yield group, a[group, :count], b[group], (group, slice(0, count))
             return
-        places = bounds(ends, a.shape[-1 if self.form == "depth" else 0], self.lead).tolist()
-        for group, (first, end) in enumerate(itertools.pairwise(places)):
+        extent = {"depth": a.shape[-1], "columns": b.shape[-1]}.get(self.form, a.shape[0])
+        for group, (first, end) in enumerate(itertools.pairwise(bounds(ends, extent, self.lead).tolist())):
             if self.form == "depth":
                 yield group, a[:, first:end], b[first:end], (group,)
+            elif end > first and self.form == "columns":
+                yield group, a[group], b[:, first:end], (slice(None), slice(first, end))
             elif end > first:
                 yield group, a[first:end], b[group], (slice(first, end),)
 
-    def _others(self, request: Any, ends: torch.Tensor) -> Any:
-        """The rows of D that no group has."""
-        a = request.a
+    def others(self, named: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """Places of the rows, or columns, of D that no group has."""
+        a, ends = named["a"], named[GROUP_ENDS]
         if self.form == "masked":
             for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
                 yield group, slice(count, None)
-            return
-        places = bounds(ends, a.shape[0], self.lead).tolist()
-        yield (slice(0, places[0]),)
-        yield (slice(places[-1], None),)
+        if self.form in PACKED:
+            rows = named.get(ROW_INDICES, a).shape[0]
+            extent = named["b"].shape[-1] if self.form == "columns" else rows
+            before = (slice(None),) if self.form == "columns" else ()
+            places = bounds(ends, extent, self.lead).tolist()
+            yield *before, slice(0, places[0])
+            yield *before, slice(places[-1], None)
+
+
+def at(x: torch.Tensor, place: tuple[Any, ...]) -> torch.Tensor:
+    """What an output has at a place of D; of a reduction along an axis, which it lacks, at the other one's."""
+    return x[place[-1:] if x.dim() < len(place) else place]
+
+
+def _begins(place: Any) -> tuple[int, int]:
+    """The row and the column of D where a group's part begins."""
+    row, column = (*(x for x in place if isinstance(x, slice)), slice(None), slice(None))[:2]
+    return row.start or 0, column.start or 0
 
 
 def _of(served: GroupReference, name: str, x: torch.Tensor, group: int, place: Any) -> torch.Tensor:
     """What an input of the epilogue is for one group."""
-    kind = served.kind.graph.tensors.get(name)
+    kind, form = served.kind.graph.tensors.get(name), served.form
     if kind is None:
         return x
-    # of B's columns, one for all groups or one each
-    of_b = kind in ("row", "blocks_n")
     batched = x.dim() == (2 if kind in ("row", "col") else 3)
-    if served.form == "rows":
-        return x[place] if not of_b else x[group] if batched else x
+    if form in PACKED:
+        if kind in PACKED[form].own:
+            return x[group] if batched else x
+        return x[place] if kind == "matrix" else x[place[-1]]
     x = (x[group] if x.shape[0] > 1 else x[0]) if batched else x
-    return x[place[1]] if served.form == "masked" and not of_b else x
+    return x[place[1]] if form == "masked" and kind not in ("row", "blocks_n") else x
 
 
-__all__ = ["GroupReference", "bounds", "gathered"]
+__all__ = ["GroupReference", "at", "bounds", "gathered", "inside_groups"]

@@ -13,6 +13,8 @@ from cutegemm.epilogue.graph import STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
 
 _WORD = 0xFFFF_FFFF
+# batch, row and column of D's first element
+ORIGIN = (0, 0, 0)
 # Philox4x32, Salmon et al., SC'11, section 4.3 and Random123
 _MULTIPLIERS = (0xD251_1F53, 0xCD9E_8D57)
 _WEYL = (0x9E37_79B9, 0xBB67_AE85)
@@ -67,7 +69,7 @@ def evaluate(
     b: torch.Tensor,
     inputs: Mapping[str, Any],
     dtype: torch.dtype,
-    origin: tuple[int, int] = (0, 0),
+    origin: tuple[int, int, int] = ORIGIN,
 ) -> dict[str, torch.Tensor]:
     """Every output by name, in `dtype`, unrounded: the graph over a @ b, all of it computed in `dtype`.
 
@@ -79,7 +81,7 @@ def evaluate(
         inputs: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or (L, M, N), any dtype, with
             D's N; scalars and integers as Python numbers or 0-d tensors.
         dtype: torch.float32 or torch.float64.
-        origin: of a part of D, its batch and its first row: what is random depends on an element's place in D.
+        origin: of a part of D, its batch, its first row and column: what is random depends on an element's place in D.
 
     Returns:
         Stored outputs (M, N) or (L, M, N); reductions over axis 0 (N,), over 1 (M,), over all (), each with
@@ -174,18 +176,19 @@ def uniform(
     shape: tuple[int, ...],
     device: Any,
     swapped: bool = False,
-    origin: tuple[int, int] = (0, 0),
+    origin: tuple[int, int, int] = ORIGIN,
 ) -> torch.Tensor:
     """The "random" operation for an (M, N) or (L, M, N) matrix, fp64 in [0, 1): its elements are numbered as in D.
 
-    Of a swapped graph the matrix is D's transpose. `origin` is the batch and the row of D where the matrix begins.
+    Of a swapped graph the matrix is D's transpose. `origin` is the batch, row and column of D where it begins.
     """
     if swapped:
         return uniform(seed, offset, (*shape[:-2], shape[-1], shape[-2]), device, origin=origin).mT
     place = torch.meshgrid(*(torch.arange(n, device=device) for n in shape), indexing="ij")
     batch = (place[0] if len(shape) == 3 else torch.zeros_like(place[0])) + origin[0]
     word = philox(
-        (place[-1], place[-2] + origin[1], batch, offset & _WORD), (seed & _WORD, torch.zeros_like(seed))
+        (place[-1] + origin[2], place[-2] + origin[1], batch, offset & _WORD),
+        (seed & _WORD, torch.zeros_like(seed)),
     )[0]
     return (word >> 8).to(torch.float64) * 2.0**-24
 

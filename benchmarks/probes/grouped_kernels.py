@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of calls on CPU tensors, as on a GPU that is not there: launches are recorded and compute nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from cutegemm.arch.device import Device
+from cutegemm.config import Config
+from cutegemm.ops import entry_points, fallback, perceptron, products, program, serve
+from cutegemm.ops.groups import group_call
+from cutegemm.running import grouped_mm, run
+from cutegemm.running.backends import launcher
+
+
+@contextlib.contextmanager
+def recorded(record: Device) -> Iterator[dict[Config, None]]:
+    """The configs that calls on CPU tensors would launch on a GPU, in their order.
+
+    Args:
+        record: of the GPU.
+    """
+    found: dict[Config, None] = {}
+
+    def function_for(config: Config, index: Any) -> Any:
+        found[config] = None
+        return lambda *_: None
+
+    with contextlib.ExitStack() as stack:
+        for module, name, stand_in in (
+            *((x, "backend_for", lambda request, named: "gpu") for x in (run, grouped_mm)),
+            *((x, "device_of", lambda device: record) for x in (run, grouped_mm)),
+            *((x, "hopper", lambda device: True) for x in (serve, fallback)),
+            (grouped_mm, "DEFAULT", record),
+            (launcher, "function_for", function_for),
+            # a CPU tensor's index
+            (launcher, "_current_device", lambda: None),
+            (launcher, "_current_stream", lambda index: 0),
+        ):
+            stack.enter_context(mock.patch.object(module, name, stand_in))
+        forget()
+        stack.callback(forget)
+        yield found
+
+
+def forget() -> None:
+    """No calls, programs and servers are known, so that none made here serves a call outside."""
+    entry_points._remembered.cache_clear()
+    for known in (group_call._shorts, perceptron._recent, products._recent, program._programs):
+        known.recent, known._old = {}, {}  # type: ignore[attr-defined]
+    for made in (entry_points._PLAIN, entry_points._LINEAR, entry_points._BIASED):
+        program.kept(made)
+        made.gemm._choose_again()
+        made.plans.pop("groups", None)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens on their way to groups: which rows of A a group takes, and who gathers them, torch or the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from cutegemm.errors import InputError
+from cutegemm.ops.agreement import check_tensor
+from cutegemm.ops.dispatch import direct
+from cutegemm.ops.entry_points import server_of
+from cutegemm.ops.fallback import HALF
+from cutegemm.ops.products import BACKENDS, is_compiling
+from cutegemm.planning.grouped import INDEXED_LOAD
+from cutegemm.running.groups import check_index
+from cutegemm.running.numerics import group_reference
+from cutegemm.spec import AUTO, GemmSpec
+
+WORD = 16  # bytes of a copy
+
+
+def check_of_rows(name: str, a: Any, b: Any) -> None:
+    """Refuse groups that are not of rows.
+
+    Raises:
+        InputError: they are not; `name` is what asks for it.
+    """
+    for field, x in (("a", a), ("b", b)):
+        check_tensor(field, x)
+    if (a.dim(), b.dim()) != (2, 3):
+        raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
+
+
+def gathered(a: Tensor, rows: Any) -> Tensor:
+    """The rows of a matrix by index, (R, K).
+
+    Raises:
+        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
+    """
+    check_index("rows", rows, a.shape[0], a)
+    return group_reference.gathered(a, rows)
+
+
+def gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
+    """Whether a kernel gathers the rows of A itself, where torch need not know of the call: the spec says so.
+
+    Raises:
+        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
+    """
+    asked = spec.a_load if isinstance(spec, GemmSpec) else AUTO
+    if asked not in (AUTO, INDEXED_LOAD) or is_compiling() or not direct(a, b):
+        return False
+    if asked == AUTO and not (a.stride(1) == 1 and all(x.dtype in HALF and _in_words(x) for x in (a, b))):
+        return False
+    check_index("rows", rows, a.shape[0], a)
+    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
+    kernel = who != "torch" and BACKENDS[who] != "reference"
+    return kernel and all(x.numel() for x in (a, b, rows))
+
+
+def _in_words(x: Tensor) -> bool:
+    """Whether every line of a matrix begins at a multiple of 16 bytes."""
+    strides = [s for s, extent in zip(x.stride(), x.shape) if s != 1 and extent > 1]
+    return not any(y % WORD for y in (x.data_ptr(), *(s * x.element_size() for s in strides)))
+
+
+__all__ = ["check_of_rows", "gathered", "gathers"]

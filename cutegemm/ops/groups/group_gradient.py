@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient of `cutegemm::grouped_mm` without an epilogue, made of calls of the op itself (`PLAIN`).
+
+    rows     dA = dD B^T, groups of rows;        dB = A^T dD, groups along K
+    columns  dA = dD B^T, groups along K;        dB = A^T dD, groups of columns
+    depth    dA = dD B^T, groups of columns;     dB = A^T dD, groups of rows
+    masked   dA = dD B^T, masked;                dB = A^T dD of batches whose other rows are zeroed
+
+As autograd records these calls, they have gradients again. An epilogue's gradient is `grouped_epilogue`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import _SingleLevelFunction
+
+from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
+from cutegemm.errors import InputError
+from cutegemm.ops.dispatch import below
+from cutegemm.ops.entry_points import matmul
+from cutegemm.ops.gradients.autograd import Product
+from cutegemm.ops.gradients.grad_batches import takes_batches
+from cutegemm.ops.gradients.main_grad import added
+from cutegemm.ops.program import Program, decode, kept
+from cutegemm.running.numerics.group_reference import inside_groups
+from cutegemm.spec import GemmSpec
+
+
+def _plain(with_c: bool, with_bias: bool) -> Graph:
+    graph = linear_combination(with_c)
+    if not with_bias:
+        return graph
+    last, count = graph.outputs[0].node, len(graph.nodes)
+    return Graph(
+        (*graph.nodes, Node("row", value="bias"), Node("add", (last, count))), (Result("d", count + 1),)
+    )
+
+
+# D = alpha * acc + beta * c + bias: by whether there is a c, and a bias
+PLAIN = {(x, y): _plain(x, y) for x in (False, True) for y in (False, True)}
+
+
+# of the gradients of A and of B, the form of their product
+_OF_A = {"rows": "rows", "columns": "depth", "depth": "columns", "masked": "masked"}
+_OF_B = {"rows": "depth", "columns": "columns", "depth": "rows"}
+
+
+class Grouped(_SingleLevelFunction):
+    """A call of the op with a gradient, level by level of functorch as `gradients.autograd.Product`."""
+
+    _compiled_autograd_key = Product._compiled_autograd_key
+
+    @staticmethod
+    def forward(
+        ctx: Any, what: tuple[Any, ...], a: Tensor, b: Tensor, ends: Tensor, *inputs: Tensor
+    ) -> Tensor:
+        """D.
+
+        Args:
+            what: numbers, integers, the program and how groups are told, as the op takes them.
+            a, b, ends, inputs: as the op takes them.
+
+        Raises:
+            InputError: the program has an epilogue.
+        """
+        numbers, integers, text, how = what
+        program = decode(text)
+        if program.graph not in PLAIN.values():
+            rule = "groups have gradients without an epilogue; apply it to what grouped_mm gives"
+            raise InputError(rule, field="epilogue")
+        ctx.save_for_backward(a, b, ends)
+        ctx.call = program, dict(zip(program.numbers, numbers)), how
+        ctx.read = [(name, x.shape, x.dtype) for name, x in zip(program.inputs, inputs)]
+        op = torch.ops.cutegemm.grouped_mm.default
+        found: Tensor = below(op, a, b, ends, list(inputs), numbers, integers, text, how)
+        return found
+
+    @staticmethod
+    @takes_batches
+    def backward(ctx: Any, above: Tensor) -> Any:
+        """The gradients of a, b and what the epilogue reads."""
+        a, b, ends = ctx.saved_tensors
+        program, numbers, how = ctx.call
+        above, backend, alpha = above.to(a.dtype), program.backend, numbers["alpha"]
+        _, need_a, need_b, _, *need = ctx.needs_input_grad
+        da = _product(above, b.mT, ends, how, _OF_A, alpha, backend, a.dtype) if need_a else None
+        db = None
+        if need_b and how.startswith("rows") and b.stride(-1) != 1:
+            # laid out as B is, whose gradient autograd would copy otherwise
+            db = _of_weights(a, above, ends, how, alpha, backend, b.dtype).mT
+        elif need_b:
+            db = _of_weights(above, a, ends, how, alpha, backend, b.dtype)
+        read = [
+            _of_input(x, numbers, above, ends, how, backend) if y else None for x, y in zip(ctx.read, need)
+        ]
+        return None, da, db, None, *read
+
+
+record: Any = Grouped.apply  # type: ignore[attr-defined]
+
+
+def _product(
+    x: Tensor, y: Tensor, ends: Tensor, how: str, forms: Mapping[str, str], alpha: float, backend: Any, dtype: Any,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """A GEMM of the same groups, in another form by the call's: a new one, or added to `out`."""
+    form, name, _ = how.split(":")
+    op, text = torch.ops.cutegemm.grouped_mm, derived(backend, dtype, out is not None)
+    if out is None:
+        found: Tensor = op.default(x, y, ends, [], [alpha], [], text, f"{forms[form]}:{name}:zero")
+        return found
+    op.out(x, y, ends, [out], [alpha, 1.0], [], text, f"{forms[form]}:{name}:undefined", out=[out])
+    return out
+
+
+def _of_weights(
+    above: Tensor,
+    a: Tensor,
+    ends: Tensor,
+    how: str,
+    alpha: float,
+    backend: Any,
+    dtype: Any,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The gradient of B, or what it is added to."""
+    if not how.startswith("masked"):
+        return _product(a.mT, above, ends, how, _OF_B, alpha, backend, dtype, out)
+    inside = inside_groups(ends, a.shape[1], "masked", 0)
+    left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
+    beta = None if out is None else 1.0
+    found: Tensor = matmul(
+        left.mT, right, out, alpha=alpha, beta=beta, out=out, fallback=backend or "reference"
+    )
+    return found
+
+
+def added_to_main_grad(
+    d: Tensor, a: Tensor, b: Tensor, ends: Tensor, how: str, alpha: float, backend: str | None, owner: Tensor
+) -> Tensor:
+    """The D of `b.detach()`, whose backward pass adds the gradient of b to the `main_grad` of its owner.
+
+    Args:
+        d, a, b, ends, how: of the call; alpha: what its products are multiplied by.
+        backend: as of a program; owner: as of `main_grad.owner_of`.
+    """
+
+    def add(above: Tensor, main: Tensor, a: Tensor, ends: Tensor) -> None:
+        _of_weights(above.to(a.dtype), a, ends, how, alpha, backend, torch.float32, main)
+
+    return added(d, b, owner, add, a, ends)
+
+
+def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backend: Any) -> Tensor:
+    """The gradient of C or of the bias."""
+    name, shape, dtype = x
+    form, told, _ = how.split(":")
+    if form != "depth":
+        extent = above.shape[-1 if form == "columns" else -2]
+        inside = inside_groups(ends, extent, form, int(told == "cu_seqlens"))
+        above = torch.where(inside, above, above.new_zeros(()))
+    if name == "c":
+        scaled: Tensor = numbers["beta"] * above
+        return scaled.to(dtype)
+    if form == "rows" and len(shape) == 2:
+        # rows of ones: their product with each group's rows is the sum of those
+        ones = above.new_ones(above.shape[0], 8).mT
+        return _product(ones, above, ends, how, _OF_B, 1.0, backend, torch.float32)[:, 0].to(dtype)
+    rows = above.float().sum(-2)
+    return (rows.sum(0) if rows.dim() > len(shape) else rows).to(dtype)
+
+
+@lru_cache(64)
+def derived(backend: str | None, dtype: torch.dtype, with_c: bool = False) -> str:
+    """The program of a gradient's product, as text."""
+    spec = GemmSpec(d_dtype=dtype)
+    return kept(Program(spec, PLAIN[with_c, False], "matrix", (), backend)).text
+
+
+__all__ = ["PLAIN", "added_to_main_grad", "record"]

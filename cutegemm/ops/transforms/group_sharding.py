@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of DTensors: each process multiplies its part, an ordinary tensor, cut as B, or else A, is sharded.
+
+Every tensor of a call has axes, a letter each. Along a dimension of the mesh a call is cut along one of them at most:
+
+    n, m   columns of B, rows of A: those of D
+    g      groups: D is a partial sum, as what other processes' groups have is zero; masked groups cut D
+    k      D is a partial sum, where the epilogue is linear; the first process adds what the epilogue adds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm.epilogue.graph import Graph
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.transforms.sharding import homogeneous
+from cutegemm.running.arguments.results import Outputs
+from cutegemm.running.groups import TOLD, Groups
+from cutegemm.running.numerics.group_reference import bounds
+
+# axes of A, B and D by form, and those along which a call may be cut
+FORMS = {
+    "rows": (("r", "k"), ("g", "k", "n"), ("r", "n"), "gkn"),
+    "columns": (("g", "m", "k"), ("k", "r"), ("m", "r"), "gkm"),
+    "masked": (("g", "c", "k"), ("g", "k", "n"), ("g", "c", "n"), "gkn"),
+    "depth": (("m", "k"), ("k", "n"), ("g", "m", "n"), "mn"),
+}
+OF_ROWS = ("rows", "scatter", "weight")  # arguments with an element for each row
+Axes = tuple[str, ...]
+# by dimension of the mesh, the axis along which a call is cut; "" is none
+Cuts = list[str]
+
+
+def sharded(x: Any) -> bool:
+    """Whether something is a DTensor."""
+    return type(x).__name__ == "DTensor"
+
+
+def part(x: Any, axes: Axes, cuts: Cuts) -> Tensor:
+    """This process's part of a DTensor, whole along axes that it does not have, where gradients are partial sums."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    kept = [Shard(axes.index(c)) if c and c in axes else Replicate() for c in cuts]
+    grads = [Partial() if c and c not in axes else p for c, p in zip(cuts, kept)]
+    found: Tensor = x.redistribute(x.device_mesh, kept).to_local(grad_placements=grads)
+    return found
+
+
+def whole(x: Tensor, axes: Axes, cuts: Cuts, mesh: Any, extents: Mapping[str, int]) -> Any:
+    """The DTensor of every process's part, partial sums along axes that it does not have; `extents` of those it has."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    kept = [Replicate() if not c else Shard(axes.index(c)) if c in axes else Partial() for c in cuts]
+    shape = [*(extents[c] if c in cuts else size for c, size in zip(axes, x.shape)), *x.shape[len(axes) :]]
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(x, mesh, kept, shape=torch.Size(shape), stride=stride)
+
+
+def begin(axis: str, extent: int, cuts: Cuts, mesh: Any) -> int:
+    """Where this process's part of an axis begins."""
+    first = 0
+    for i in (i for i, cut in enumerate(cuts) if cut == axis):
+        each = -(-extent // mesh.size(i))
+        skipped = min(each * mesh.get_local_rank(i), extent)
+        first, extent = first + skipped, min(each, extent - skipped)
+    return first
+
+
+def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> Any:
+    """`grouped_mm`, which is `run`, of DTensors; `named` are its other arguments.
+
+    Raises:
+        InputError: `out` is given, or a tensor is not a DTensor.
+    """
+    given = {"a": a, "b": b} | {name: x for name, x in named.items() if isinstance(x, Tensor)}
+    for name, x in given.items():
+        if not sharded(x):
+            raise field_error(InputError, name, "...", "must be a DTensor, as b is")
+    if named["out"] is not None:
+        raise field_error(InputError, "out", "...", "must be None for DTensors")
+    graph = named["epilogue"] or getattr(named["spec"], "epilogue", None)
+    graph = graph if isinstance(graph, Graph) else None
+    kinds = {"c": "matrix", "bias": "row"} if graph is None else graph.tensors
+    told = next(name for name in TOLD if name in given)
+    form = Groups(**{told: given[told]}).how(a, b).form
+    axes = {name: _axes(form, name, x, kinds, "rows" in given) for name, x in given.items()}
+    mesh, cuts = b.device_mesh, []
+    for i in range(mesh.ndim):
+        found = [axes[x][given[x].placements[i].dim] for x in "ba" if given[x].placements[i].is_shard()]
+        cuts.append(next((c for c in found if _may_cut(c, form, graph, given)), ""))
+    parts = {name: part(x, axes[name], cuts) for name, x in given.items()}
+    extents = {c: size for name in "ab" for c, size in zip(axes[name], given[name].shape)}
+    if "g" in cuts and form != "masked":
+        first, rows = begin("g", extents["g"], cuts, mesh), parts.get("rows", parts["a"]).shape[0]
+        rows, count = (rows, parts["b"].shape[0]) if form == "rows" else (extents["r"], parts["a"].shape[0])
+        places = bounds(parts.pop(told), rows, int(told == "cu_seqlens"))
+        parts["cu_seqlens"] = places[first : first + count + 1]
+        named = named | {"offs": None, "tail": "zero"}
+    if any(c == "k" and mesh.get_local_rank(i) for i, c in enumerate(cuts)):
+        # zeros that have gradients
+        nothing = torch.ones((), dtype=torch.bool, device=parts["a"].device)
+        parts |= {name: parts[name].masked_fill(nothing, 0) for name in parts.keys() & kinds.keys()}
+    d = run(**named | parts)
+    of_d = ("t", "n") if "scatter" in given else FORMS[form][2]
+    if isinstance(d, Tensor):
+        return whole(d, of_d, cuts, mesh, extents)
+    return Outputs(**{name: whole(x, of_d, cuts, mesh, extents) for name, x in vars(d).items()})
+
+
+def _axes(form: str, name: str, x: Any, kinds: Mapping[str, str], indexed: bool) -> Axes:
+    """The axes of one of a call's tensors, without those at the end along which nothing is cut."""
+    of_a, of_b, of_d, _ = FORMS[form]
+    if name in kinds:
+        of_col = ("g", "m") if form == "columns" else of_d[:-1]
+        return {"matrix": of_d, "row": ("g", of_d[-1]), "col": of_col}.get(kinds[name], ())[-x.dim() :]
+    if name in "ab":
+        return of_b if name == "b" else ("t", "k") if indexed else of_a
+    if name in OF_ROWS:
+        return ("r",)
+    groups = {
+        "counts": True,
+        "scale_a": form != "rows" and x.dim() > 1,
+        "scale_b": form != "columns" and x.dim() > 1,
+    }
+    return ("g",) if groups.get(name) else ()
+
+
+def _may_cut(axis: str, form: str, graph: Graph | None, given: dict[str, Any]) -> bool:
+    """Whether the parts of a call that is cut along an axis are calls of their own."""
+    drawn = graph is not None and any(x.op == "random" for x in graph.nodes)
+    if axis not in FORMS[form][3] or (graph is not None and graph.reductions):
+        return False
+    if axis == "g":
+        return form != "masked" or not drawn
+    if "scale_a" in given or "scale_b" in given:
+        return False
+    return graph is None or (homogeneous(graph) if axis == "k" else not (graph.gated or drawn))
+
+
+__all__ = ["begin", "by_parts", "part", "sharded", "whole"]

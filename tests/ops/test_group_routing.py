@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of groups that are weighed and added up where they go: rows of no group, given outputs, types."""
+
+import pytest
+import torch
+
+import cutegemm
+from cutegemm import GemmSpec
+from cutegemm import epilogue as epi
+from cutegemm.errors import GemmError, InputError
+from cutegemm.running.arguments.results import Shapes
+
+BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
+OFFS = torch.tensor([4, 4, 9])
+torch.manual_seed(0)
+A, B, WEIGHT = torch.randn(10, 16).to(BF16), torch.randn(3, 16, 24).to(BF16), torch.rand(10)
+
+
+def call(**given):
+    """Groups of ten rows, the last of which is no group's."""
+    return cutegemm.grouped_mm(**{"a": A, "b": B, "offs": OFFS, "fallback": "reference"} | given)
+
+
+@pytest.fixture
+def full_of_garbage(monkeypatch):
+    """New outputs hold what somebody else left there."""
+    own = Shapes.allocate
+    monkeypatch.setattr(Shapes, "allocate", lambda *x: own(*x).fill_(float("nan")))
+
+
+@pytest.mark.parametrize("tail", ["zero", "undefined"])
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_rows_of_no_group_are_not_added(tail, recorded, weight, full_of_garbage):
+    """Whatever lies there, and wherever they would go."""
+    b = B.clone().requires_grad_(recorded)
+    scatter = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 0])
+    found = call(b=b, scatter=scatter, weight=weight, tail=tail, out_dtype=torch.float32)
+    told = call(out_dtype=torch.float32) * (1 if weight is None else weight[:, None])
+    torch.testing.assert_close(found.detach(), told, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("scatter", [None, torch.arange(10)])
+def test_the_weight_of_a_row_of_no_group_may_be_anything(recorded, scatter):
+    """The row is zero, and so is the weight's gradient."""
+    weight = WEIGHT.clone()
+    weight[9] = float("nan")
+    weight.requires_grad_(recorded)
+    found = call(weight=weight, scatter=scatter)
+    assert torch.all(found[9] == 0) and found.isfinite().all()
+    if recorded:
+        found.float().square().sum().backward()
+        assert weight.grad.isfinite().all() and weight.grad[9] == 0
+
+
+@pytest.mark.parametrize("dtype", [BF16, E4M3])
+def test_weighed_rows_of_no_group_are_left_alone_on_request(dtype):
+    """Also where torch weighs the rows, as of operands of 8 bits."""
+    out = torch.full((10, 24), 7.0).to(BF16)
+    b = B.mT.contiguous().to(dtype).mT
+    assert call(a=A.to(dtype), b=b, weight=WEIGHT, out=out, tail="undefined") is out
+    assert torch.all(out[9] == 7.0) and not torch.any(torch.all(out[:9] == 7.0, 1))
+
+
+OUTS = {
+    "columns": (lambda: torch.empty(10, 23).to(BF16), r"out\.shape=\(10, 23\): must be \(10, 24\)"),
+    "one dimension": (lambda: torch.empty(10).to(BF16), r"out\.shape=\(10,\): must have 2 or 3 dimensions"),
+    "expanded": (lambda: torch.empty(1, 24).to(BF16).expand(10, 24), "two elements of out share memory"),
+    "a list": (lambda: [1.0], "out: must be a torch.Tensor, got list"),
+    "another name": (lambda: {"e": torch.empty(10, 24)}, "out='e': the epilogue's outputs are d"),
+    "integers": (lambda: torch.empty(10, 24).int(), r"out\.dtype=torch\.int32: must be float16"),
+    "another device": (lambda: torch.empty(10, 24, device="meta"), r"out\.device='meta': must be a's device"),
+    "a itself": (lambda: A, r"out\.shape=\(10, 16\): must be \(10, 24\)"),
+    "a gradient": (lambda: torch.empty(10, 24).to(BF16).requires_grad_(), r"out\.requires_grad=True"),
+    "the other sign": (lambda: torch.zeros(10, 24, dtype=torch.complex64).conj().imag, r"out\.is_neg\(\)"),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_an_out_is_checked_as_that_of_any_run(name):
+    """The messages are those of a call without scatter; nothing is written."""
+    made, message = OUTS[name]
+    with pytest.raises(InputError, match=message):
+        call(scatter=torch.arange(10), out=made())
+
+
+def test_an_out_overlaps_nothing_that_is_read():
+    """But it may be C itself; a call that writes into a tensor has no gradient."""
+    square = torch.randn(2, 16, 16).to(BF16)
+    ends = torch.tensor([4, 10])
+    x = A.clone()
+    with pytest.raises(InputError, match="out: overlaps a in memory"):
+        call(a=x, b=square, offs=ends, scatter=torch.arange(10), out=x)
+    with pytest.raises(InputError, match="a call with out= has no gradient"):
+        call(b=B.clone().requires_grad_(), scatter=torch.arange(10), out=torch.empty(10, 24).to(BF16))
+    c = torch.ones(10, 24).to(BF16)
+    told = call(c=c.clone())
+    assert torch.equal(call(c=c, scatter=torch.arange(10), out={"d": c}), told) and torch.equal(c, told)
+
+
+@pytest.mark.parametrize("kind", ["complex64", "bool", "int32", "float64", "float8_e4m3fn"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_weights_are_floating(kind, recorded):
+    """An imaginary part would be lost, and a mask is not a weight."""
+    weight = torch.ones(10).to(getattr(torch, kind))
+    with pytest.raises(
+        InputError, match=rf"weight\.dtype=torch\.{kind}: must be float16, bfloat16 or float32"
+    ):
+        call(b=B.clone().requires_grad_(recorded), weight=weight)
+
+
+def test_a_new_d_has_the_type_that_was_asked_for():
+    """Of every form and whoever adds up; that of a given D is not asked for anew."""
+    batches = torch.randn(3, 8, 16).to(BF16)
+    fp32, spec = torch.float32, GemmSpec(d_dtype="fp32")
+    for given in (
+        {"a": batches, "offs": None},
+        {"a": batches, "offs": None, "bias": torch.zeros(3, 24)},
+        {"a": batches, "offs": None, "epilogue": epi.act("relu")},
+        {"scatter": torch.arange(10)},
+        {"weight": WEIGHT},
+        {},
+    ):
+        assert call(**given).dtype == BF16
+        assert call(**given, out_dtype=fp32).dtype == call(**given, spec=spec).dtype == fp32
+        out = call(**given)
+        with pytest.raises(GemmError, match=r"out\.dtype=torch\.bfloat16: out_dtype is torch\.float32"):
+            call(**given, out=out, out_dtype=fp32)
+        with pytest.raises(GemmError, match=r"out_dtype=torch\.float16: the spec's d_dtype is another"):
+            call(**given, spec=spec, out_dtype=torch.float16)
+    eight = A.to(E4M3), B.mT.contiguous().to(E4M3).mT
+    assert call(a=eight[0], b=eight[1], scatter=torch.arange(10)).dtype == BF16
+    whole = call(a=batches, offs=None, out_dtype=fp32)
+    torch.testing.assert_close(whole, batches.float() @ B.float())
+    compiled = torch.compile(
+        lambda a: call(a=a, offs=None, out_dtype=fp32), fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(compiled(batches), whole)
