@@ -143,10 +143,9 @@ def _in_d(option: Option) -> Candidate:
 
 
 def _loads(way: Way) -> list[tuple[str, str]]:
-    """How operands arrive that TMA cannot address, by name in D's coordinates."""
-    names, problem = ("b", "a") if way.swapped else ("a", "b"), way.problem
-    ways_in = zip(names, way.loads.chosen, (problem.a, problem.b), strict=True)
-    return sorted((name, load) for name, load, x in ways_in if x.tma_reason() is not None)
+    """How operands arrive that TMA does not load as they lie, by name in D's coordinates."""
+    names = ("b", "a") if way.swapped else ("a", "b")
+    return sorted((x, load) for x, load in zip(names, way.loads.chosen, strict=True) if load != "tma")
 
 
 def _tile_words(x: SimtTile) -> str:

@@ -138,7 +138,7 @@ def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) 
         if place == PLAIN_FIRST:
             # whose threads load share no operand with other CTAs
             alone = [x for x in plain if x["schedule"] == "cooperative" and x["cluster"] == [1, 1]]
-            likely = list(_odd_loads(spec, problem, LIKELY_LOADS))
+            likely = list(_odd_loads(spec, own, LIKELY_LOADS))
             for best in alone[:LOADED]:
                 yield from (_loaded(best, x) for x in likely if _shifts(x, problem))
             yield from (_loaded(best, x) for x in likely for best in alone[:1])
@@ -185,7 +185,7 @@ def _variants(
     if made is None or not fields or fields.get("schedule") == "simt":
         return
     if fields.get("schedule") == "cooperative":
-        yield from (_loaded(fields, x) for x in _odd_loads(spec, problem, ODD_LOADS))
+        yield from (_loaded(fields, x) for x in _odd_loads(spec, made, ODD_LOADS))
     whole = fields.get("schedule") == "cooperative" and fields.get("split_k", 1) == 1
     if whole and spec.tile == AUTO and math.prod(made.tiles) <= SHORT_WAVES * device.sms:
         # 333 x 777 x 555 takes 6.6 us without a producer warp, 8.1 with one (H200)
@@ -219,10 +219,10 @@ def _shifts(loads: dict[str, str], problem: Problem) -> bool:
     return [name for name, x in loads.items() if x == "shift"] == [wide]
 
 
-def _odd_loads(spec: GemmSpec, problem: Problem, ways: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Ways to load operands that TMA cannot address and whose load is open."""
-    odd = {"a_load": problem.a, "b_load": problem.b}
-    names = [name for name, x in odd.items() if getattr(spec, name) == AUTO and x.tma_reason() is not None]
+def _odd_loads(spec: GemmSpec, made: KernelPlan, ways: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Ways to load operands that TMA does not load as they lie and whose load is open."""
+    odd = fields_of(made)
+    names = [name for name in ("a_load", "b_load") if getattr(spec, name) == AUTO and name in odd]
     for loads in itertools.product(ways, repeat=len(names)):
         if names:
             yield dict(zip(names, loads, strict=True))

@@ -167,8 +167,14 @@ def test_one_launch_makes_all_copies(kind, units):
 ])  # fmt: skip
 def test_every_misalignment_is_shifted_away(kind, unit):
     """Lines that begin at any byte of a word, whole chunks of them and their ends, on the emulator."""
-    for offset in range(16 if kind == "int8" else 8):
-        check(kind, unit, lying(kind, unit, 1, *((40, 299) if unit == "col" else (299, 40)), offset, "cpu"))
+    # so many lines that threads have all of their chunks
+    lines, offsets = (70, 16) if kind == "int8" else (40, 8)
+    for offset in range(offsets):
+        check(
+            kind,
+            unit,
+            lying(kind, unit, 1, *((lines, 299) if unit == "col" else (299, lines)), offset, "cpu"),
+        )
 
 
 @pytest.mark.parametrize(
