@@ -167,6 +167,10 @@ class KernelPlan:
         other = {"A": "B", "B": "A"} if self.swapped else {}
         return " ".join([other.get(first, first), *rest])
 
+    def along(self, axis: str) -> str:
+        """An axis of the GEMM that the kernel sees, in D's coordinates."""
+        return {"m": "n", "n": "m"}.get(axis, axis) if self.swapped else axis
+
     @property
     def views(self) -> tuple[Operand, Operand] | None:
         """A and B as the GEMM kernel sees them, after re-layouts; a gated B is one of its halves."""
@@ -210,7 +214,7 @@ class KernelPlan:
     def raster(self) -> tuple[str, int]:
         """(D's axis, group)."""
         axis, group = ("m", 1) if self.multiply is None else self.multiply.raster
-        return ({"m": "n", "n": "m"}[axis] if self.swapped else axis), group
+        return self.along(axis), group
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain, JSON-serialisable data."""
@@ -285,6 +289,8 @@ def describe(plan: KernelPlan) -> str:
 
 def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     tile, cluster = config.tile, config.cluster
+    if plan.swapped:
+        tile, cluster = (tile[1], tile[0], tile[2]), (cluster[1], cluster[0])
     roles = f"{config.consumers} warpgroups that load and compute"
     if config.producers:
         turns = " in turn" if config.pingpong else ""
@@ -300,12 +306,14 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
     if config.serpentine:
         along += ", there and back"
-    loads = f"A by {config.a.load} ({config.a.major}-major), B by {config.b.load} ({config.b.major}-major)"
+    operands = config.operands[:: -1 if plan.swapped else 1]
+    loads = ", ".join(f"{y} by {x.load} ({plan.along(x.major)}-major)" for y, x in zip("AB", operands))
+    swizzles = " / ".join(x.swizzle for x in operands)
     return [
         f"kernel     {config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "
         f"{config.stages} stages{', on the transposes' if plan.swapped else ''}",
         f"roles      {roles}, {config.threads} threads{setmaxnreg}, {plan.accumulators} accumulators a thread",
-        f"loads      {loads}; swizzle {config.a.swizzle} / {config.b.swizzle}",
+        f"loads      {loads}; swizzle {swizzles}",
         *_epilogue_lines(plan, config),
         f"smem       {plan.smem_bytes:,} of {config.limits.smem_bytes:,} B: {regions}",
         "tma boxes  "
@@ -318,7 +326,7 @@ def _tensor_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
 
 def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     """The graph, and the load of each input and the store of each output."""
-    graph = config.epilogue
+    graph = config.epilogue.transposed() if plan.swapped else config.epilogue
     lines = []
     for name, x in config.input_of.items():
         kind, how = graph.tensors[name], "once per tile"
@@ -332,9 +340,10 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
     for result, out in zip(graph.stores, config.outputs):
         size = dict(plan.problem.outputs)[result.name].bytes
         shown = "D" if result.name == "d" else result.name
+        rows, columns = (config.limits.mma_m, config.epi_n)[:: -1 if plan.swapped else 1]
         lines.append(
-            f"store      {shown} by {out.store} ({out.major}-major, {out.dtype.value}), "
-            f"subtiles of {config.limits.mma_m} x {config.epi_n}, {config.epilogue_stages} buffers, {size:,} B"
+            f"store      {shown} by {out.store} ({plan.along(out.major)}-major, {out.dtype.value}), "
+            f"subtiles of {rows} x {columns}, {config.epilogue_stages} buffers, {size:,} B"
         )
     for result, offset in zip(graph.reductions, plan.partials):
         ends = "partial results" if offset is None else "finished by a launch in a fixed order"

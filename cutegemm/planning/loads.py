@@ -106,7 +106,7 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
             continue
         chosen = zip(AXES, given, (first, second), strict=True)
         reasons = tuple(
-            f"{name.upper()} is {HOW[how]}: {_no_tma(asked, getattr(problem, name), name)}"
+            f"{asked.called(name).upper()} is {HOW[how]}: {_no_tma(asked, getattr(problem, name), name)}"
             for name, asked_for, how in chosen
             if asked_for == AUTO
         )
@@ -171,7 +171,7 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
     if _how(asked).parts > 1 and given not in (AUTO, "relayout"):
         rule, nearest = f"{why_not}, which a copy makes", "relayout"
     elif given == "tma" and why_not:
-        rule, nearest = f"TMA cannot address {name.upper()}: {why_not}", "relayout"
+        rule, nearest = f"TMA cannot address {asked.called(name).upper()}: {why_not}", "relayout"
     elif bytewise and pieces:
         rule = f"{operand.dtype.value} operands are loaded by TMA, copied first or gathered by threads"
         nearest = "relayout" if why_not else "tma"
@@ -186,7 +186,7 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
         rule, nearest = f"its lines begin at no multiples of {min(COPY_WIDTHS)} bytes", "shift"
     else:
         return given
-    raise field_error(PlanError, f"{name}_load", given, rule, nearest)
+    raise field_error(PlanError, f"{asked.called(name)}_load", given, rule, nearest)
 
 
 def copy_width(operand: Operand, gate: int | None = None) -> int:

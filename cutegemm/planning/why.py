@@ -51,7 +51,7 @@ def _fate(fields: Fields, option: Option, own: Option, device: Device) -> Weighe
         except PlanError as error:
             lost, serves = f"refused: {error}", False
     loads = "".join(f", {name.upper()} {load}" for name, load in _loads(option.way))
-    what = f"{_in_d(option)}{', swapped' if option.way.swapped else ''}{loads}"
+    what = f"{option.in_d}{', swapped' if option.way.swapped else ''}{loads}"
     return Weighed(what, option.ns / 1e3, lost, fields, serves)
 
 
@@ -116,7 +116,7 @@ def fields_of(made: KernelPlan) -> dict[str, object]:
 
 def fields_of_option(option: Option) -> Fields:
     """What a `GemmSpec` gives to ask for an option."""
-    x = _in_d(option)
+    x = option.in_d
     fields: dict[str, object] = {"tile": x.tile, "schedule": x.schedule, "swap": option.way.swapped}
     if x.schedule != "multistage":
         fields["cluster"] = x.cluster
@@ -131,15 +131,6 @@ def _lost(ns: float, least: float) -> str:
     if ns < least:
         return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but later in the order"
     return f"slower by {(ns - least) / 1e3:,.1f} us ({ns / least - 1:.1%})"
-
-
-def _in_d(option: Option) -> Candidate:
-    """An option's candidate in D's coordinates."""
-    x = option.candidate
-    if not option.way.swapped:
-        return x
-    (m, n, k), (along, across) = x.tile, x.cluster
-    return x._replace(tile=(n, m, k), cluster=(across, along))
 
 
 def _loads(way: Way) -> list[tuple[str, str]]:
