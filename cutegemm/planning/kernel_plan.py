@@ -118,6 +118,14 @@ class KernelPlan:
         return found
 
     @property
+    def faster_in_bf16(self) -> str:
+        """Of 8-bit operands: that bf16 is predicted faster, in words, or empty; computed on each use."""
+        # imports NumPy
+        from cutegemm.planning.why import faster_in_bf16
+
+        return faster_in_bf16(self)
+
+    @property
     def smem(self) -> tuple[Region, ...]:
         """The regions of the GEMM kernel's shared memory, named by the caller's operands."""
         return tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in self._shared.regions)
@@ -282,6 +290,8 @@ def describe(plan: KernelPlan) -> str:
     if plan.counter_bytes:
         lines.append(f"counters   {plan.counter_bytes:,} B, left zero")
     lines += [f"because    {reason}" for reason in plan.reasons]
+    if plan.faster_in_bf16:
+        lines.append(f"bf16       {plan.faster_in_bf16}")
     if plan.chosen_by:
         lines.append(f"chosen by: {plan.chosen_by}")
     return "\n".join(lines)

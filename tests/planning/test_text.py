@@ -7,6 +7,7 @@ from hypothesis import given
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.errors import PlanError
+from cutegemm.planning import why
 from cutegemm.planning.planner import plan
 from tests.support.strategies import problems
 
@@ -98,6 +99,41 @@ def test_a_swapped_plan_names_the_callers_operands():
     assert "loads      A by tma (k-major), B by gather (strided-major)" in str(made)
     with pytest.raises(PlanError, match="^b_load='tma': TMA cannot address B: leading stride is 8190 bytes"):
         plan(GemmSpec(swap=True, b_load="tma"), of)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "majors", "fields", "told"),
+    [
+        ("fp8", "kn", {}, True),
+        ("int8", "mn", {"zero_point_a": "row", "scale_b": "row", "d_dtype": "int8"}, True),
+        ("fp8", "kn", {"scale_a": ("block", 1, 128), "scale_b": ("block", 128, 128)}, True),
+        ("fp8", "kk", {"scale_a": "row", "scale_b": "tensor"}, False),
+        ("int8", "kk", {}, False),
+        ("bf16", "kn", {}, False),
+    ],
+)
+def test_a_plan_of_8_bits_says_where_bf16_is_faster(dtype, majors, fields, told):
+    """A weight along N is copied at every run, which takes longer than to read it in bf16; scales do not count."""
+    spec = GemmSpec(**fields)
+    more = {"epilogue": spec.epilogue} if "scale_b" in fields else {}
+    of = problem(16, 4096, 4096, dtype=dtype, majors=majors, d_dtype=fields.get("d_dtype"), **more)
+    made = plan(spec, of)
+    assert ("bf16       is predicted faster on the same problem: " in str(made)) is told
+    if told:
+        plain = plan(GemmSpec(), problem(16, 4096, 4096, majors=majors, d_dtype="bf16"))
+        assert made.faster_in_bf16.split()[7] == f"{plain.why.taken.us:,.1f}"
+
+
+def test_bf16_is_planned_where_a_plan_is_shown_only(monkeypatch):
+    """A plan that nobody prints costs no second one; where bf16 has no plan nothing is said."""
+    monkeypatch.setattr(why, "faster_in_bf16", lambda made: 1 / 0)
+    made = plan(GemmSpec(), problem(17, 4096, 4096, dtype="fp8", majors="kn"))
+    with pytest.raises(ZeroDivisionError):
+        str(made)
+    monkeypatch.undo()
+    assert made.faster_in_bf16
+    monkeypatch.setattr(why, "plan", lambda spec, *more: plan(GemmSpec(tile=Tile(8, 8, 8)), *more))
+    assert made.faster_in_bf16 == ""
 
 
 def test_an_empty_plan_says_so():

@@ -190,7 +190,8 @@ def _chosen(choice: Choice) -> Chosen:
     plan, own = choice.plan, choice.entry is not None and not choice.near
     predicted = predicted_us(plan) if plan.config is not None and plan.problem.k else 0.0
     us = choice.entry.us if own and choice.entry is not None else predicted
-    return Chosen(plan.chosen_by, MEASURED if own else PREDICTED, us, predicted, list(plan.reasons))
+    reasons = [*plan.reasons, *(f"but bf16 {x}" for x in (plan.faster_in_bf16,) if x)]
+    return Chosen(plan.chosen_by, MEASURED if own else PREDICTED, us, predicted, reasons)
 
 
 def _registers(plan: KernelPlan, config: GemmConfig, made: Artifact | None) -> Registers:
