@@ -63,6 +63,7 @@ class Family:
         driver: path of its driver: made of a config, called to trace the kernel.
         plan: path of what plans a problem for it; None where it only serves other kernels' plans.
         weigh: path of what says how a plan's candidates fared (`KernelPlan.why`); None where nothing is chosen.
+        beside: path of what says that bf16 is predicted faster (`KernelPlan.faster_in_bf16`); None where it never is.
         abilities: what its kernels can do, by the spec's names for it; by its own name where no spec can ask for it.
         limits: of a tensor-core kernel; None for others.
     """
@@ -72,6 +73,7 @@ class Family:
     driver: str
     plan: str | None = None
     weigh: str | None = None
+    beside: str | None = None
     abilities: Mapping[str, Abilities]
     limits: Roles | None = None
 

@@ -92,8 +92,7 @@ def faster_in_bf16(made: KernelPlan) -> str:
     bits, or of bf16.
     """
     step, problem = made.multiply, made.problem
-    grouped = step is None or step.groups is not None
-    if problem.a.dtype.bits != 8 or grouped or not isinstance(made.config, KernelConfig):
+    if problem.a.dtype.bits != 8 or step is None or step.groups is not None:
         return ""
     graph = made.spec.epilogue
     if isinstance(graph, Graph):
