@@ -4,8 +4,9 @@
     python -m benchmarks.emulator_record --out tests/emulator/fixtures --commit HASH
 
 Writes matrix.npz (bit patterns of D), scalar.npz (of approximate functions; of exact ones digests of 256 elements),
-gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched), tf32.npz (digests of D's rows) and
-environment.json (of each). Inputs come from seeds; a digest of them is kept beside each result.
+gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched), tf32.npz (digests of D's rows), bytes.npz
+(digests of rows of D, and of values and scales of `quantize`) and environment.json (of each). Inputs come from seeds;
+a digest of them is kept beside each result.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import emulator_bytes as eight
 from benchmarks import emulator_probes as probes
 from benchmarks import emulator_scalars as scalars
 from benchmarks import emulator_tf32 as tf32
@@ -114,9 +116,19 @@ def tf32_results() -> dict[str, np.ndarray]:
     return out
 
 
+def bytes_results() -> dict[str, np.ndarray]:
+    """Digests of the rows of what launches on operands of 8 bits give."""
+    out = {}
+    for name, case in eight.CASES.items():
+        for i, found in enumerate(case.results(emulated=False)):
+            out[f"{name}/{i}"] = digests(np.atleast_1d(patterns(found)))
+        out[name + "/inputs"] = digest(*(patterns(x) for x in case.inputs().values()))
+    return out
+
+
 def patterns(x: torch.Tensor) -> np.ndarray:
     """Bit patterns of a CPU tensor."""
-    return x.view({2: torch.int16, 4: torch.int32}[x.element_size()]).numpy()
+    return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[x.element_size()]).numpy()
 
 
 RESULTS = {
@@ -124,6 +136,7 @@ RESULTS = {
     "scalar": scalar_results,
     "gemm": gemm_results,
     "tf32": tf32_results,
+    "bytes": bytes_results,
 }
 
 

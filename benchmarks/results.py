@@ -51,8 +51,11 @@ GROUPED_FIELDS = (
     "suite", "what", "kind", "layer", "tokens", "spread", "contender", "plan", *TIMES, *REGIME, "roof_us", *BASELINE,
     "samples", "refused",
 )  # fmt: skip
-# of suites whose rows are not single GEMMs
+# Of a probe of operand types: `what` names the kind and the suite; the error is that of the first rows against fp64.
+PROBE_FIELDS = (*PEER_FIELDS, "what", "error")
+# of suites whose rows are not those of single GEMMs beside cuBLAS
 FIELDS = {
+    "probe": PROBE_FIELDS,
     "host": HOST_FIELDS,
     "chain": CHAIN_FIELDS,
     "fresh_chain": (*CHAIN_FIELDS, "refused"),

@@ -5,9 +5,9 @@
     compute-sanitizer --tool racecheck --error-exitcode 9 python -m benchmarks.sanitized --only atomic,launch
     compute-sanitizer --tool synccheck python -m benchmarks.sanitized
 
-The kinds are the ways in which CTAs meet, threads load, 8-bit products are scaled and rows are grouped. Each result is
-compared with fp64; the command exits 1 where one is wrong. Racecheck sees shared memory; what meets in
-global memory the emulator's detector sees (`tests/kernels`).
+The kinds are the ways in which CTAs meet, threads load, 8-bit products are scaled, copied and quantised, and rows are
+grouped. Each result is compared with fp64, of `quantize` with torch's operations; the command exits 1 where one is
+wrong. Racecheck sees shared memory; what meets in global memory the emulator's detector sees (`tests/kernels`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import torch
 
 import cutegemm
 from cutegemm import DType, GemmSpec, Tile
+from cutegemm.ops.quantized import kernel
+from cutegemm.ops.quantized.quantize import quantized
 
 SMALL, BYTES = Tile(64, 64, 64), Tile(64, 64, 128)
 BY_ROW, BY_SQUARE = ("block", 1, 128), ("block", 128, 128)
@@ -95,6 +97,17 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(tile=Tile(192, 64, 128), scale_a="row", scale_b="row", d_dtype="bf16", sms=4),
         (200, 136, 528),
     ),
+    # exponents, which the producer's threads widen and store
+    "scaled_exponents": (
+        GemmSpec(tile=BYTES, scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16", sms=4),
+        (136, 144, 528),
+    ),
+    "int8": (GemmSpec(tile=BYTES, sms=4), (136, 136, 528)),
+    "int8_points": (GemmSpec(tile=BYTES, zero_point_a="row", zero_point_b="row", sms=4), (136, 136, 528)),
+    # unaligned: A along M and B along N are transposed, then copied by rows, then gathered
+    "int8_transposed": (GemmSpec(tile=BYTES, a_load="relayout", b_load="relayout", sms=4), (133, 77, 531)),
+    "int8_copied": (GemmSpec(tile=BYTES, a_load="relayout", b_load="relayout", sms=4), (133, 77, 531)),
+    "int8_gathered": (GemmSpec(tile=BYTES, a_load="gather", b_load="gather", sms=4), (133, 77, 531)),
     # fp32 operands, rounded as TMA loads them
     "tf32": (GemmSpec(math="tf32", sms=4), (136, 136, 132)),
     # parts of the operands in fp32's place, three products
@@ -109,6 +122,16 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "groups_scaled_block": (GemmSpec(scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_depth": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 80, 144)),
 }
+# name -> (kind of scales, type of the values, (M, K), whether x is contiguous along M)
+QUANTIZED: dict[str, tuple[Any, torch.dtype, tuple[int, int], bool]] = {
+    "quantize_row": ("row", torch.int8, (70, 1400), False),
+    "quantize_tensor": ("tensor", torch.float8_e4m3fn, (136, 272), False),
+    "quantize_blocks": (BY_ROW, torch.float8_e4m3fn, (136, 272), False),
+    "quantize_squares": (BY_SQUARE, torch.float8_e5m2, (136, 272), False),
+    "quantize_turned": (BY_ROW, torch.float8_e4m3fn, (272, 136), True),
+    "quantize_turned_row": ("row", torch.int8, (272, 136), True),
+}
+EVERY = (*CASES, *QUANTIZED)
 TOLERANCE = 5e-3  # Frobenius norm of the error over that of the product, of results in bf16
 
 
@@ -119,16 +142,20 @@ def names(text: str) -> list[str]:
         ArgumentTypeError: a word is none.
     """
     found = text.split(",")
-    if unknown := sorted(set(found) - set(CASES)):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: must be of {', '.join(CASES)}")
+    if unknown := sorted(set(found) - set(EVERY)):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: must be of {', '.join(EVERY)}")
     return found
 
 
 def _draw(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+    if not dtype.is_floating_point:
+        return torch.randint(-128, 128, shape, generator=generator, device=generator.device, dtype=dtype)
     return torch.randn(shape, generator=generator, device=generator.device).to(dtype)
 
 
-def _scale(kind: object, free: int, k: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _scale(
+    kind: object, free: int, k: int, generator: torch.Generator, exponents: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A scale as a run takes it, and as a factor of each element of the operand, (free, k)."""
     shape = {"tensor": (), "row": (free,)}.get(kind) if isinstance(kind, str) else None
     if shape is not None:
@@ -137,31 +164,47 @@ def _scale(kind: object, free: int, k: int, generator: torch.Generator) -> tuple
     _, rows, depth = kind  # type: ignore[misc]
     blocks = (-(-free // rows), -(-k // depth))
     found = torch.rand(blocks, generator=generator, device=generator.device) + 0.5
+    if exponents:
+        bytes_ = (found * 8 + 120).to(torch.uint8)
+        found = torch.exp2(bytes_.float() - 127)
+        return bytes_, found.repeat_interleave(rows, 0).repeat_interleave(depth, 1)[:free, :k]
     return found, found.repeat_interleave(rows, 0).repeat_interleave(depth, 1)[:free, :k]
 
 
 def _dense(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
     """Errors of a product of two matrices, D row-major and column-major."""
     spec, (m, n, k) = CASES[name]
-    device, eight = generator.device, name.startswith("scaled")
-    dtype = torch.float8_e4m3fn if eight else torch.float32 if name.startswith("tf32") else torch.bfloat16
+    kinds = {
+        "scaled": torch.float8_e4m3fn,
+        "tf32": torch.float32,
+        "tf32x3": torch.float32,
+        "int8": torch.int8,
+    }
+    device, dtype = generator.device, kinds.get(name.split("_")[0], torch.bfloat16)
     a, b = (_draw(x, generator, dtype) for x in ((m, k), (n, k)))
     left, right = a.double(), b.double()
-    scales: dict[str, Any] = {}
-    if eight:
-        scales["scale_a"], factor = _scale(spec.scale_a, m, k, generator)
-        left *= factor
-        scales["scale_b"], factor = _scale(spec.scale_b, n, k, generator)
-        right *= factor
+    more: dict[str, Any] = {}
+    if name.startswith("scaled"):
+        for x, kind, of, extent in (("a", spec.scale_a, left, m), ("b", spec.scale_b, right, n)):
+            more[f"scale_{x}"], factor = _scale(kind, extent, k, generator, name == "scaled_exponents")
+            of *= factor
+    elif name == "int8_points":
+        for x, of in (("a", left), ("b", right)):
+            more[f"zero_point_{x}"] = points = _draw((len(of),), generator, dtype)
+            of -= points.double()[:, None]
+    elif name in ("int8_transposed", "int8_gathered"):
+        a, b = a.T.contiguous().T, b.T.contiguous().T
     elif dtype is torch.bfloat16:
         b = b.T.contiguous().T
-    stored = torch.bfloat16 if eight else torch.float32 if spec.d_dtype is DType.FP32 else dtype
+    stored = {torch.float8_e4m3fn: torch.bfloat16, torch.int8: torch.int32}.get(dtype, dtype)
+    stored = torch.float32 if spec.d_dtype is DType.FP32 else stored
     gemm = cutegemm.build(spec)
     wanted, errors = left @ right.T, []
     for shape, axes in (((m, n), (0, 1)), ((n, m), (1, 0))):
-        out = torch.full(shape, torch.nan, device=device, dtype=stored).permute(axes)
+        poison = torch.nan if stored.is_floating_point else -1
+        out = torch.full(shape, poison, device=device, dtype=stored).permute(axes)
         for _ in range(2):
-            gemm.run(a, b.T, out=out, backend=backend, **scales)
+            gemm.run(a, b.T, out=out, backend=backend, **more)
         errors.append(float((out.double() - wanted).norm() / wanted.norm()))
     return errors
 
@@ -193,6 +236,18 @@ def _grouped(name: str, generator: torch.Generator, backend: str | None) -> list
     return [float((out.double() - wanted).norm() / wanted.norm())]
 
 
+def _quantized(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
+    """The share of values and of scales that are not those of torch's operations."""
+    kind, dtype, shape, turned = QUANTIZED[name]
+    x = _draw(shape, generator, torch.bfloat16)
+    x = x.T.contiguous().T if turned else x
+    found: Any = cutegemm.quantize(x, kind, dtype)
+    if backend == "emulator":
+        found = kernel.quantized_by(kernel.on_emulator, x, kind, dtype, None, False)
+    pairs = zip(found, quantized(x, kind, dtype), strict=True)
+    return [float((mine.float() != its.float()).double().mean()) for mine, its in pairs]
+
+
 def group_products(a: torch.Tensor, b: torch.Tensor, ends: tuple[int, ...]) -> torch.Tensor:
     """Products of groups of rows, (M, N) with zeros behind the last, or of groups along K, (G, M, N), in fp64."""
     a, b, begins = a.double(), b.double(), (0, *ends[:-1])
@@ -210,7 +265,8 @@ def error_of(name: str, device: str = "cuda", backend: str | None = None) -> flo
     Each runs twice, so that what a run leaves behind meets the next one.
     """
     generator = torch.Generator(device).manual_seed(1)
-    errors = (_grouped if name.startswith("groups") else _dense)(name, generator, backend)
+    kinds = {"groups": _grouped, "quantize": _quantized}
+    errors = kinds.get(name.split("_")[0], _dense)(name, generator, backend)
     return max(errors, key=lambda x: (math.isnan(x), x))
 
 
@@ -221,7 +277,7 @@ def main(arguments: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", type=names, default=list(CASES), help="cases, comma-separated")
+    parser.add_argument("--only", type=names, default=list(EVERY), help="cases, comma-separated")
     given, wrong = parser.parse_args(arguments), []
     for name in given.only:
         error = error_of(name)

@@ -1,35 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp8 products beside torch's, with every kind of scale that both have, and our own bf16.
+"""fp8 products beside torch's, with every kind of scale that both have, and our own bf16; tf32 beside cuBLAS.
 
-    python -m benchmarks.probes.fp8 [--suites square,prefill,decode] [--kinds tensor,row,block,blocks] [--regime short]
+    python -m benchmarks.probes.fp8 --compile-only                       # without a GPU
+    python -m benchmarks.probes.fp8 --out FILE --commit HASH [--suites square,prefill,decode]
+        [--kinds tensor,row,block,blocks,tf32,tf32x3] [--regime sustained] [--seconds 540] [--all | --fresh]
 
-A K-major and B K-major (TN), D in bf16, normally distributed elements. Contenders of one problem and kind are timed in
-turn, by graph replay, over input sets that together exceed L2, after a check against fp64. `--promote 128,512` times
-ours once for each value and prints its error. Prints microseconds, and at the end the geometric mean and the least of
-torch's time over ours for every kind and suite; needs a Hopper GPU.
+A K-major and B K-major (TN), D of fp8 in bf16, normally distributed elements. Contenders of one problem and kind are
+timed in turn, by graph replay, over input sets that together exceed L2, after a check against fp64. `--promote 128,512`
+times ours once more for each value. Prints microseconds, and at the end the geometric mean and the least of torch's
+time over ours for every kind and suite; `benchmarks.probes.beside` says what stands in the file.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable
+import functools
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
 
-from benchmarks import timing
-from benchmarks.suites import SUITES
-from benchmarks.timing import Contender
-from cutegemm import Gemm, GemmSpec
+from benchmarks import fresh_draws, runs
+from benchmarks.probes import beside
+from benchmarks.probes.beside import CHECKED_ROWS, Case, Given, Kind, Ours, normal
+from cutegemm import GemmSpec
 
 E4M3 = torch.float8_e4m3fn
-L2_BYTES = 50 << 20
 BLOCK = 128
-# rows of A whose product is compared with fp64
-CHECKED_ROWS = 128
 SHAPES = {
     "square": [(n, n, n) for n in (1024, 2048, 4096, 8192)],
     "prefill": [
@@ -42,12 +41,14 @@ SHAPES = {
     "decode": [(m, n, k) for m in (1, 16, 64) for n, k in ((4096, 4096), (7168, 7168), (8192, 28672))],
 }
 # kind -> extents of the blocks of A and of B along their free axis and K; 0 is all of it
-KINDS = {
+SCALED = {
     "tensor": ((0, 0), (0, 0)),
     "row": ((1, 0), (1, 0)),
     "block": ((1, BLOCK), (BLOCK, BLOCK)),
     "blocks": ((1, BLOCK), (1, BLOCK)),
 }
+FP32 = ("tf32", "tf32x3")
+KINDS = (*SCALED, *FP32)
 
 
 @dataclass(frozen=True)
@@ -72,18 +73,15 @@ def quantised(x: torch.Tensor, block: tuple[int, int]) -> tuple[torch.Tensor, to
     return shrunk[: x.shape[0], : x.shape[1]].to(E4M3).contiguous(), scale
 
 
-def drawn(shape: tuple[int, int, int], kind: str, seed: int) -> Operands:
+def drawn(kind: str, case: Case, seed: int, device: str) -> Operands:
     """Normally distributed operands."""
-    m, n, k = shape
-    generator = torch.Generator("cuda").manual_seed(seed)
-    a16, b16 = (torch.randn(x, k, generator=generator, device="cuda").bfloat16() for x in (m, n))
-    a, scale_a = quantised(a16, KINDS[kind][0])
-    b, scale_b = quantised(b16, KINDS[kind][1])
+    a16, b16 = (normal(x, case.k, 2 * seed + i, device) for i, x in enumerate((case.m, case.n)))
+    (a, scale_a), (b, scale_b) = (quantised(x, y) for x, y in zip((a16, b16), SCALED[kind], strict=True))
     # torch wants scales of rows' blocks column-major, and others' rows a multiple of four apart
     lies = {True: lambda x: x.T.contiguous().T, False: _padded}
     scale_a, scale_b = (
         lies[block[0] == 1](x) if block[1] else x
-        for x, block in zip((scale_a, scale_b), KINDS[kind], strict=True)
+        for x, block in zip((scale_a, scale_b), SCALED[kind], strict=True)
     )
     return Operands(a, b, scale_a, scale_b, a16, b16)
 
@@ -93,7 +91,7 @@ def _padded(x: torch.Tensor) -> torch.Tensor:
     return wide[:, : x.shape[1]]
 
 
-def exact(x: Operands, kind: str) -> torch.Tensor:
+def exact(kind: str, x: Operands) -> torch.Tensor:
     """The first rows of D in fp64."""
 
     def whole(values: torch.Tensor, scale: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
@@ -101,21 +99,21 @@ def exact(x: Operands, kind: str) -> torch.Tensor:
         wide = scale.double().repeat_interleave(rows, 0).repeat_interleave(depth, 1)
         return values.double() * wide[: values.shape[0], : values.shape[1]]
 
-    a, b = (whole(*y) for y in ((x.a, x.scale_a, KINDS[kind][0]), (x.b, x.scale_b, KINDS[kind][1])))
+    a, b = (whole(*y) for y in zip((x.a, x.b), (x.scale_a, x.scale_b), SCALED[kind], strict=True))
     return a[:CHECKED_ROWS] @ b.T
 
 
-def ours(kind: str, promote: Any) -> Callable[[Operands], torch.Tensor]:
+def ours(kind: str, promote: Any) -> Ours:
     """Our product with one kind of scale."""
-    names = [("block", *x) if x[1] else "row" if x[0] else "tensor" for x in KINDS[kind]]
-    gemm = Gemm(GemmSpec(scale_a=names[0], scale_b=names[1], promote=promote, d_dtype="bf16"))
+    names = [("block", *x) if x[1] else "row" if x[0] else "tensor" for x in SCALED[kind]]
+    spec = GemmSpec(scale_a=names[0], scale_b=names[1], promote=promote, d_dtype="bf16")
     shape = {"tensor": (), "row": (-1,)}.get(kind)
 
-    def run(x: Operands) -> torch.Tensor:
+    def given(x: Operands) -> Given:
         a, b = (y if shape is None else y.reshape(shape) for y in (x.scale_a, x.scale_b))
-        return gemm.run(x.a, x.b.T, scale_a=a, scale_b=b)
+        return x.a, x.b.T, {"scale_a": a, "scale_b": b}
 
-    return run
+    return Ours(spec, given)
 
 
 def torchs(kind: str, fast: bool) -> Callable[[Operands], torch.Tensor]:
@@ -129,72 +127,91 @@ def torchs(kind: str, fast: bool) -> Callable[[Operands], torch.Tensor]:
     return run
 
 
-def contenders(kind: str, promotes: list[Any]) -> list[Contender]:
-    """Ours, one for each promotion, and torch's; our own bf16 last."""
-    plain = Gemm(GemmSpec())
-    found = [Contender(f"ours {x}", ours(kind, x)) for x in promotes]
-    fasts = (False,) if KINDS[kind][0][1] else (True, False)
-    found += [Contender(f"torch {'fast' if fast else 'exact'}", torchs(kind, fast)) for fast in fasts]
-    return [*found, Contender("ours bf16", lambda x: plain.run(x.a16, x.b16.T))]
+def scaled(kind: str, promotes: Sequence[Any]) -> Kind:
+    """fp8 operands with scales: ours, once for each promotion, torch's, and our own bf16."""
+    # scales of blocks say themselves after how many elements sums are promoted
+    blocks = SCALED[kind][0][1] > 0
+    own = {f"ours {x}": ours(kind, x) for x in (["auto"] if blocks else promotes)}
+    fasts = (False,) if blocks else (True, False)
+    return Kind(
+        dtype="fp8_e4m3",
+        size=1,
+        draw=functools.partial(drawn, kind),
+        exact=functools.partial(exact, kind),
+        ours=own | {"ours bf16": Ours(GemmSpec(), lambda x: (x.a16, x.b16.T, {}))},
+        others={f"torch {'fast' if x else 'exact'}": torchs(kind, x) for x in fasts},
+        # torch accumulates scales of rows fast, whatever is asked
+        baseline="torch exact",
+    )
 
 
-def runs(contender: Contender, x: Operands) -> str | torch.Tensor:
-    """What a contender gives, or why it does not."""
+def single(math: str) -> Kind:
+    """fp32 operands on the tensor cores: ours, and cuBLAS with and without tf32."""
+
+    def draw(case: Case, seed: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = (
+            normal(x, case.k, 2 * seed + i, device, dtype=torch.float32)
+            for i, x in enumerate((case.m, case.n))
+        )
+        return a, b.T
+
+    def cublas(tf32: bool, x: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        return torch.mm(*x)
+
+    names = {"torch tf32": True, "torch fp32": False}
+    return Kind(
+        dtype="fp32",
+        size=4,
+        draw=draw,
+        exact=lambda x: x[0][:CHECKED_ROWS].double() @ x[1].double(),
+        ours={f"ours {math}": Ours(GemmSpec(math=math), lambda x: (*x, {}))},
+        others={name: functools.partial(cublas, tf32) for name, tf32 in names.items()},
+        baseline="torch tf32" if math == "tf32" else "torch fp32",
+    )
+
+
+def kinds(promotes: Sequence[Any]) -> dict[str, Kind]:
+    """All kinds by name."""
+    return {name: scaled(name, promotes) for name in SCALED} | {name: single(name) for name in FP32}
+
+
+def promotions(text: str) -> list[Any]:
+    """Read "auto", "none" and numbers, comma-separated.
+
+    Raises:
+        ArgumentTypeError: a word is none of them.
+    """
+    words = {"none": None, "auto": "auto"}
     try:
-        return contender.call(x)
-    except Exception as error:
-        return str(error).strip().splitlines()[0][:120]
+        return [words[x] if x in words else int(x) for x in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: must be auto, none or numbers") from None
 
 
-def measured(
-    shape: tuple[int, int, int], kind: str, promotes: list[Any], regime: str, console: Console
-) -> float:
-    """Print one problem's times and errors; torch's least time of the exact ones over our first one."""
-    m, n, k = shape
-    count = max(1, -(-4 * L2_BYTES // ((m + n) * k)))
-    sets = [drawn(shape, kind, seed) for seed in range(min(count, 64))]
-    wanted, texts, alive = exact(sets[0], kind), [], []
-    for x in contenders(kind, promotes):
-        got = runs(x, sets[0])
-        if isinstance(got, str):
-            texts.append(f"{x.name}: {got}")
-            continue
-        found = got[:CHECKED_ROWS].double()
-        error = ((found - wanted).norm() / wanted.norm()).item()
-        texts.append(f"{x.name} error {error:.5f}")
-        alive.append(x)
-    times = timing.measure(alive, sets, timing.REGIMES[regime], device=timing.Device())
-    shown = (f"{name} {t.us:.1f} us {2 * m * n * k / t.us / 1e6:.0f}" for name, t in times.items())
-    console.print(f"{kind} {m}x{n}x{k}: {', '.join(shown)}; {', '.join(texts)}", soft_wrap=True)
-    others = [times[x].us for x in ("torch exact",) if x in times] or [
-        times[x].us for x in ("torch fast",) if x in times
-    ]
-    mine = times.get(f"ours {promotes[0]}")
-    return min(others) / mine.us if others and mine else math.nan
-
-
-def main() -> None:
-    """Time every kind on every suite."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.probes.fp8")
-    parser.add_argument("--suites", default="square,prefill,decode")
-    parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--promote", default="auto")
-    parser.add_argument("--regime", default="short", choices=sorted(timing.REGIMES))
-    parser.add_argument("--all", action="store_true", help="every shape of the suites, not some of each")
-    args = parser.parse_args()
-    console = Console(width=400)
-    promotes = [None if x == "none" else x if x == "auto" else int(x) for x in args.promote.split(",")]
-    for kind in args.kinds.split(","):
-        for suite in args.suites.split(","):
-            shapes = SUITES[suite] if args.all else SHAPES[suite]
-            # scales of blocks say themselves after how many elements sums are promoted
-            given = ["auto"] if KINDS[kind][0][1] else promotes
-            found = [measured(x, kind, given, args.regime, console) for x in shapes]
-            ratios = [x for x in found if not math.isnan(x)]
-            if ratios:
-                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-                console.print(f"== {kind} {suite}: torch over ours {mean:.3f}, least {min(ratios):.3f}")
+def main(arguments: Sequence[str]) -> int:
+    """Time every kind on every suite; 1 when one of ours refused a problem or was wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.probes.fp8",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    beside.add_options(parser, kinds(["auto"]), "short")
+    names = (*SHAPES, *fresh_draws.FAMILIES)
+    parser.add_argument(
+        "--suites", type=runs.names_among(names), default=list(SHAPES), help="or families, of --fresh"
+    )
+    parser.add_argument("--promote", type=promotions, default=["auto"])
+    args = parser.parse_args(arguments)
+    beside.settle(parser, args)
+    every = kinds(args.promote)
+    if args.fresh:
+        todo = beside.drawn(every, args.kinds, args.suites, args.seed, args.count)
+    else:
+        shapes = beside.shapes_of(args.suites, SHAPES, args.all)
+        todo = beside.cases(every, args.kinds, shapes, ["kk"])
+    return beside.carry_out(args, every, list(todo))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

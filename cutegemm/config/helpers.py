@@ -15,7 +15,7 @@ from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import REDUCTIONS
 
 Refused = tuple[str, object, str, object]
-UNITS = ("col", "row", "none")
+UNITS = ("col", "row", "transposed", "none")
 CHUNK = 8  # elements that a thread reads at a time
 TILE = 128  # elements of a block of scales along an axis
 KINDS = ("1x128", "128x128", "row", "amax", "given")
@@ -29,7 +29,8 @@ class RelayoutConfig:
     """Copies of matrices into TMA-addressable workspace."""
 
     dtype: DType
-    # the unit-stride axis that each copy shares with its source, "col" or "row"; "none" if they differ
+    # the unit-stride axis that each copy shares with its source, "col" or "row"; "transposed" if rows of the source are
+    # adjacent and columns of the copy, of bytes; "none" of whatever else
     units: tuple[str, ...]
     # elements of K of one part, then of the other, of fp32 elements that are split into two of tf32; 0 is no split
     run: int = 0
@@ -124,6 +125,10 @@ def _units_refused(x: RelayoutConfig) -> Refused:
     return "units", x.units, rule, ("none",)
 
 
+def _transposed_refused(x: RelayoutConfig) -> Refused:
+    return "units", x.units, "elements of one byte are transposed", ("none",)
+
+
 def _run_refused(x: RelayoutConfig) -> Refused:
     rule = "fp32 elements without a unit stride in common are split, in runs of 4 to 64 that divide 64"
     return "run", x.run, rule, 0
@@ -173,6 +178,7 @@ _QUANTIZE = (
 )
 _RELAYOUT = (
     Rule(lambda x: len(x.units) > 0 and all(unit in UNITS for unit in x.units), _units_refused),
+    Rule(lambda x: x.dtype.bytes == 1 or "transposed" not in x.units, _transposed_refused),
     Rule(lambda x: x.run == 0 or _splits(x), _run_refused),
 )
 _FINISH = (

@@ -54,6 +54,7 @@ class Family:
     driver: str  # path of its driver, which is made from a config and called to trace the kernel
     plan: str | None = None  # path of the function that plans a problem; None for helpers of other kernels
     weigh: str | None = None  # path of the function that lists a plan's candidates (`KernelPlan.why`), if any
+    beside: str | None = None  # path of the function that says that bf16 is predicted faster, if any
     # by the spec's schedules; by the family's own name if no spec can select it
     abilities: Mapping[str, Abilities]
     limits: Roles | None = None  # None if it is not a tensor-core kernel

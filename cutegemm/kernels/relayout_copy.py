@@ -14,7 +14,8 @@ to its last element) is read: where a word reaches over the span's ends the chun
 
 The next launch may begin its set-up at once; it waits for the copies before it reads them.
 
-A source without unit stride, or whose copy is to have another one, goes through shared memory, a tile at a time:
+Bytes whose copy is contiguous along the other axis are transposed by tiles (`byte_tile`). Any other source without unit
+stride, or whose copy is to have another one, goes through shared memory, a tile at a time:
 neighbouring threads read along the axis of smaller stride and write along columns. A copy that splits elements into
 parts goes this way too: runs of high parts and of low ones alternate along its columns (`tf32_parts`).
 
@@ -34,6 +35,7 @@ import cutlass.cute as cute
 
 from cutegemm.config import RelayoutConfig
 from cutegemm.kernels.host import launch_arguments as launch
+from cutegemm.kernels.load import byte_tile
 from cutegemm.kernels.load import unaligned_words as words
 from cutegemm.kernels.load.tf32_parts import parts
 from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
@@ -68,22 +70,29 @@ class Relayout:
         self.config = config
         self.numeric = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}[config.dtype.bytes]
         self.units = config.units
-        # copies in the grid's order: those of unit stride, then the others
-        self.shifted = tuple(i for i, unit in enumerate(config.units) if unit != "none")
-        self.order = (*self.shifted, *(i for i, unit in enumerate(config.units) if unit == "none"))
+        # ways to copy in the grid's order, and the copies of each
+        ways = (
+            (self._shift, self._lined, ("col", "row")),
+            (byte_tile.transpose, self._turned, ("transposed",)),
+            (self._transfer, self._tiled, ("none",)),
+        )
+        found = ((*how, [i for i, x in enumerate(config.units) if x in units]) for *how, units in ways)
+        self.ways = tuple(x for x in found if x[-1])
         self.bytes = config.dtype.bytes  # of an element
         self.per_chunk = WORD // config.dtype.bytes  # elements
+        # of a tile in shared memory: one bank more than a row, so that columns spread over the banks
+        self.pitch = TILE + REGISTER // config.dtype.bytes
 
     @cute.jit
     def __call__(self, addresses, shape, strides, stream: cuda.CUstream):
         """Launch; the arguments are those of `launch_layout`."""
         copies, first = [], cutlass.Int32(0)
         given = self._copies(addresses, shape, strides)
-        for i in self.order:
-            unit = self.units[i]
-            described, ctas = self._tiled(given[i]) if unit == "none" else self._lined(given[i], unit)
-            copies.append((*described, (first,)))
-            first = first + ctas
+        for _, described, members in self.ways:
+            for i in members:
+                arguments, ctas = described(given[i], self.units[i])
+                copies.append((*arguments, (first,)))
+                first = first + ctas
         self.kernel(tuple(copies)).launch(grid=(first, 1, 1), block=(THREADS, 1, 1), stream=stream)
 
     def _copies(self, addresses: Any, shape: Any, strides: Any) -> list[Copy]:
@@ -116,35 +125,42 @@ class Relayout:
         described = (copy.addresses, (lines, length, batch), pitches, (spread, *blocks))
         return described, blocks[0] * blocks[1] * batch
 
-    def _tiled(self, copy: Copy) -> tuple[tuple, Any]:
+    def _turned(self, copy: Copy, unit: str) -> tuple[tuple, Any]:
+        """The arguments of `_transpose` for a matrix of bytes, and its CTAs."""
+        (_, *source), (line, _, batch) = copy.source, copy.target
+        return (copy.addresses, copy.shape, (*source, line, batch)), _tiles(copy, byte_tile.TILE)
+
+    def _tiled(self, copy: Copy, unit: str) -> tuple[tuple, Any]:
         """The arguments of `_transfer` for a matrix without unit stride, and its CTAs."""
-        rows, cols, batch = copy.shape
-        tiles = ((rows + (TILE - 1)) // TILE) * ((cols + (TILE - 1)) // TILE) * batch
-        return (copy.addresses, copy.shape, (*copy.source, *copy.target)), tiles
+        return (copy.addresses, copy.shape, (*copy.source, *copy.target)), _tiles(copy, TILE)
 
     @cute.kernel
     def kernel(self, copies):
         """One CTA's part of its copy; `copies` in the grid's order, each with its first CTA at the end."""
         block, _, _ = cute.arch.block_idx()
         cute.arch.griddepcontrol_launch_dependents()
-        count = len(self.shifted)
-        if cutlass.const_expr(count == len(self.units)):
-            self._shift(*_own(copies, block))
-        else:
+        shared = None
+        if cutlass.const_expr(not set(self.units) <= {"col", "row"}):
             smem = cutlass.memory.SmemAllocator()
-            # one bank more than a row, so that columns spread over the banks
-            pitch = TILE + REGISTER // self.bytes
-            # (ROWS, COLS)
-            sX = smem.allocate_tensor(self.numeric, cute.make_layout((TILE, TILE), stride=(pitch, 1)), WORD)
-            if cutlass.const_expr(count == 0):
-                self._transfer(sX, *_own(copies, block))
-            elif block < copies[count][-1][0]:
-                self._shift(*_own(copies[:count], block))
-            else:
-                self._transfer(sX, *_own(copies[count:], block))
+            size = byte_tile.TILE**2 if "transposed" in self.units else 0
+            size = max(size, TILE * self.pitch * self.bytes if "none" in self.units else 0)
+            layout = cute.make_layout(size // REGISTER)
+            shared = smem.allocate_tensor(cutlass.Uint32, layout, WORD).iterator
+        self._route(0, copies, shared, block)
 
     @cute.jit
-    def _shift(self, addresses, shape, pitches, split, block):
+    def _route(self, place: cutlass.Constexpr[int], copies: Any, shared: Any, block: Any):
+        """The CTA's part of its copy, which is of the ways from one on."""
+        copy, _, members = self.ways[place]
+        if cutlass.const_expr(place + 1 == len(self.ways)):
+            copy(shared, *_own(copies, block))
+        elif block < copies[len(members)][-1][0]:
+            copy(shared, *_own(copies[: len(members)], block))
+        else:
+            self._route(place + 1, copies[len(members) :], shared, block)
+
+    @cute.jit
+    def _shift(self, shared, addresses, shape, pitches, split, block):
         """Copy `CHUNKS` chunks per thread of unit-stride lines.
 
         Args:
@@ -158,11 +174,11 @@ class Relayout:
         thread, _, _ = cute.arch.thread_idx()
         batch = cutlass.Int32(0)
         if batches > 1:
-            batch = _quotient(block, along * across)
+            batch = words.quotient(block, along * across)
             block -= batch * (along * across)
         # so many that lines so far apart are whole words apart
         threads_across = THREADS >> spread
-        down = _quotient(block, along)
+        down = words.quotient(block, along)
         first_line = down * (threads_across * CHUNKS) + (thread >> spread)
         element = ((block - down * along << spread) + (thread & ((1 << spread) - 1))) * self.per_chunk
         last = (
@@ -215,7 +231,7 @@ class Relayout:
             for i in cutlass.range_constexpr(CHUNKS):
                 words.clear(rD[i], count, self.bytes)
         for i in cutlass.range_constexpr(CHUNKS):
-            cute.autovec_copy(rD[i], _global(cutlass.Uint32, target + i * steps[1]))
+            cute.autovec_copy(rD[i], words.word(cutlass.Uint32, target + i * steps[1]))
 
     @cute.jit
     def _shift_from(self, bits: cutlass.Constexpr, read: Any, found: Any, offset: Any):
@@ -233,31 +249,16 @@ class Relayout:
     def _shift_one(self, places: Any, span: Any, count: Any) -> None:
         """Copy one chunk, of whose elements `count` are the line's, wherever it lies."""
         source, target = places
-        low = source & -WORD
         rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
-        if low >= span[0] and low + 2 * WORD <= span[1]:
-            rW = _two_words(low)
-            words.align([rW[x] for x in range(2 * WORD // REGISTER)], source, self.bytes, rD)
-        else:
-            self._gather(source, count, rD)
+        words.anywhere(source, span, count, self.numeric, rD)
         words.clear(rD, count, self.bytes)
-        cute.autovec_copy(rD, _global(cutlass.Uint32, target))
+        cute.autovec_copy(rD, words.word(cutlass.Uint32, target))
 
     @cute.jit
-    def _gather(self, address: Any, count: Any, rD: cute.Tensor) -> None:
-        """rD = the `count` elements from `address` on, as far as they fit, read one by one."""
-        rX = cute.make_rmem_tensor(self.per_chunk, self.numeric)
-        rX.fill(0)
-        ptr = cute.make_ptr(self.numeric, address, cute.AddressSpace.gmem, assumed_align=self.bytes)
-        gX = cute.make_tensor(ptr, self.per_chunk)
-        for x in cutlass.range_constexpr(self.per_chunk):
-            if x < count:
-                rX[x] = gX[x]
-        rD.store(cute.recast_tensor(rX, cutlass.Uint32).load())
-
-    @cute.jit
-    def _transfer(self, sX, addresses, shape, strides, block):
+    def _transfer(self, shared, addresses, shape, strides, block):
         """Copy one TILE x TILE tile, the copy's `block`-th, of a source without unit stride."""
+        layout = cute.make_layout((TILE, TILE), stride=(self.pitch, 1))
+        sX = cute.make_tensor(cute.recast_ptr(shared, dtype=self.numeric), layout)  # (ROWS, COLS)
         rows, cols, _ = shape
         thread, _, _ = cute.arch.thread_idx()
         along, across = (cols + (TILE - 1)) // TILE, (rows + (TILE - 1)) // TILE
@@ -297,7 +298,7 @@ class Relayout:
                     self._split(rD, addresses[1] + line * self.bytes, col0 + col)
             elif row0 + row < rows and col0 + col < cols:
                 at = cutlass.Int64(row0 + row) * strides[3] + cutlass.Int64(batch) * strides[5] + (col0 + col)
-                cute.autovec_copy(rD, _global(self.numeric, addresses[1] + at * self.bytes))
+                cute.autovec_copy(rD, words.word(self.numeric, addresses[1] + at * self.bytes))
 
     @cute.jit
     def _split(self, rX: cute.Tensor, line: Any, column: Any) -> None:
@@ -308,8 +309,8 @@ class Relayout:
             high, low = parts(rX[x])
             rX[x], rL[x] = high, low
         place = line + (cutlass.Int64(column // run * (2 * run) + column % run)) * self.bytes
-        cute.autovec_copy(rX, _global(self.numeric, place))
-        cute.autovec_copy(rL, _global(self.numeric, place + run * self.bytes))
+        cute.autovec_copy(rX, words.word(self.numeric, place))
+        cute.autovec_copy(rL, words.word(self.numeric, place + run * self.bytes))
 
 
 def _own(copies: Any, block: Any) -> tuple:
@@ -324,22 +325,17 @@ def _own(copies: Any, block: Any) -> tuple:
     return (*chosen[:-1], block - chosen[-1][0])
 
 
+def _tiles(copy: Copy, size: int) -> Any:
+    """Square tiles of a copy."""
+    rows, cols, batch = copy.shape
+    return ((rows + (size - 1)) // size) * ((cols + (size - 1)) // size) * batch
+
+
 def _two_words(low: Any) -> cute.Tensor:
     """The aligned word at `low` and the one after it."""
     rW = cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32)
     half = cute.make_layout(WORD // REGISTER)
     for x in range(2):
         place = cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half)
-        cute.autovec_copy(_global(cutlass.Uint32, low + x * WORD), place)
+        cute.autovec_copy(words.word(cutlass.Uint32, low + x * WORD), place)
     return rW
-
-
-def _quotient(value: Any, by: Any) -> Any:
-    """value // by, of numbers that are not negative."""
-    return cutlass.Int32(cutlass.Uint32(value) // cutlass.Uint32(by))
-
-
-def _global(numeric: Any, address: Any) -> cute.Tensor:
-    """The aligned 16 bytes of global memory at `address`."""
-    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=WORD)
-    return cute.make_tensor(ptr, WORD * 8 // numeric.width)

@@ -42,11 +42,11 @@ class Chosen(NamedTuple):
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it was chosen, one line each; nothing is said of a given tile."""
-        ns, way, candidate = self.option
+        ns, way, _ = self.option
         if way.spec.tile != AUTO:
             return way.reasons
         why = f"costs least, {ns / 1e3:,.1f} us" if ns else "the given fields leave little else"
-        return (*way.reasons, f"{candidate}: {why}")
+        return (*way.reasons, f"{self.option.in_d}: {why}")
 
 
 def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:

@@ -117,6 +117,12 @@ class KernelPlan:
         return found
 
     @property
+    def faster_in_bf16(self) -> str:
+        """Of 8-bit operands: that bf16 is predicted faster, in words, or empty; computed on each use."""
+        path = None if self.config is None else FAMILIES[self.config.family].beside
+        return "" if path is None else str(load(path)(self))
+
+    @property
     def smem(self) -> tuple[Region, ...]:
         """The regions of the GEMM kernel's shared memory, named by the caller's operands."""
         return tuple(dataclasses.replace(x, name=self._in_d(x.name)) for x in self._shared.regions)
@@ -166,6 +172,10 @@ class KernelPlan:
         other = {"A": "B", "B": "A"} if self.swapped else {}
         return " ".join([other.get(first, first), *rest])
 
+    def along(self, axis: str) -> str:
+        """An axis of the GEMM that the kernel sees, in D's coordinates."""
+        return {"m": "n", "n": "m"}.get(axis, axis) if self.swapped else axis
+
     @property
     def views(self) -> tuple[Operand, Operand] | None:
         """A and B as the GEMM kernel sees them, after re-layouts; a gated B is one of its halves."""
@@ -209,7 +219,7 @@ class KernelPlan:
     def raster(self) -> tuple[str, int]:
         """(D's axis, group)."""
         axis, group = ("m", 1) if self.multiply is None else self.multiply.raster
-        return ({"m": "n", "n": "m"}[axis] if self.swapped else axis), group
+        return self.along(axis), group
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain, JSON-serialisable data."""
@@ -260,6 +270,7 @@ _REDUCED = {
 def describe(plan: KernelPlan) -> str:
     """The plan, one fact a line."""
     pairs = [*facts(plan), *(("because", reason) for reason in plan.reasons)]
+    pairs += [("bf16", x) for x in (plan.faster_in_bf16,) if x]
     lines = [f"{label:<11}" + text.replace("\n", "\n" + " " * 11) for label, text in pairs]
     return "\n".join(lines + ([f"chosen by: {plan.chosen_by}"] if plan.chosen_by else []))
 
@@ -285,6 +296,8 @@ def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
 
 def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str, str]]:
     tile, cluster = config.tile, config.cluster
+    if plan.swapped:
+        tile, cluster = (tile[1], tile[0], tile[2]), (cluster[1], cluster[0])
     roles = f"{config.consumers} warpgroups that load and compute"
     if config.producers:
         turns = " in turn" if config.pingpong else ""
@@ -300,14 +313,15 @@ def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str,
     along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
     if config.serpentine:
         along += ", there and back"
-    loads = f"A by {config.a.load} ({config.a.major}-major), B by {config.b.load} ({config.b.major}-major)"
+    operands = config.operands[:: -1 if plan.swapped else 1]
+    loads = ", ".join(f"{y} by {x.load} ({plan.along(x.major)}-major)" for y, x in zip("AB", operands))
     yield (
         "kernel",
         f"{config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "
         f"{config.stages} stages{', on the transposes' if plan.swapped else ''}",
     )
     yield "roles", f"{roles}, {config.threads} threads{setmaxnreg}, {plan.accumulators} accumulators a thread"
-    yield "loads", f"{loads}; swizzle {config.a.swizzle} / {config.b.swizzle}"
+    yield "loads", f"{loads}; swizzle {' / '.join(x.swizzle for x in operands)}"
     yield from _epilogue_facts(plan, config)
     yield "smem", f"{plan.smem_bytes:,} of {config.limits.smem_bytes:,} B: {regions}"
     boxes = (f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes)
@@ -322,7 +336,7 @@ def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str,
 
 def _epilogue_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str, str]]:
     """The graph, one operation a line, the load of each input and the store of each output."""
-    graph = config.epilogue
+    graph = config.epilogue.transposed() if plan.swapped else config.epilogue
     yield "epilogue", str(graph)
     for name, x in config.input_of.items():
         kind, how = graph.tensors[name], "once per tile"
@@ -336,10 +350,11 @@ def _epilogue_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[st
     for result, out in zip(graph.stores, config.outputs):
         size = dict(plan.problem.outputs)[result.name].bytes
         shown = "D" if result.name == "d" else result.name
+        rows, columns = (config.limits.mma_m, config.epi_n)[:: -1 if plan.swapped else 1]
         yield (
             "store",
-            f"{shown} by {out.store} ({out.major}-major, {out.dtype.value}), "
-            f"subtiles of {config.limits.mma_m} x {config.epi_n}, {config.epilogue_stages} buffers, {size:,} B",
+            f"{shown} by {out.store} ({plan.along(out.major)}-major, {out.dtype.value}), "
+            f"subtiles of {rows} x {columns}, {config.epilogue_stages} buffers, {size:,} B",
         )
     for result, offset in zip(graph.reductions, plan.partials):
         ends = "partial results" if offset is None else "finished by a launch in a fixed order"

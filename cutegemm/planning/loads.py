@@ -106,7 +106,7 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
             continue
         chosen = zip(AXES, given, (first, second), strict=True)
         reasons = tuple(
-            f"{name.upper()} is {HOW[how]}: {_no_tma(asked, getattr(problem, name), name)}"
+            f"{asked.called(name).upper()} is {HOW[how]}: {_no_tma(asked, getattr(problem, name), name)}"
             for name, asked_for, how in chosen
             if asked_for == AUTO
         )
@@ -118,9 +118,7 @@ def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tupl
     rates = asked.device.loads
     if _how(asked).parts > 1:
         return ("relayout",)
-    if operand.dtype.bits == 8:
-        return ("gather",)
-    if not (operand.unit_row or operand.unit_col) or _how(asked).ignored:
+    if not _by_words(asked, operand):
         return "relayout", "gather"
     return "relayout", "cp_async" if copy_width(operand, gate) and rates.copy > rates.shift else "shift"
 
@@ -138,6 +136,12 @@ def _how(asked: Request) -> Instruction:
 def _only_along_k(asked: Request) -> bool:
     """Whether the instruction reads operands only if they are contiguous along K in shared memory."""
     return _how(asked).majors == ("k",)
+
+
+def _by_words(asked: Request, operand: Operand) -> bool:
+    """Whether threads may load an operand by words: of 16 bits, and contiguous along an axis."""
+    wide = operand.dtype.bits > 8 and not _how(asked).ignored
+    return wide and (operand.unit_row or operand.unit_col)
 
 
 def _turned(asked: Request, operand: Operand, name: str) -> bool:
@@ -167,10 +171,10 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
     if _how(asked).parts > 1 and given not in (AUTO, "relayout"):
         rule, nearest = f"{why_not}, which a copy makes", "relayout"
     elif given == "tma" and why_not:
-        rule, nearest = f"TMA cannot address {name.upper()}: {why_not}", "gather" if bytewise else "relayout"
-    elif bytewise and (pieces or given == "relayout"):
-        rule = f"{operand.dtype.value} operands are loaded by TMA or gathered by threads"
-        nearest = "gather" if why_not else "tma"
+        rule, nearest = f"TMA cannot address {asked.called(name).upper()}: {why_not}", "relayout"
+    elif bytewise and pieces:
+        rule = f"{operand.dtype.value} operands are loaded by TMA, copied first or gathered by threads"
+        nearest = "relayout" if why_not else "tma"
     elif pieces and _how(asked).ignored:
         rule = (
             f'math="{asked.spec.arithmetic}" rounds elements as they are loaded, which copies of bytes do not'
@@ -182,7 +186,7 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
         rule, nearest = f"its lines begin at no multiples of {min(COPY_WIDTHS)} bytes", "shift"
     else:
         return given
-    raise field_error(PlanError, f"{name}_load", given, rule, nearest)
+    raise field_error(PlanError, f"{asked.called(name)}_load", given, rule, nearest)
 
 
 def copy_width(operand: Operand, gate: int | None = None) -> int:

@@ -165,6 +165,7 @@ class Request:
         epilogue: the spec's, or the plain one by default.
         reasons: of the choices so far, one line each.
         pinned: columns and depth that every tile must have (`invariance`); None for any.
+        factors: the caller's operands that are a and b; ("b", "a") of D's transpose.
     """
 
     spec: GemmSpec
@@ -173,6 +174,11 @@ class Request:
     device: Device
     reasons: tuple[str, ...] = ()
     pinned: tuple[int | None, int | None] = (None, None)
+    factors: tuple[str, str] = ("a", "b")
+
+    def called(self, name: str) -> str:
+        """The caller's name of operand "a" or "b"."""
+        return self.factors["ab".index(name)]
 
 
 def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request, Family]:

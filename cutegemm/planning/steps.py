@@ -35,12 +35,15 @@ class Copy:
 
     @property
     def unit(self) -> str:
-        """The unit-stride axis that source and copy share, "col" or "row"; "none" if they share none, or it splits."""
+        """What `RelayoutConfig.units` says of the copy; one that splits is of none."""
         if self.run:
             return "none"
         if self.source.unit_col and self.target.unit_col:
             return "col"
-        return "row" if self.source.unit_row and self.target.unit_row else "none"
+        if self.source.unit_row and self.target.unit_row:
+            return "row"
+        bytewise = self.source.dtype.bytes == 1
+        return "transposed" if bytewise and self.source.unit_row and self.target.unit_col else "none"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ def transposed(asked: Request) -> Request:
         spec=_transposed_spec(asked.spec),
         problem=transposed_problem(asked.problem),
         epilogue=_transposed_epilogue(asked.epilogue),
+        factors=("b", "a"),
         reasons=(*asked.reasons, "operands swapped: D's rows lie along the instruction's columns"),
     )
 

@@ -139,6 +139,15 @@ class Option(NamedTuple):
     way: Way
     candidate: Candidate
 
+    @property
+    def in_d(self) -> Candidate:
+        """The candidate in D's coordinates."""
+        x = self.candidate
+        if not self.way.swapped:
+            return x
+        (m, n, k), (along, across) = x.tile, x.cluster
+        return x._replace(tile=(n, m, k), cluster=(across, along))
+
 
 # options, fastest first -> the options in the order in which they are tried
 Order = Callable[[Iterator[Option]], Iterable[Option]]

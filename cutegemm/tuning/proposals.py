@@ -127,7 +127,7 @@ def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) 
         if place == PLAIN_FIRST:
             # kernels whose threads load operands cannot multicast
             alone = [x for x in plain if x["schedule"] == "cooperative" and x["cluster"] == [1, 1]]
-            likely = list(_unaligned_loads(spec, problem, LIKELY_LOADS))
+            likely = list(_unaligned_loads(spec, own, LIKELY_LOADS))
             for best in alone[:LOADED]:
                 yield from (_loaded(best, x) for x in likely if _shifts(x, problem))
             yield from (_loaded(best, x) for x in likely for best in alone[:1])
@@ -174,7 +174,7 @@ def _variants(
     if made is None or not fields or fields.get("schedule") == "simt":
         return
     if fields.get("schedule") == "cooperative":
-        yield from (_loaded(fields, x) for x in _unaligned_loads(spec, problem, UNALIGNED_LOADS))
+        yield from (_loaded(fields, x) for x in _unaligned_loads(spec, made, UNALIGNED_LOADS))
     whole = fields.get("schedule") == "cooperative" and fields.get("split_k", 1) == 1
     if whole and spec.tile == AUTO and math.prod(made.tiles) <= SHORT_WAVES * device.sms:
         # 333 x 777 x 555 takes 6.6 us without a producer warp, 8.1 with one (H200)
@@ -207,10 +207,10 @@ def _shifts(loads: dict[str, str], problem: Problem) -> bool:
     return [name for name, x in loads.items() if x == "shift"] == [wide]
 
 
-def _unaligned_loads(spec: GemmSpec, problem: Problem, loads: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Combinations of loads for operands that TMA cannot address and whose load is unspecified."""
-    operands = {"a_load": problem.a, "b_load": problem.b}
-    names = [x for x, y in operands.items() if getattr(spec, x) == AUTO and y.tma_reason() is not None]
+def _unaligned_loads(spec: GemmSpec, made: KernelPlan, loads: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Combinations of loads for operands that TMA does not load as they lie and whose load is unspecified."""
+    unaligned = fields_of(made)
+    names = [x for x in ("a_load", "b_load") if getattr(spec, x) == AUTO and x in unaligned]
     for combination in itertools.product(loads, repeat=len(names)):
         if names:
             yield dict(zip(names, combination, strict=True))

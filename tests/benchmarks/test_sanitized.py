@@ -16,7 +16,7 @@ def test_every_dense_case_is_what_its_name_says():
     found = {
         name: plan(spec, problem(*shape, d_dtype=None if spec.d_dtype == "auto" else spec.d_dtype))
         for name, (spec, shape) in sanitized.CASES.items()
-        if not name.startswith(("scaled", "groups", "tf32"))
+        if not name.startswith(("scaled", "groups", "tf32", "int8"))
     }
     for name, made in found.items():
         config, kind = made.config, name.split("_")[0]
@@ -50,10 +50,30 @@ def test_every_scaled_case_is_what_its_name_says():
             assert config.cluster_splits == (2 if kind == "cluster" else 1)
 
 
+def test_every_case_of_integers_is_what_its_name_says():
+    """Loaded by TMA, of copies that transpose or do not, or by threads."""
+    units = {"int8_transposed": ("transposed", "transposed"), "int8_copied": ("col", "row")}
+    for name, (spec, (m, n, k)) in sanitized.CASES.items():
+        if name.startswith("int8"):
+            majors = "mn" if name in ("int8_transposed", "int8_gathered") else "kk"
+            made = plan(spec, problem(m, n, k, dtype="int8", majors=majors, epilogue=named(spec)))
+            assert (made.steps[0].config.units if len(made.steps) > 1 else None) == units.get(name)
+            assert made.config.gathers is (name == "int8_gathered")
+
+
+def named(spec):
+    """The graph of a spec that has one."""
+    return None if spec.epilogue == "auto" else spec.epilogue
+
+
 @pytest.mark.sliced
 @pytest.mark.parametrize(
-    "name", ["atomic", "launch_adders", "lines_few", "scaled_row", "scaled_block", "groups_indexed"]
-)
+    "name",
+    [
+        "atomic", "launch_adders", "lines_few", "scaled_row", "scaled_block", "groups_indexed", "scaled_exponents",
+        "int8_points", "int8_transposed", "int8_copied", "quantize_blocks", "quantize_turned_row",
+    ],
+)  # fmt: skip
 def test_a_case_runs_and_is_compared(name):
     """On the emulator it gives the product twice; a wrong one would be seen."""
     assert sanitized.error_of(name, "cpu", "emulator") <= sanitized.TOLERANCE

@@ -14,6 +14,7 @@ from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.resources import SpillWarning
 from cutegemm.config import spills
 from cutegemm.config.draft import KernelDraft
+from cutegemm.epilogue.graph import Graph
 from cutegemm.planning import simt_tiles
 from tests.support.compiled import CONFIG, isolated
 
@@ -40,6 +41,36 @@ OWN = {
     ),
     "fp8 by columns": (GemmSpec(epilogue=epi.quantize_fp8(), d_major="m", store="staged"), None),
     "three consumers": (GemmSpec(consumers=3, epilogue=epi.rms_partial()), None),
+}
+
+
+def bytewise(m, n, k, dtype="fp8", majors="kk", **fields):
+    """A spec of 8-bit operands and its problem."""
+    spec = GemmSpec(**fields)
+    graph = spec.epilogue if isinstance(spec.epilogue, Graph) else None
+    return spec, problem(m, n, k, dtype=dtype, majors=majors, epilogue=graph)
+
+
+ROWS, SQUARES = ("block", 1, 128), ("block", 128, 128)
+OWN |= {
+    "fp8": bytewise(4096, 4096, 4096),
+    "fp8 of few rows": bytewise(16, 7168, 16384),
+    "fp8 that is copied": bytewise(4095, 4096, 4097, majors="mn"),
+    "fp8 that is gathered": bytewise(64, 24, 100, majors="mn"),
+    "fp8 with scales of rows": bytewise(8192, 8192, 8192, scale_a="row", scale_b="row"),
+    "fp8 with scales of rows, gated": bytewise(
+        4096, 8192, 4096, scale_a="row", epilogue=epi.swiglu("interleaved")
+    ),
+    "scales of blocks": bytewise(4096, 7168, 16384, scale_a=ROWS, scale_b=SQUARES),
+    "scales of blocks, both by rows": bytewise(4096, 4096, 4096, scale_a=ROWS, scale_b=ROWS),
+    "scales of blocks, few rows": bytewise(16, 8192, 28672, scale_a=ROWS, scale_b=SQUARES),
+    "scales of blocks, both by rows, few rows": bytewise(64, 4096, 4096, scale_a=ROWS, scale_b=ROWS),
+    "int8": bytewise(4096, 4096, 4096, "int8"),
+    "int8 of a row": bytewise(1, 4096, 4096, "int8"),
+    "zero points": bytewise(4096, 4096, 4096, "int8", zero_point_a="row", zero_point_b="row"),
+    "zero points and scales": bytewise(
+        512, 4096, 4096, "uint8", zero_point_a="tensor", scale_a="row", scale_b="row", epilogue=epi.bias()
+    ),
 }
 
 

@@ -6,7 +6,9 @@ A new survivor fails the test: either the emulator misses something, or the inst
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from cutegemm.emulator.launching import front
 from cutegemm.errors import EmulatorError
 from cutegemm.gemm import Gemm, build, representative
 from cutegemm.planning.planner import plan
+from cutegemm.running.numerics.bounds import bound
 from tests.support.emulator_pipeline import SYNCHRONISATION, without
 from tests.support.epilogues import assert_outputs_close
 from tests.support.fused_kernels import everything, gemm_of, operands, results
@@ -64,7 +67,13 @@ NEWER = {  # the same, of kernels that share a tile's sum, a counter or its laun
         GemmSpec(tile=Tile(64, 64, 64), stages=8, sms=4, schedule="pingpong", cluster=(2, 1), scheduler="dynamic"),
         (264, 136, 128), torch.bfloat16),
 }  # fmt: skip
+BYTES = {"tile": Tile(64, 64, 128), "stages": 2, "sms": 2, "swap": False}
+ROWS, SQUARES = ("block", 1, 128), ("block", 128, 128)
 COUNTED = (2, "around an atom.acq_rel between CTA barriers, which releases and acquires for all of them")
+HALVES = {
+    "wgmma.fence.sync.aligned": (6, "a stage's WGMMAs have two, before each half: either one covers the sums that were "
+                                 "read before both"),
+}  # fmt: skip
 PERMISSION = (1, "the next launch may start early: leave, not order")
 SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     "cluster": {},
@@ -97,17 +106,22 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     "split in a cluster": {
         "mbarrier.try_wait.parity.shared.b64": (1, "the producer's last waits before it ends, for CTAs that arrive "
                                                 "from outside (in a cluster's kernels); here no other CTA does"),
-        "bar.warp.sync": (1, "missed: a lane arrives for its warp, whose reads the detector takes together"),
     },
     "split through a workspace": {"fence.acq_rel.gpu": COUNTED},
     "split, added as parts come": {"fence.acq_rel.gpu": COUNTED},
     "split, added by a launch": {
         "mbarrier.try_wait.parity.shared.b64": (1, "as for split in a cluster"),
-        "bar.warp.sync": (1, "as for split in a cluster"),
         "cp.async.bulk.wait_group.read": (1, "before the adding CTA's only piece, which no store precedes"),
         "bar.sync": (1, "before that piece's staging buffer is written, which nobody has read"),
     },
     "stream_k": {"fence.acq_rel.gpu": COUNTED},
+    "scales of blocks": HALVES,
+    "scales of rows' blocks": HALVES,
+    "scales that are exponents": HALVES,
+    "scales, one set": {},
+    "copies of bytes": {
+        "bar.warp.sync": (1, "the GEMM's, as for gather"),
+    },
     "dependent": {
         "griddepcontrol.launch_dependents": PERMISSION,
         "griddepcontrol.wait": (1, "the consumers': what they multiply comes from a producer that has waited"),
@@ -188,8 +202,62 @@ def dependent(*constant: str):
     return run
 
 
+def scaled(second, exponents: bool = False, **fields):
+    """D of e4m3 with scales of blocks, of an even and of an odd number of blocks of K, within the bounds of fp64."""
+    spec = GemmSpec(**BYTES | fields, scale_a=ROWS, scale_b=second, d_dtype="bf16")
+    gemm, draw = Gemm(spec), torch.Generator().manual_seed(1)
+    calls = []
+    for k in (400, 272):
+        a, b = (torch.randn(x, k, generator=draw).to(torch.float8_e4m3fn) for x in (130, 72))
+        scales = [
+            torch.rand(*x, generator=draw) + 0.5
+            for x in ((130, -(-k // 128)), (-(-72 // second[1]), -(-k // 128)))
+        ]
+        if exponents:
+            scales[0] = torch.randint(120, 134, scales[0].shape, generator=draw, dtype=torch.uint8)
+        named = dict(zip(("scale_a", "scale_b"), scales, strict=True))
+        calls.append((a, b.T, named, bound(spec.epilogue, a, b.T, named, {"d": torch.bfloat16})["d"]))
+
+    def run(options: Options) -> Several:
+        findings = []
+        for a, b, named, limit in calls:
+            made = emulator.run(gemm, a, b, options=options, **named)
+            assert limit.complaint(made.d) is None
+            findings += made.findings
+        return Several(findings)
+
+    return run
+
+
+def copied():
+    """D of int8, neither operand along K nor aligned: both are transposed first."""
+    gemm = Gemm(GemmSpec(**BYTES, a_load="relayout", b_load="relayout"))
+    draw = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(-128, 128, (301, x), generator=draw, dtype=torch.int8) for x in (131, 75))
+    wanted = a.T.long() @ b.long()
+
+    def run(options: Options) -> emulator.Run:
+        made = emulator.run(gemm, a.T, b, options=options)
+        assert torch.equal(made.d.long(), wanted)
+        return made
+
+    return run
+
+
+class Several(NamedTuple):
+    """What several runs found."""
+
+    findings: list
+
+
 RUNS = {
     "fused": fused,
+    "scales of blocks": lambda: scaled(SQUARES),
+    "scales of rows' blocks": lambda: scaled(ROWS),
+    "scales that are exponents": lambda: scaled(SQUARES, exponents=True),
+    # of more columns than two sets of partial sums leave registers for
+    "scales, one set": lambda: scaled(SQUARES, tile=Tile(64, 96, 128)),
+    "copies of bytes": copied,
     "dependent": lambda: dependent("b"),
     "dependent, all constant": lambda: dependent("a", "b"),
 }
@@ -201,6 +269,31 @@ def is_silent(run, order: dict) -> bool:
         return not run(Options(races=True, max_seconds=60, **order)).findings
     except (EmulatorError, AssertionError):
         return False
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize("name", ["scales of blocks", "scales that are exponents"])
+def test_scales_are_waited_for_and_released_by_all_lanes(name, monkeypatch):
+    """Each wait for a full stage, each meeting of a warp before one lane releases it, and copies that the arrival of
+    their threads waits for: the detector, or a wrong D, tells of every one that is missing.
+    """
+    run, used, parsed = RUNS[name](), [], front.kernel_of
+    monkeypatch.setattr(front, "kernel_of", lambda ptx: (used.append(ptx), parsed(ptx))[1])
+    assert is_silent(run, {})
+    (target,) = set(used)
+    kernel = parsed(target)
+    waits = [i for i, x in enumerate(kernel.code) if x.op.startswith("mbarrier.try_wait")]
+    meetings = [i for i, x in enumerate(kernel.code) if x.op.startswith("bar.warp.sync")]
+    assert len(waits) > 2 and len(meetings) > 2
+    mutants = [without(kernel, i) for i in (*waits[1:], *meetings)]  # the first wait is the producer's
+    copied = re.sub(
+        r"cp\.async\.mbarrier\.arrive\.noinc\.shared\.b64 ", "mbarrier.arrive.shared.b64 _, ", target
+    )
+    assert (copied == target) is name.endswith("exponents")
+    mutants += [] if copied == target else [parsed(copied)]
+    for i, mutant in enumerate(mutants):
+        monkeypatch.setattr(front, "kernel_of", lambda ptx, x=mutant: x)
+        assert not all(is_silent(run, order) for order in ORDERS), i
 
 
 @pytest.mark.sliced

@@ -104,29 +104,69 @@ def test_scales_of_tensors_are_the_epilogue_s():
     assert limit.complaint(d) is None
 
 
-@pytest.mark.parametrize("load", ["auto", "gather"])
+@pytest.mark.parametrize("load", ["relayout", "gather"])
 @pytest.mark.parametrize(
     ("majors", "batch", "swap"), [("kn", (), False), ("mk", (), True), ("mn", (2,), False), ("kk", (), False)]
 )
 def test_operands_along_other_axes_are_turned(load, majors, batch, swap):
-    """The instruction reads 8-bit operands along K only: others, and unaligned ones, are gathered."""
-    a, b = drawn(42, 141, E4M3, 7).expand(*batch, -1, -1), drawn(141, 27, E5M2, 8)
-    a = a.mT.contiguous().mT if majors[0] == "m" else a.contiguous()
-    b = b.mT.contiguous().mT if majors[1] == "k" else b
+    """The instruction reads 8-bit operands along K only: others, and unaligned ones, are copied or gathered."""
+    # memory begins behind a multiple of 16 bytes and ends with the last element
+    a = drawn(1, batch[0] * 42 * 141 + 3 if batch else 42 * 141 + 3, E4M3, 7)[0, 3:].view(*batch, 42, 141)
+    b = drawn(1, 141 * 27 + 7, E5M2, 8)[0, 7:].view(141, 27)
+    a = a.view(*batch, 141, 42).mT if majors[0] == "m" else a
+    b = b.view(27, 141).mT if majors[1] == "k" else b
     spec = GemmSpec(a_load=load, b_load=load, swap=swap)
     d = emulated(spec, a, b)
     limit = bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype})["d"]
     assert limit.complaint(d) is None
 
 
-def test_large_operands_along_other_axes_are_gathered():
-    """torch's plain `a @ b`, and what a backward pass multiplies: the plan says why."""
+@pytest.mark.parametrize("dtype", ["fp8", "int8"])
+def test_operands_along_other_axes_are_copied(dtype):
+    """torch's plain `a @ b`, and what a backward pass multiplies: one launch transposes, and the plan says why."""
     for majors, turned in (("kn", "b"), ("mk", "a"), ("mn", "ab")):
-        made = plan(GemmSpec(), problem(4096, 4096, 4096, dtype="fp8", majors=majors))
-        assert [x.name for x in made.steps] == ["gemm"]
+        made = plan(GemmSpec(), problem(4096, 4096, 4096, dtype=dtype, majors=majors))
+        assert [x.name for x in made.steps] == [f"relayout {' and '.join(turned)}", "gemm"]
+        assert set(made.steps[0].config.units) == {"transposed"}
         assert sum("it is not contiguous along K" in x for x in made.reasons) == len(turned)
-    made = plan(GemmSpec(), problem(4096, 4096, 4096, dtype="fp8", majors="kk"))
-    assert {x.load for x in made.config.operands} == {"tma"}
+        assert {x.load for x in made.config.operands} == {"tma"}
+    made = plan(GemmSpec(), problem(4096, 4096, 4096, dtype=dtype, majors="kk"))
+    assert {x.load for x in made.config.operands} == {"tma"} and len(made.steps) == 1
+
+
+def test_unaligned_operands_are_copied_by_rows():
+    """Rows at no multiples of 16 bytes, one operand along K and one along N, in one launch; far below bf16's time."""
+    made = plan(GemmSpec(), problem(1023, 1023, 1023, dtype="fp8", majors="kk"))
+    assert made.steps[0].config.units == ("col", "row")
+    made = plan(GemmSpec(), problem(1023, 1023, 1023, dtype="fp8", majors="kn"))
+    assert made.steps[0].config.units == ("col", "transposed")
+    assert made.why.taken.us < 0.9 * plan(GemmSpec(), problem(1023, 1023, 1023)).why.taken.us
+
+
+def test_an_operand_of_few_bytes_may_be_gathered():
+    """Where a launch more costs more than what threads gather: the cost model chooses, and `why` lists both."""
+    made = plan(GemmSpec(), problem(64, 8, 64, dtype="fp8", majors="kn"))
+    assert [x.name for x in made.steps] == ["gemm"]
+    assert {dict(x.fields).get("b_load") for x in made.why.weighed} == {"gather", "relayout"}
+
+
+@pytest.mark.parametrize("kinds", [("row", "tensor"), (("block", 1, 128), ("block", 128, 128))], ids=str)
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+def test_scales_lie_as_they_are_where_operands_are_copied(kinds, batch):
+    """Both operands along other axes than K, which no block divides: copies and scales do not meet."""
+    a, b = drawn(64, 300, E4M3, 17), drawn(300, 75, E4M3, 18)
+    a = a.mT.contiguous().mT.expand(*batch, -1, -1)
+    free = (64, 75)
+    shapes = [
+        () if x == "tensor" else (free[i],) if x == "row" else (-(-free[i] // x[1]), 3)
+        for i, x in enumerate(kinds)
+    ]
+    draw = torch.Generator().manual_seed(19)
+    scales = {f"scale_{x}": torch.rand(y, generator=draw) + 0.5 for x, y in zip("ab", shapes, strict=True)}
+    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], a_load="relayout", b_load="relayout")
+    d = emulated(spec, a, b, **scales)
+    limit = bound(spec.epilogue, a, b.expand(*batch, -1, -1), scales, {"d": d.dtype})["d"]
+    assert limit.complaint(d) is None
 
 
 def test_pack_turns_operands_once():
@@ -197,11 +237,8 @@ def test_lone_warpgroups_promote_one_stage_while_they_multiply_the_next(shape, f
         ),
         (
             {"a_load": "shift"},
-            "a_load='shift': fp8_e4m3 operands are loaded by TMA or gathered by threads; nearest legal value: 'tma'",
-        ),
-        (
-            {"a_load": "relayout"},
-            "a_load='relayout': fp8_e4m3 operands are loaded by TMA or gathered by threads; nearest legal value: 'tma'",
+            "a_load='shift': fp8_e4m3 operands are loaded by TMA, copied first or gathered by threads; "
+            "nearest legal value: 'tma'",
         ),
         (
             {"tile": Tile(128, 128, 256)},
@@ -230,6 +267,19 @@ def test_what_no_kernel_has_is_refused(fields, told):
     with pytest.raises(PlanError) as e:
         plan(GemmSpec(**fields), problem(256, 256, 256, dtype="fp8", majors="kk"))
     assert str(e.value).splitlines()[0] == told
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("majors", ["kn", "mk", "mn", "kk"])
+@pytest.mark.parametrize("shape", [(512, 512, 4096), (16, 1000, 784), (301, 203, 75)], ids=str)
+def test_copied_operands_on_a_gpu(majors, shape):
+    """Every pair of majors, aligned and not, within the bounds of fp64; memory ends with the last element."""
+    m, n, k = shape
+    a = drawn(k, m, E4M3, 20).cuda().T if majors[0] == "m" else drawn(m, k, E4M3, 20).cuda()
+    b = drawn(n, k, E4M3, 21).cuda().T if majors[1] == "k" else drawn(k, n, E4M3, 21).cuda()
+    d = Gemm(GemmSpec(a_load="relayout", b_load="relayout")).run(a, b)
+    limit = bound(linear_combination(False), a, b, {"alpha": 1.0}, {"d": d.dtype})["d"]
+    assert limit.complaint(d) is None
 
 
 @pytest.mark.gpu

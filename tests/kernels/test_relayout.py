@@ -19,7 +19,7 @@ def compiled(kind: str, *units: str):
     return kernel_cache.artifact(RelayoutConfig(dtype=as_dtype(kind), units=units))
 
 
-@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize("kind", ["int8", "bf16", "fp32"])
 @pytest.mark.parametrize("unit", ["col", "row"])
 def test_lines_move_in_16_byte_words(kind, unit):
     """Four chunks per thread, each from two aligned words, or one at the edges; no shared memory and no spills."""
@@ -40,7 +40,7 @@ def test_all_words_are_requested_before_any_is_used():
     assert max(loads) < min(ptx.index("st.global.v4"), ptx.index("shf."))
 
 
-@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize("kind", ["int8", "bf16", "fp32"])
 def test_source_without_unit_stride_is_written_in_16_byte_words(kind):
     """Elements are read one by one, staged in shared memory, and written in whole words."""
     kernel = compiled(kind, "none")
@@ -49,34 +49,50 @@ def test_source_without_unit_stride_is_written_in_16_byte_words(kind):
     assert kernel.resources.smem_bytes > 64 * 64 * as_dtype(kind).bytes
 
 
-@pytest.mark.parametrize("unit,rows,cols,batch,ctas", [
-    ("col", 4096, 4097, 1, 128 * 17),  # 513 chunks: 17 of 32 threads; 32 lines per CTA
-    ("row", 4097, 4096, 1, 128 * 17),
-    ("col", 1000, 9, 2, 2 * 2),  # 2 chunks a line: 512 lines per CTA
-    ("none", 65, 64, 3, 2 * 3),
+def test_bytes_are_transposed_in_registers():
+    """Of 4 x 16 bytes a thread: two words a line, 8 selections, 4 stores and a load of shared memory, and one store."""
+    kernel = compiled("int8", "transposed")
+    # all lines at once, or one by one at the edges
+    assert len(re.findall(r"ld\.global\.v4", kernel.ptx)) == (4 + 4) * 2
+    assert len(re.findall(r"prmt\.b32[^;]*, %r\d+;", kernel.ptx)) == 4 * 8
+    assert len(re.findall(r"st\.shared\.b32", kernel.ptx)) == 4 * 4
+    for wide in (r"ld\.shared\.v4", r"st\.global\.v4"):
+        assert len(re.findall(wide, kernel.ptx)) == 4
+    assert kernel.resources.frame_bytes == 0 and kernel.resources.smem_bytes == 128 * 128
+    assert kernel.resources.registers <= 48  # five CTAs of 256 threads per SM
+
+
+@pytest.mark.parametrize("kind,unit,rows,cols,batch,ctas", [
+    ("int8", "col", 4096, 4097, 1, 64 * 17),  # 257 chunks: 17 of 16 threads; 64 lines per CTA
+    ("int8", "transposed", 4096, 4097, 2, 32 * 33 * 2),
+    ("bf16", "col", 4096, 4097, 1, 128 * 17),  # 513 chunks: 17 of 32 threads; 32 lines per CTA
+    ("bf16", "row", 4097, 4096, 1, 128 * 17),
+    ("bf16", "col", 1000, 9, 2, 2 * 2),  # 2 chunks a line: 512 lines per CTA
+    ("bf16", "none", 65, 64, 3, 2 * 3),
 ])  # fmt: skip
-def test_grid_covers_the_lines(unit, rows, cols, batch, ctas):
-    """Threads spread along a line only as far as it has chunks."""
-    kernel = compiled("bf16", unit)
+def test_grid_covers_the_lines(kind, unit, rows, cols, batch, ctas):
+    """Threads spread along a line only as far as it has chunks; of bytes that are transposed a CTA has a tile."""
+    kernel = compiled(kind, unit)
     arguments = ((4096, 8192), (rows, cols, batch), (cols, 1, 0, cols, 1, 0), 0)
     (launch,) = record_launches(kernel.obj, kernel.ptx, arguments)
     assert launch.grid == (ctas, 1, 1)
     assert launch.block == (256, 1, 1)
 
 
-BITS = {"bf16": torch.int16, "fp32": torch.int32}
-POISON = 0x5A5A
+BITS = {"int8": torch.int8, "bf16": torch.int16, "fp32": torch.int32}
+POISON = 0x5A
 
 
 def copy(kind, units, sources):
     """Relayout each source (batch, rows, cols) of bits, in one launch; returns the destinations (batch, lines, ld),
-    poisoned before.
+    poisoned before, and on the emulator what it counted. A byte outside of the sources faults there.
     """
     targets, addresses, shapes, strides = [], (), (), ()
     for unit, source in zip(units, sources, strict=True):
         batch, rows, cols = source.shape
         lines, length = (cols, rows) if unit == "row" else (rows, cols)
-        pitch = -(-length // 8) * 8
+        step = max(8, 16 // source.element_size())
+        pitch = -(-length // step) * step
         target = torch.full((batch, lines, pitch), POISON, device=source.device, dtype=source.dtype)
         line = target.stride(1)
         out = (1, line, target.stride(0)) if unit == "row" else (line, 1, target.stride(0))
@@ -88,20 +104,21 @@ def copy(kind, units, sources):
     if sources[0].is_cuda:
         loader.load(kernel.obj)(addresses, shapes, strides, torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
-        return targets
+        return targets, {}
     (launch,) = record_launches(kernel.obj, kernel.ptx, (addresses, shapes, strides, 0))
     buffers = [tensor_buffer(x, f"source {i}") for i, x in enumerate(sources)]
     buffers += [tensor_buffer(x, f"target {i}") for i, x in enumerate(targets)]
     step = Step(kernel.ptx, launch.grid, launch.block, launch.cluster, launch.smem, launch.params)
-    (report,) = run_steps([step], buffers, Options(policy="random", seed=1, races=True))
+    (report,) = run_steps([step], buffers, Options(policy="random", seed=1, races=True, meter=True))
     assert not report.findings
-    return targets
+    return targets, report.counters
 
 
 def check(kind, unit, source):
     """Every element arrives, as `assert_moved` says."""
-    (target,) = copy(kind, (unit,), (source,))
+    (target,), counters = copy(kind, (unit,), (source,))
     assert_moved(unit, source, target)
+    return counters
 
 
 def assert_moved(unit, source, target):
@@ -119,8 +136,16 @@ def bits(kind, count, device="cuda"):
     return torch.randint(-32768, 32767, (count,), device=device, dtype=torch.int32).to(BITS[kind])
 
 
+def lying(kind, unit, batch, rows, cols, offset, device="cuda"):
+    """A source whose memory begins `offset` elements behind a multiple of 16 bytes and ends with its last element."""
+    flat = bits(kind, offset + batch * rows * cols, device)[offset:]
+    along_rows = unit in ("row", "transposed")
+    return flat.view(batch, cols, rows).mT if along_rows else flat.view(batch, rows, cols)
+
+
 @pytest.mark.parametrize("kind,units", [
     ("bf16", ("col", "row")), ("bf16", ("none", "none")), ("bf16", ("row", "none", "col")), ("fp32", ("none", "col")),
+    ("int8", ("transposed", "col")), ("int8", ("none", "transposed", "row")), ("int8", ("transposed", "transposed")),
 ])  # fmt: skip
 def test_one_launch_makes_all_copies(kind, units):
     """Each copy has its own CTAs: extents, misalignments and batches of one do not reach another."""
@@ -130,37 +155,68 @@ def test_one_launch_makes_all_copies(kind, units):
         if unit == "none":
             source = bits(kind, batch * rows * cols * 2, "cpu").view(batch, rows, 2 * cols)[:, :, ::2]
         else:
-            flat = bits(kind, i + 1 + batch * rows * cols, "cpu")[i + 1 :]
-            source = flat.view(batch, cols, rows).mT if unit == "row" else flat.view(batch, rows, cols)
+            source = lying(kind, unit, batch, rows, cols, i + 1, "cpu")
         sources.append(source)
-    for unit, source, target in zip(units, sources, copy(kind, units, sources), strict=True):
+    targets, _ = copy(kind, units, sources)
+    for unit, source, target in zip(units, sources, targets, strict=True):
         assert_moved(unit, source, target)
 
 
-@pytest.mark.parametrize("kind,unit", [("bf16", "col"), ("bf16", "row"), ("fp32", "col")])
+@pytest.mark.parametrize("kind,unit", [
+    ("bf16", "col"), ("bf16", "row"), ("fp32", "col"), ("int8", "col"), ("int8", "row"), ("int8", "transposed")
+])  # fmt: skip
 def test_every_misalignment_is_shifted_away(kind, unit):
     """Lines that begin at any byte of a word, whole chunks of them and their ends, on the emulator."""
-    for offset in range(8):
-        flat = bits(kind, offset + 40 * 299, "cpu")[offset:]
-        check(kind, unit, flat.view(1, 299, 40).transpose(1, 2) if unit == "row" else flat.view(1, 40, 299))
+    # so many lines that threads have all of their chunks
+    lines, offsets = (70, 16) if kind == "int8" else (40, 8)
+    for offset in range(offsets):
+        check(
+            kind,
+            unit,
+            lying(kind, unit, 1, *((lines, 299) if unit == "col" else (299, lines)), offset, "cpu"),
+        )
+
+
+@pytest.mark.parametrize(
+    "rows,cols,batch", [(1, 200, 1), (200, 1, 2), (15, 3, 3), (129, 131, 1), (16, 257, 2)]
+)
+def test_edges_of_bytes_that_are_transposed(rows, cols, batch):
+    """Tiles of which a line, a column, or all but a byte lie beyond the matrix; memory ends with the last element."""
+    for offset in (0, 7):
+        check("int8", "transposed", lying("int8", "transposed", batch, rows, cols, offset, "cpu"))
+
+
+def test_slices_of_bytes_are_transposed():
+    """Lines further apart than they are long, one matrix for all batches, and a single line for all columns."""
+    whole = bits("int8", 2 * 70 * 333, "cpu").view(2, 70, 333)
+    check("int8", "transposed", whole[:, 3:50, 7:290].mT)
+    check("int8", "transposed", whole[:1, :, 5:].mT.expand(3, -1, -1))
+    check("int8", "transposed", whole[0, :1, :30].mT.expand(1, 30, 20))
+
+
+def test_shared_memory_serves_transposed_bytes_without_conflicts():
+    """A whole tile takes a wavefront for every 128 bytes that are written and read, aligned or not."""
+    for offset in (0, 5):
+        counted = check("int8", "transposed", lying("int8", "transposed", 1, 256, 128, offset, "cpu"))
+        for way in ("store", "load"):
+            assert counted[f"shared_{way}_wavefronts"] == 256 * 128 // 128
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["bf16", "fp32"])
-@pytest.mark.parametrize("unit", ["col", "row"])
+@pytest.mark.parametrize("kind,unit", [
+    *((kind, unit) for kind in BITS for unit in ("col", "row")), ("int8", "transposed")
+])  # fmt: skip
 @pytest.mark.parametrize("offset", range(8))
 @pytest.mark.parametrize(
     "rows,cols,batch", [(1, 1, 1), (37, 301, 2), (300, 9, 1), (1025, 513, 1), (64, 64, 3)]
 )
 def test_every_bit_arrives(kind, unit, offset, rows, cols, batch):
     """Any misalignment of the base, any leading dimension; the matrix ends where its memory does."""
-    flat = bits(kind, offset + batch * rows * cols)[offset:]
-    source = flat.view(batch, cols, rows).transpose(1, 2) if unit == "row" else flat.view(batch, rows, cols)
-    check(kind, unit, source)
+    check(kind, unit, lying(kind, unit, batch, rows, cols, offset))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+@pytest.mark.parametrize("kind", BITS)
 def test_slices_and_strided_views(kind):
     """A slice of a wider matrix, and views with neither stride 1."""
     whole = bits(kind, 2 * 200 * 333).view(2, 200, 333)

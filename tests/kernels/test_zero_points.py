@@ -18,6 +18,7 @@ pytestmark = pytest.mark.sliced
         (("auto", "row"), (INT8, UINT8), (130, 72, 400), {"swap": True}),
         (("row", "row"), (UINT8, UINT8), (1, 200, 1040), {}),
         (("tensor", "row"), (UINT8, UINT8), (130, 75, 401), {}),
+        (("row", "row"), (INT8, UINT8), (70, 75, 401), {"a_load": "relayout", "b_load": "relayout"}),
         (("row", "tensor"), (INT8, INT8), (130, 200, 1040), {"split_k": 2, "split_reduction": "launch"}),
         (
             ("tensor", "tensor"),

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan as text: every figure in it is the plan's."""
 
+import pytest
 from hypothesis import given
 
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
+from cutegemm.errors import PlanError
+from cutegemm.planning import why
 from cutegemm.planning.planner import plan
 from tests.support.strategies import problems
 
@@ -73,6 +76,64 @@ def test_a_cuda_core_plan_says_why():
     )
     text = str(plan(GemmSpec(epilogue=several), problem(100, 200, 300, dtype="fp32", epilogue=several)))
     assert "\nepilogue   t0 = acc * scale + bias\n           d = t0 + residual\n" in text
+
+
+SWAPPED = """\
+launches   relayout a -> gemm -> add parts
+kernel     warp_specialized: tile 128 x 64 x 128, cluster 1 x 1, 3 stages, on the transposes
+loads      A by tma (k-major), B by shift (n-major); swizzle 128B / 128B
+store      D by staged (n-major, bf16), subtiles of 64 x 64, 1 buffers, 1,048,320 B
+because    operands swapped: D's rows lie along the instruction's columns
+because    A is copied into aligned workspace first: leading stride is 8190 bytes, no multiple of 16
+because    D is stored in words shifted together, through shared memory: leading stride is 8190 bytes, no multiple of 16
+because    tile (128, 64, 128), cluster (1, 1), 2 splits of K, added by a launch: costs least, 20.8 us"""
+
+
+def test_a_swapped_plan_names_the_callers_operands():
+    """Loads, majors, the tile and the reasons are in D's coordinates; so are errors."""
+    of = problem(128, 4095, 4095)
+    lines = str(plan(GemmSpec(swap=True, b_load="shift"), of)).splitlines()
+    parts = ("launches", "kernel", "loads", "store", "because")
+    assert "\n".join(x for x in lines if x.startswith(parts)) == SWAPPED
+    made = plan(GemmSpec(swap=True, b_load="gather"), problem(16, 4096, 4096, dtype="fp8_e4m3", majors="kn"))
+    assert "loads      A by tma (k-major), B by gather (strided-major)" in str(made)
+    with pytest.raises(PlanError, match="^b_load='tma': TMA cannot address B: leading stride is 8190 bytes"):
+        plan(GemmSpec(swap=True, b_load="tma"), of)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "majors", "fields", "told"),
+    [
+        ("fp8", "kn", {}, True),
+        ("int8", "mn", {"zero_point_a": "row", "scale_b": "row", "d_dtype": "int8"}, True),
+        ("fp8", "kn", {"scale_a": ("block", 1, 128), "scale_b": ("block", 128, 128)}, True),
+        ("fp8", "kk", {"scale_a": "row", "scale_b": "tensor"}, False),
+        ("int8", "kk", {}, False),
+        ("bf16", "kn", {}, False),
+    ],
+)
+def test_a_plan_of_8_bits_says_where_bf16_is_faster(dtype, majors, fields, told):
+    """A weight along N is copied at every run, which takes longer than to read it in bf16; scales do not count."""
+    spec = GemmSpec(**fields)
+    more = {"epilogue": spec.epilogue} if "scale_b" in fields else {}
+    of = problem(16, 4096, 4096, dtype=dtype, majors=majors, d_dtype=fields.get("d_dtype"), **more)
+    made = plan(spec, of)
+    assert ("bf16       is predicted faster on the same problem: " in str(made)) is told
+    if told:
+        plain = plan(GemmSpec(), problem(16, 4096, 4096, majors=majors, d_dtype="bf16"))
+        assert made.faster_in_bf16.split()[7] == f"{plain.why.taken.us:,.1f}"
+
+
+def test_bf16_is_planned_where_a_plan_is_shown_only(monkeypatch):
+    """A plan that nobody prints costs no second one; where bf16 has no plan nothing is said."""
+    monkeypatch.setattr(why, "faster_in_bf16", lambda made: 1 / 0)
+    made = plan(GemmSpec(), problem(17, 4096, 4096, dtype="fp8", majors="kn"))
+    with pytest.raises(ZeroDivisionError):
+        str(made)
+    monkeypatch.undo()
+    assert made.faster_in_bf16
+    monkeypatch.setattr(why, "plan", lambda spec, *more: plan(GemmSpec(tile=Tile(8, 8, 8)), *more))
+    assert made.faster_in_bf16 == ""
 
 
 def test_an_empty_plan_says_so():

@@ -46,6 +46,14 @@ def test_what_was_measured_best_is_proposed(extents):
     assert wanted in [_kernels(x.plan) for x in proposals(GemmSpec(), of, H200, FIRST)]
 
 
+def test_other_loads_of_what_tma_does_not_transpose_are_proposed():
+    """8-bit B of another major than K: copied or gathered, and each proposal says which."""
+    of = problem(16, 4096, 4096, dtype="fp8", majors="kn")
+    found = proposals(GemmSpec(), of, H200, FIRST)[1:]
+    assert {x.fields.get("b_load") for x in found} == {"relayout", "gather"}
+    assert not any("a_load" in x.fields for x in found)
+
+
 def test_fp32_of_64_rows_prefetches():
     """At 64 x 4096 x 4096 the CUDA cores' tile of 8 x 16 a thread takes 53 us where 8 x 8 took 69 (H200)."""
     config = plan(GemmSpec(), problem(64, 4096, 4096, dtype="fp32", majors="kk"), H200).config

@@ -166,7 +166,8 @@ def _origin(choice: Choice) -> PlanOrigin:
     plan, entry = choice.plan, choice.entry
     predicted = predicted_us(plan) if plan.config is not None and plan.problem.k else 0.0
     basis, us = (PREDICTED, predicted) if entry is None else (MEASURED, entry.us)
-    return PlanOrigin(plan.chosen_by, basis, us, predicted, list(plan.reasons))
+    reasons = [*plan.reasons, *(f"but bf16 {x}" for x in (plan.faster_in_bf16,) if x)]
+    return PlanOrigin(plan.chosen_by, basis, us, predicted, reasons)
 
 
 def _registers(plan: KernelPlan, config: GemmConfig, made: Artifact | None) -> Registers:

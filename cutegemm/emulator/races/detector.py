@@ -185,6 +185,16 @@ class Detector:
             self._compare(~row.cells[where.index], was_write, access)
         return found
 
+    def set_apart(self, old: Lanes, number: int, who: str) -> None:
+        """An access counts as one by another segment, where no later one has taken its place."""
+        shadow = self.shadow(old.region)
+        row = shadow.written_by if old.write else shadow.readers.get(who)
+        index = self.cells.where(old.offset, old.size).within(shadow.cells).index
+        if row is not None and len(index):
+            mine = index[~row.cells[index] & scan.SEGMENT == old.segment]
+            row.cells[mine] = ~scan.word(number, old.line)
+        old.segment = number
+
     def check_strong(self, shadow: Shadow, access: Access, reads: bool) -> None:
         """Report the plain and asynchronous accesses that a strong access races with."""
         writers = self._meet(shadow.written_by, True, access) if shadow.written else [-1]

@@ -22,12 +22,30 @@ KEPT = 64  # accesses a warp remembers
 
 
 class Recent:
-    """What a warp did since its lanes last synchronised: its segments, and its last accesses."""
+    """What a warp did since its lanes last synchronised: its segments, and its last accesses.
+
+    `unreleased` are those of shared memory that no lane but the one that made them may pass on by an arrival. A wait
+    ends what counts as recent, but it passes nothing on.
+    """
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
         self.unmet: set[int] = set()
         self.accesses: deque[Lanes] = deque(maxlen=KEPT)
+        self.unreleased: deque[Lanes] = deque(maxlen=KEPT)
+
+    def add(self, access: Lanes, segment: int) -> None:
+        """A plain access by a segment. What lanes do together at one address one of them may pass on."""
+        self.accesses.append(access)
+        if access.region.shared and access.offset.__class__ is ND and not access.matrix:
+            access.segment = segment
+            self.unreleased.append(access)
+
+    def released(self, m: np.ndarray) -> None:
+        """The lanes `m` have passed on what they did, or met."""
+        left = [part for old in self.unreleased if (part := old.without(m)) is not None]
+        self.unreleased.clear()
+        self.unreleased.extend(left)
 
 
 class Lanes:
@@ -38,7 +56,7 @@ class Lanes:
 
     __slots__ = (
         "recent", "region", "m", "offset", "size", "write", "matrix", "low", "high", "shared", "known_to", "line",
-        "strong",
+        "strong", "segment",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +77,7 @@ class Lanes:
         self.low = self.high = -1
         self.shared = True  # whether several lanes may reach the same bytes
         self.known_to: np.ndarray | None = None  # lanes that have met these since, where not all have
+        self.segment = -1  # that it counts as, of an access that is not released
 
     def parted(self, met: np.ndarray) -> list[Lanes]:
         """The access after the lanes `met` have met: that of these lanes, known to them, and that of the others."""
@@ -81,6 +100,21 @@ class Lanes:
                 out.append(part)
         out[0].known_to = met.copy()
         return out
+
+    def without(self, m: np.ndarray) -> Lanes | None:
+        """The access of lanes other than `m`; None if there is no such lane."""
+        mine = self._lanes()
+        kept = ~m[mine]
+        if kept.all():
+            return self
+        if not kept.any():
+            return None
+        lanes = np.zeros(len(m), bool)
+        lanes[mine[kept]] = True
+        offset = np.asarray(self.offset)[kept]
+        part = Lanes(self.recent, self.region, lanes, offset, self.size, self.write, False, self.line)
+        part.segment = self.segment
+        return part
 
     def collides(self, m: Mask, values: Sequence[Value]) -> bool:
         """Whether lanes that store to one address store different values; `values` are of all lanes."""

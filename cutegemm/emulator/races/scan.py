@@ -17,6 +17,7 @@ from llvmlite import ir
 
 from cutegemm.emulator.numbers.native import Loop, Native
 
+SEGMENT = 0xFFFFFFFF  # of a cell's word
 MOST = 64  # different segments that `found` lists
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -31,7 +32,7 @@ def word(segment: int, line: int) -> int:
 
 def access_of(cell: int) -> tuple[int, int]:
     """Segment and PTX line in a cell."""
-    return cell & 0xFFFFFFFF, cell >> 32
+    return cell & SEGMENT, cell >> 32
 
 
 def found(row: int, runs: int) -> list[int] | None:

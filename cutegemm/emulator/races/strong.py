@@ -68,7 +68,7 @@ class Warp(WarpTracker):
         where = self.detector.cells.where(offset, size)
         lanes.shared = where.shared
         self.detector.check(region, where, write, self.current, known, None, lanes)
-        self.recent.accesses.append(lanes)
+        self.recent.add(lanes, self.current)
 
     def atomics(self, m: Mask, region: Region, offset: Value, size: int, order: str, returns: bool) -> None:
         name, _, scope = order.partition(".")
@@ -136,7 +136,7 @@ class Warp(WarpTracker):
             passed = near if kind.near else near | self._passed(everywhere)
             if kind.order in ("acquire", "acq_rel"):
                 self.known |= passed
-                self.lanes_met()
+                self.acquired()
             elif passed != NOTHING:
                 self.seen |= passed
                 self.seen_near |= near

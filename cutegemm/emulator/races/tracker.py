@@ -93,6 +93,11 @@ class WarpTracker(Tracker):
 
     def lanes_met(self) -> None:
         """The lanes of the warp have synchronised."""
+        self.recent.unreleased.clear()
+        self.acquired()
+
+    def acquired(self) -> None:
+        """All lanes of the warp have learnt of what others did, and of each other."""
         if self.waited_lanes is not None:
             self.known |= Known(self.detector.before, self.detector.before, self.detector.before)
             self.waited_lanes = None
@@ -106,6 +111,7 @@ class WarpTracker(Tracker):
         parts = [part for old in self.recent.accesses for part in old.parted(met)]
         self.recent.accesses.clear()
         self.recent.accesses.extend(parts)
+        self.recent.released(met)
 
     def stored(self, m: Mask, values: Sequence[Value]) -> None:
         """The store that was the warp's last access writes these values: lanes that collide have to agree."""
@@ -118,6 +124,7 @@ class WarpTracker(Tracker):
     def release_to(self, barrier: Gate) -> None:
         """Give what this warp knows to a barrier it arrives at."""
         barrier.knowledge = (barrier.knowledge or NOTHING) | self.everything()
+        self.recent.unreleased.clear()
         self.renew()
 
     def release_inits(self, barrier: Gate) -> None:
@@ -128,7 +135,7 @@ class WarpTracker(Tracker):
     def acquire_from(self, barrier: Gate) -> None:
         """Learn what the arriving warps knew."""
         self.known |= barrier.released or NOTHING
-        self.lanes_met()
+        self.acquired()
 
     def barrier_init(self, bar: MBarrier) -> None:
         """An mbarrier was initialised by this warp."""
@@ -147,13 +154,32 @@ class WarpTracker(Tracker):
             )
 
     def arrive(self, bars: Sequence[MBarrier], m: Mask, relaxed: bool) -> None:
-        """mbarrier.arrive by the lanes `m`; a relaxed one passes on what a fence before it released."""
+        """mbarrier.arrive by the lanes `m`; a relaxed one passes on what a fence before it released.
+
+        What other lanes did in shared memory since the lanes met, it does not pass on.
+        """
+        apart = None if relaxed else self._set_apart(m)
         for bar in bars:
             self.uses(bar, False)
             # A fence of the CTA's scope is enough for those who wait in this CTA.
             fenced = self.released_near if bar.cta is self.group.cta else self.released
             bar.knowledge = (bar.knowledge or NOTHING) | (fenced if relaxed else self.everything(m))
         self.renew()
+        if apart is not None:
+            self.known |= Known(1 << apart, 0, 0)
+            self.recent.unmet.add(apart)
+
+    def _set_apart(self, m: Mask) -> int | None:
+        """The segment that what lanes other than `m` did counts as from now on; None if they did nothing."""
+        if m is None:
+            self.recent.unreleased.clear()
+        if not self.recent.unreleased:
+            return None
+        self.recent.released(m)  # type: ignore[arg-type]
+        number = self.detector.segment("access", self.who, self.cta, True)
+        for old in self.recent.unreleased:
+            self.detector.set_apart(old, number, self.who)
+        return number
 
     def waited(self, bar: MBarrier, relaxed: bool = False) -> None:
         """A wait on an mbarrier succeeded; what a relaxed one learns counts once a fence follows."""

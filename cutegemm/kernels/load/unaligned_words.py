@@ -57,6 +57,51 @@ def clear(rD: cute.Tensor, count: Any, size: int) -> None:
         rD[x] = kept
 
 
+def word(numeric: Any, address: Any) -> cute.Tensor:
+    """The aligned 16 bytes of global memory at `address`."""
+    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=WORD)
+    return cute.make_tensor(ptr, WORD * 8 // numeric.width)
+
+
+def around(address: Any) -> list[Any]:
+    """The registers of the aligned words that hold the 16 bytes at `address`; twice the same if they are one."""
+    return [x for low in (address & -WORD, address + (WORD - 1) & -WORD) for x in _registers(low)]
+
+
+def _registers(address: Any) -> list[Any]:
+    rW = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
+    cute.autovec_copy(word(cutlass.Uint32, address), rW)
+    return [rW[x] for x in range(WORD // REGISTER)]
+
+
+@cute.jit
+def anywhere(address: Any, span: Any, count: Any, numeric: cutlass.Constexpr, rD: cute.Tensor):
+    """rD = the 16 bytes at `address`, of which `count` elements count, without a byte outside of `span`."""
+    if (address & -WORD) >= span[0] and (address + (WORD - 1) & -WORD) + WORD <= span[1]:
+        align(around(address), address, numeric.width // 8, rD)
+    else:
+        elements(address, count, numeric, rD)
+
+
+@cute.jit
+def elements(address: Any, count: Any, numeric: cutlass.Constexpr, rD: cute.Tensor):
+    """rD = the `count` elements at `address`, as far as they fit, read one by one, and zeros."""
+    each = WORD * 8 // numeric.width
+    rX = cute.make_rmem_tensor(each, numeric)
+    rX.fill(0)
+    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=numeric.width // 8)
+    gX = cute.make_tensor(ptr, each)
+    for x in cutlass.range_constexpr(each):
+        if x < count:
+            rX[x] = gX[x]
+    rD.store(cute.recast_tensor(rX, cutlass.Uint32).load())
+
+
+def quotient(value: Any, by: Any) -> Any:
+    """value // by, of numbers that are not negative."""
+    return cutlass.Int32(cutlass.Uint32(value) // cutlass.Uint32(by))
+
+
 def copy_async(source: Any, target: Any, size: int, used: Any = None) -> None:
     """cp.async of `size` bytes, 4, 8 or 16, from global to shared memory (PTX ISA, cp.async).
 

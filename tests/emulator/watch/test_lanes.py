@@ -103,6 +103,46 @@ def test_lanes_that_store_to_one_address_have_to_agree(value, at, found):
     assert kinds(body) == found
 
 
+ARRIVAL = """ mov.u32 %r0, %tid.x; mov.u32 %r9, buf; and.b32 %r5, %r0, 31; shl.b32 %r1, %r5, 2; add.u32 %r1, %r1, %r9;
+ setp.ne.u32 %p0, %r0, 0; setp.gt.u32 %p1, %r0, 31; @!%p1 st.shared.u32 [%r1+64], %r0;
+ @!%p0 mbarrier.init.shared.b64 [%r9], {count}; @!%p0 mbarrier.init.shared.b64 [%r9+8], 1;
+ @!%p0 mbarrier.arrive.shared.b64 _, [%r9+8]; bar.sync 0; @%p1 bra WAIT;
+ {does}
+ {who} mbarrier.arrive.shared.b64 _, [%r9];
+ bra END;
+WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r9], 0; @!%p2 bra WAIT;
+ {then}
+END: mov.u32 %r4, 0;"""
+READS, WRITES = "ld.shared.u32 %r3, [%r1+64];", "st.shared.u32 [%r1+64], %r0;"
+LANE_0, MET = "@!%p0", "bar.warp.sync 0xffffffff;"
+OVER = "LATE: mbarrier.try_wait.parity.shared.b64 %p3, [%r9+8], 0; @!%p3 bra LATE;"
+
+
+@pytest.mark.parametrize("does, who, then, found", [
+    (READS, LANE_0, WRITES, ["read-write race"]),
+    (READS + MET, LANE_0, WRITES, []),
+    (WRITES, LANE_0, READS, ["write-read race"]),
+    (WRITES + MET, LANE_0, READS, []),
+    # a wait that succeeds tells lanes of others, not others of the lanes
+    (READS + OVER, LANE_0, WRITES, ["read-write race"]),
+    (READS + MET + OVER, LANE_0, WRITES, []),
+    # each lane for itself
+    (READS, "", WRITES, []),
+    # what lane 0 did alone, and what all did elsewhere; what all read at one address as one lane would
+    (READS + "@!%p0 st.shared.u32 [%r9+16], 1;", LANE_0, "ld.shared.u32 %r3, [%r9+16];", []),
+    ("ld.shared.u32 %r3, [%r9+64];", LANE_0, "st.shared.u32 [%r9+64], 7;", []),
+    # half of a warp meets, and lane 0 arrives for it alone
+    (READS + "@%p4 bra REST; bar.warp.sync 0xffff; REST:", LANE_0, "@!%p4 " + WRITES, []),
+    (READS + "@%p4 bra REST; bar.warp.sync 0xffff; REST:", LANE_0, "@%p4 " + WRITES, ["read-write race"]),
+])  # fmt: skip
+def test_a_lane_arrives_for_others_only_where_they_have_met(does, who, then, found):
+    """An mbarrier's arrival releases what its lane did, and what it knows of others (PTX ISA 8.9, 9.7.13.15)."""
+    body = ARRIVAL.format(does=does, who=who, then=then, count=1 if who else 32)
+    body = body.replace("setp.gt.u32 %p1", "setp.gt.u32 %p4, %r5, 15; setp.gt.u32 %p1")
+    report = run(body, [], before=".shared .align 16 .b8 buf[256];", threads=64, races=True)
+    assert [f.kind for f in report.findings] == found
+
+
 def test_lanes_that_have_exited_are_not_waited_for():
     """The lanes that are left of a warp are all of it: bar.sync among them is not divergent."""
     body = " mov.u32 %r0, %tid.x; setp.gt.u32 %p0, %r0, 7; @%p0 exit; bar.sync 0; mov.u32 %r1, 0;"

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What probes of operand types share: ours beside others, a row for each contender, kernels compiled before.
+
+A row is written as soon as its problem is measured, with the error against fp64 and the kernel that was chosen. The
+same command goes on where an earlier one stopped. With `--compile-only` kernels go to CUTEGEMM_CACHE_DIR without a GPU.
+With `--fresh` problems are drawn (`fresh_draws`) from the sources that are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from benchmarks import contenders, fresh_draws, fresh_tree, inputs, results, runs, timing
+from benchmarks.results import Row
+from benchmarks.suites import SUITES, Shape
+from benchmarks.timing import Contender
+from cutegemm import Gemm, GemmSpec, KernelPlan, Problem
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import RECORDS
+from cutegemm.compiling import kernel_cache
+from cutegemm.database import choose
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.errors import GemmError
+from cutegemm.running.arguments.call import Request
+from cutegemm.running.arguments.describe import describe as described
+
+SUITE = "probe"  # of all rows
+CHECKED_ROWS = 128  # of D that are compared with fp64
+WRONG = 0.1  # of the Frobenius norm: not rounding
+FRESH = "fresh_"  # before the names of families
+COUNT = 8  # problems of a family
+Given = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]  # A, B, and what is passed by name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(results.Case):
+    """A problem of a kind of operands, of one of the benchmarks' suites or families."""
+
+    kind: str
+    of: str
+
+    @property
+    def what(self) -> str:
+        """Kind and suite, as rows name them."""
+        return f"{self.kind} {self.of}"
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.size} {self.majors}"
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our GEMM: its spec, and what a run takes of a set of inputs."""
+
+    spec: GemmSpec
+    given: Callable[[Any], Given]
+
+    def problem(self, sets: Any) -> Problem:
+        """What inputs pose, also those of the meta device."""
+        a, b, named = self.given(sets)
+        graph = self.spec.epilogue if isinstance(self.spec.epilogue, Graph) else linear_combination(False)
+        tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
+        d_dtype = None if isinstance(self.spec.d_dtype, str) else self.spec.d_dtype
+        return described(graph, Request(a=a, b=b, inputs=tensors), d_dtype).problem
+
+    def contender(self, name: str, sets: Any, device: Device) -> Contender:
+        """It, with the kernel that is chosen.
+
+        Raises:
+            GemmError: it refuses the problem.
+        """
+        gemm = Gemm(self.spec)
+
+        def call(x: Any) -> torch.Tensor:
+            a, b, named = self.given(x)
+            return gemm.run(a, b, **named)
+
+        return Contender(name, call, contenders.plan_label(self.plan(sets, device)))
+
+    def plan(self, sets: Any, device: Device) -> KernelPlan:
+        """What is chosen for inputs."""
+        return choose(self.spec, self.problem(sets), device).plan
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of operands and who multiplies them.
+
+    Attributes:
+        dtype: of the operands, in rows.
+        size: bytes of an element.
+        draw: (case, seed, device) -> a set of inputs; of the meta device without values.
+        exact: the first `CHECKED_ROWS` of D in fp64.
+        ours, others: contenders by name.
+        baseline: whose time is divided by the others'.
+    """
+
+    dtype: str
+    size: int
+    draw: Callable[[Case, int, str], Any]
+    exact: Callable[[Any], torch.Tensor]
+    ours: Mapping[str, Ours]
+    others: Mapping[str, Callable[[Any], torch.Tensor]]
+    baseline: str
+
+    @property
+    def names(self) -> list[str]:
+        """All contenders."""
+        return [*self.ours, *self.others]
+
+
+class Bench:
+    """Checks and times one problem after another; see `runs.Bench`.
+
+    Args:
+        kinds: by name.
+        regime: of timing.
+        sensors: of the GPU, read meanwhile.
+        record: of the GPU.
+        device: what captures and times; memory: torch's name of the device that holds the operands.
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[str, Kind],
+        regime: timing.Regime,
+        sensors: timing.Readable | None,
+        record: Device,
+        *,
+        device: timing.Replayer | None = None,
+        memory: str = "cuda",
+    ) -> None:
+        self.kinds, self._regime, self._sensors, self._record = kinds, regime, sensors, record
+        self._device, self._memory = device or timing.Device(), memory
+
+    def keys(self, case: Case) -> list[Row]:
+        """The key fields of the rows that measuring `case` gives."""
+        fields = {name: x for name, x in asdict(case).items() if name in results.CASE_FIELDS}
+        return [
+            fields | {"what": case.what, "contender": name, "regime": self._regime.name}
+            for name in self.kinds[case.kind].names
+        ]
+
+    def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
+        """A row of every contender; (contender, why) of ours that have no times."""
+        kind = self.kinds[case.kind]
+        each = kind.size * (case.m * case.k + case.k * case.n)
+        count = min(64, max(2, -(-inputs.ROTATION_BYTES // each)))
+        sets = [kind.draw(case, seed, self._memory) for seed in range(count)]
+        wanted, alive, errors, why = kind.exact(sets[0]), [], {}, {}
+        for name in kind.names:
+            try:
+                contender = self._made(kind, name, sets[0])
+                found = contender.call(sets[0])[:CHECKED_ROWS].double()
+                errors[name] = float((found - wanted).norm() / wanted.norm())
+                if not errors[name] < WRONG:
+                    raise RuntimeError(f"error {errors[name]:.3g} of the norm")
+                alive.append(contender)
+            except (GemmError, RuntimeError, ValueError) as error:
+                why[name] = runs.reason(error)
+        times = timing.measure(alive, sets, self._regime, device=self._device, sensors=self._sensors)
+        plans = {x.name: x.plan for x in alive}
+        timed = results.case_rows(case, times, plans=plans, regime=self._regime.name, baseline=kind.baseline)
+        rows = [x | {"what": case.what, "error": errors[x["contender"]], "refused": None} for x in timed] + [
+            results.refused_row(x, why[x["contender"]]) for x in self.keys(case) if x["contender"] in why
+        ]
+        return rows, [(name, why[name]) for name in kind.ours if name in why]
+
+    def _made(self, kind: Kind, name: str, sets: Any) -> Contender:
+        if name in kind.ours:
+            return kind.ours[name].contender(name, sets, self._record)
+        return Contender(name, kind.others[name])
+
+
+def describe(row: Row) -> str:
+    """A row on one line: us | TFLOP/s | x baseline | error."""
+    size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+    head = f"{row['what']:16} {size:20} {row['majors']} {row['contender']:12} "
+    if row["refused"] is not None:
+        return f"{head}left out: {row['refused']}"
+    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
+    return f"{head}{row['us']:10.2f} us | {row['tflops']:7.1f} TFLOP/s{ratio} | error {row['error']:.2e}"
+
+
+def summarize(rows: Sequence[Row], console: Console) -> None:
+    """Print geometric mean and least of the ratios of each kind and suite, majors and contender."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row["ratio"] is not None and row["contender"] != row["baseline"]:
+            place = row["what"], row["majors"], row["contender"], row["baseline"]
+            found.setdefault(place, []).append(row["ratio"])
+    for (what, majors, name, baseline), ratios in found.items():
+        mean = results.geometric_mean(ratios)
+        text = f"{what} {majors}: {baseline} over {name} {mean:.3f}, least {min(ratios):.3f} of {len(ratios)}"
+        console.print(f"== {text}", markup=False, soft_wrap=True)
+
+
+def cases(
+    kinds: Mapping[str, Kind],
+    names: Sequence[str],
+    shapes: Mapping[str, Sequence[Shape]],
+    majors: Sequence[str],
+) -> Iterator[Case]:
+    """The problems of suites, in each kind and choice of majors."""
+    for name in names:
+        for of, listed in shapes.items():
+            for axes in majors:
+                for m, n, k in listed:
+                    yield Case(
+                        suite=SUITE, kind=name, of=of, dtype=kinds[name].dtype, majors=axes, m=m, n=n, k=k
+                    )
+
+
+def drawn(
+    kinds: Mapping[str, Kind], names: Sequence[str], families: Sequence[str], seed: int | str, count: int
+) -> Iterator[Case]:
+    """Problems that nobody has seen, of families with majors of their own, in each kind."""
+    for name in names:
+        for family in families:
+            for x in fresh_draws.draw(family, seed, count):
+                fields = asdict(x) | {"suite": SUITE, "dtype": kinds[name].dtype}
+                yield Case(**fields, kind=name, of=FRESH + family)
+
+
+def compile_all(kinds: Mapping[str, Kind], todo: Sequence[Case], device: Device, console: Console) -> int:
+    """Have the kernels of all problems compiled, side by side; returns how many there are."""
+    configs = []
+    for case in todo:
+        sets = kinds[case.kind].draw(case, 0, "meta")
+        for ours in kinds[case.kind].ours.values():
+            # whoever is refused says so when it is measured
+            with contextlib.suppress(GemmError):
+                configs += [step.config for step in ours.plan(sets, device).steps]
+    wanted = list(dict.fromkeys(configs))
+    console.print(f"{len(wanted)} kernels of {len(todo)} problems")
+    try:
+        kernel_cache.ensure(wanted)
+    except GemmError as error:
+        console.print(str(error), markup=False)
+    return len(wanted)
+
+
+def add_options(parser: argparse.ArgumentParser, kinds: Mapping[str, Kind], regime: str) -> None:
+    """The options that probes of this kind have."""
+    add = parser.add_argument
+    add("--kinds", type=runs.names_among(tuple(kinds)), default=list(kinds), help=", ".join(kinds))
+    add("--regime", default=regime, choices=sorted(timing.REGIMES))
+    add("--all", action="store_true", help="every shape of the suites, not some of each")
+    add(
+        "--fresh",
+        action="store_true",
+        help="problems drawn from the sources that are measured, not the suites'",
+    )
+    add(
+        "--trees",
+        type=fresh_tree.trees_from,
+        help="hashes of the measured trees, where there is no repository",
+    )
+    add(
+        "--training",
+        type=int,
+        help="with --fresh, draw with this training seed; nothing of it may be reported",
+    )
+    add("--count", type=int, default=COUNT, help=f"with --fresh, problems of a family; default {COUNT}")
+    add("--seconds", type=runs.positive_seconds, default=math.inf, help="budget; the same command goes on")
+    add("--out", type=Path, help="results file")
+    add("--commit", help="hash of the commit that is measured")
+    add("--device", type=int, default=0, help="number of the GPU")
+    add("--compile-only", action="store_true", help="compile the kernels and measure nothing")
+    names = [record.name for record in RECORDS]
+    add("--gpu", choices=names, default=names[0], help="that --compile-only plans for")
+
+
+def settle(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Complain of what is missing, and find the seed of drawn problems.
+
+    Raises:
+        SystemExit: a file or a commit is not given, or sources differ from the last commit.
+    """
+    if not args.compile_only and (args.out is None or args.commit is None):
+        parser.error("--out and --commit must be given, or --compile-only")
+    args.seed = args.training
+    if args.fresh and args.training is None:
+        try:
+            if args.trees is None and (files := fresh_tree.changed()):
+                raise ValueError(f"commit first what differs: {', '.join(files)}")
+            args.seed = (args.trees or fresh_tree.trees_of()).seed
+        except ValueError as error:
+            parser.error(str(error))
+
+
+def carry_out(args: argparse.Namespace, kinds: Mapping[str, Kind], todo: Sequence[Case]) -> int:
+    """Compile or measure problems as a command line says; 1 when one of ours refused one or was wrong."""
+    if args.compile_only:
+        record = next(x for x in RECORDS if x.name == args.gpu)
+        compile_all(kinds, todo, record, runs.console())
+        return 0
+    # it asks the driver
+    from cutegemm.running.backends.launcher import current_device
+
+    console, sensors, out = runs.open_run(args)
+    record = current_device()[1]
+    bench = Bench(kinds, timing.REGIMES[args.regime], sensors, record)
+    compile_all(kinds, [x for x in todo if not out.has(bench.keys(x))], record, console)
+    outcome = runs.run(todo, bench, out, seconds=args.seconds, console=console, describe=describe)
+    summarize(out.rows, console)
+    return runs.report(outcome, console)
+
+
+def shapes_of(
+    names: Sequence[str], some: Mapping[str, Sequence[Shape]], every: bool
+) -> dict[str, list[Shape]]:
+    """The problems of suites by name: all, or some of each."""
+    return {name: list(SUITES[name] if every else some[name]) for name in names}
+
+
+def normal(
+    rows: int,
+    columns: int,
+    seed: int,
+    device: str,
+    *,
+    by_rows: bool = True,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """A matrix of normally distributed elements, row-major or column-major; on the meta device without any."""
+    shape = (rows, columns) if by_rows else (columns, rows)
+    if device == "meta":
+        found = torch.empty(shape, device=device, dtype=dtype)
+    else:
+        found = torch.randn(shape, generator=torch.Generator(device).manual_seed(seed), device=device).to(
+            dtype
+        )
+    return found if by_rows else found.T
