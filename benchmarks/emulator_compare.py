@@ -30,8 +30,8 @@ class Recorder:
     def __init__(self, path: str) -> None:
         self.log = open(path, "w")
         self.launching: Any = importlib.import_module("cutegemm.emulator.launching.launch")
-        self.run, self.report = self.launching.Machine.run, vars(self.launching)["_report"]
-        self.launching.Machine.run = lambda machine: self.watched(machine)
+        self.run, self.report = self.launching.Executor.run, vars(self.launching)["_report"]
+        self.launching.Executor.run = lambda machine: self.watched(machine)
         vars(self.launching)["_report"] = lambda machine, rules: self.reported(machine, rules)
 
     def pytest_runtest_setup(self, item: Any) -> None:

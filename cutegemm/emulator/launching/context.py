@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cutegemm.emulator.launching.request import Launch
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.races.cells import cell_bytes
 from cutegemm.emulator.races.detector import Detector
-from cutegemm.emulator.races.shadow import Known, Segment
-from cutegemm.emulator.state.memory import Buffer, GlobalMemory, Region
+from cutegemm.emulator.races.shadow import Knowledge, Segment
+from cutegemm.emulator.state.memory import Buffer, GlobalMemory, MemoryRegion
 from cutegemm.emulator.watch.written import Written
 
 VARIABLE_ALIGN = 256  # bytes; more than any variable declares
@@ -41,23 +41,23 @@ WORKSPACE_BYTES = 16
 _REGISTERS = ("%envreg1", "%envreg2")
 
 
-def is_cooperative(program: Program) -> bool:
+def is_cooperative(program: Translation) -> bool:
     """Whether a kernel reads the address of the workspace."""
     return any(program.mentions(register) for register in _REGISTERS)
 
 
-def grid_workspace(program: Program, memory: GlobalMemory) -> dict[str, int]:
+def grid_workspace(program: Translation, memory: GlobalMemory) -> dict[str, int]:
     """Add a launch's workspace to its memory, where its kernel uses one; the registers that hold its address."""
     if not is_cooperative(program):
         return {}
     words = np.zeros(WORKSPACE_BYTES // 4, np.uint32)
     words[0] = WORKSPACE_BYTES
-    region = Region(words.view(np.uint8), words.ctypes.data, "the barrier of grid.sync")
+    region = MemoryRegion(words.view(np.uint8), words.ctypes.data, "the barrier of grid.sync")
     memory.regions.append(region)
     return {"envreg1": region.base >> 32, "envreg2": region.base & 0xFFFFFFFF}
 
 
-def place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
+def place_variables(program: Translation, memory: GlobalMemory) -> dict[str, int]:
     """Give the module's global and constant variables memory of their own; their addresses by name."""
     out = {}
     for var in program.kernel.variables.values():
@@ -66,7 +66,7 @@ def place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
             start = -data.ctypes.data % VARIABLE_ALIGN
             data[start : start + len(var.data)] = np.frombuffer(var.data, np.uint8)
             out[var.name] = data.ctypes.data + start
-            memory.regions.append(Region(data[start : start + var.size], out[var.name], var.name))
+            memory.regions.append(MemoryRegion(data[start : start + var.size], out[var.name], var.name))
     return out
 
 
@@ -95,11 +95,11 @@ class Alone:
         """Global memory of a launch: its buffers."""
         return GlobalMemory(config.buffers)
 
-    def symbols_of(self, program: Program, memory: GlobalMemory) -> dict[str, int]:
+    def symbols_of(self, program: Translation, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of the module's variables, which get memory of their own."""
         return place_variables(program, memory)
 
-    def detector_of(self, program: Program, strict: bool) -> Detector:
+    def detector_of(self, program: Translation, strict: bool) -> Detector:
         """A new detector."""
         return Detector(program, strict)
 
@@ -108,15 +108,15 @@ class Alone:
 class Chain:
     """The context of launches in a row: `programs` and `buffers` are those of all of them."""
 
-    programs: list[Program]
+    programs: list[Translation]
     buffers: list[Buffer]
     constant: list[Buffer] | None = None  # what an unknown launch before the first one does not write
     written: Written | None = None  # what has to be written
     pdl: bool = False  # whether the launch that comes next may overlap with the one before
     detector: Detector | None = None
-    regions: list[Region] = field(default_factory=list)
+    regions: list[MemoryRegion] = field(default_factory=list)
     variables: dict[str, dict[str, int]] = field(default_factory=dict)  # of each kernel, by name
-    modules: dict[str, list[Region]] = field(default_factory=dict)
+    modules: dict[str, list[MemoryRegion]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.regions = GlobalMemory(merged(self.buffers)).regions
@@ -132,7 +132,7 @@ class Chain:
         memory.last = memory.regions[0] if memory.regions else None
         return memory
 
-    def symbols_of(self, program: Program, memory: GlobalMemory) -> dict[str, int]:
+    def symbols_of(self, program: Translation, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of a module's variables, which live as long as the sequence."""
         name = program.kernel.name
         if name not in self.variables:
@@ -143,7 +143,7 @@ class Chain:
             memory.regions += self.modules[name]
         return self.variables[name]
 
-    def detector_of(self, program: Program, strict: bool) -> Detector:
+    def detector_of(self, program: Translation, strict: bool) -> Detector:
         """The detector of the launches this one may overlap with, or a new one."""
         old = self.detector
         if old is None or not self.pdl:
@@ -153,7 +153,7 @@ class Chain:
             return self.detector
         over, started = _over(old), _started(old)
         old.enter(program)
-        old.start, old.before = Known(started, started, started), over
+        old.start, old.before = Knowledge(started, started, started), over
         return old
 
     def _after_unknown(self, detector: Detector, constant: list[Buffer]) -> None:

@@ -22,7 +22,7 @@ from cutegemm.emulator.launching.request import Launch, Options, checked_options
 from cutegemm.emulator.state.memory import Buffer
 from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.findings import read_suppressions, without_suppressed
-from cutegemm.emulator.watch.written import Output, Written
+from cutegemm.emulator.watch.written import WatchedOutput, Written
 from cutegemm.errors import EmulatorError, check, field_error
 
 
@@ -93,7 +93,7 @@ def run_steps(
     steps: Sequence[Step],
     buffers: Sequence[Buffer],
     options: Options | None = None,
-    outputs: Sequence[Output] = (),
+    outputs: Sequence[WatchedOutput] = (),
 ) -> list[Report]:
     """Run the launches of one run in order, with one L2 cache between them.
 
@@ -105,7 +105,7 @@ def run_steps(
     """
     if not isinstance(steps, (tuple, list)) or not all(isinstance(step, Step) for step in steps):
         raise field_error(EmulatorError, "steps", steps, "must be a list of emulator.Step(...)")
-    if not isinstance(outputs, (tuple, list)) or not all(isinstance(x, Output) for x in outputs):
+    if not isinstance(outputs, (tuple, list)) or not all(isinstance(x, WatchedOutput) for x in outputs):
         raise field_error(EmulatorError, "outputs", outputs, "must be a list of emulator.output(...)")
     collecting, options = _COLLECTING.get(), checked_options(options)
     if collecting is not None:
@@ -140,7 +140,7 @@ def run_steps(
     return made.reports
 
 
-def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> Output:
+def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> WatchedOutput:
     """An output that the launches must write in full: a CPU tensor or NumPy array.
 
     Args:
@@ -153,11 +153,11 @@ def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> Outpu
     view = View.needed("tensor", tensor)
     check(isinstance(name, str), EmulatorError, "must be a str", field="name", value=name)
     if tile is None:
-        return Output(view, name)
+        return WatchedOutput(view, name)
     extents = integers(tile)
     if extents is None or len(extents) != 2 or min(extents) < 1:
         raise field_error(EmulatorError, "tile", tile, "must be None or (rows, columns), both at least 1")
-    return Output(view, name, (extents[0], extents[1]))
+    return WatchedOutput(view, name, (extents[0], extents[1]))
 
 
 def tensor_buffer(tensor: Any, name: str) -> Buffer:

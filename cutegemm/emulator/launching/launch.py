@@ -12,10 +12,10 @@ from typing import TypeAlias
 import numpy as np
 
 from cutegemm.emulator.launching.context import Alone, Chain, is_cooperative
-from cutegemm.emulator.launching.machine import Machine
+from cutegemm.emulator.launching.machine import Executor
 from cutegemm.emulator.launching.report import Report, Result
 from cutegemm.emulator.launching.request import PTX_RULE, SHARED_LIMIT, Launch, Options, checked_options
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module, module_of
 from cutegemm.emulator.state.clusters import occupancy
@@ -45,13 +45,13 @@ def kernel_of(source: object, entry: str | None = None, field: str = "ptx") -> K
     raise field_error(EmulatorError, field, source, PTX_RULE)
 
 
-def program_of(kernel: Kernel) -> Program:
+def program_of(kernel: Kernel) -> Translation:
     """The kernel's translation, made on first use.
 
     Raises:
         EmulatorError: see `translate`; instructions that lack operands.
     """
-    if not isinstance(kernel.program, Program):
+    if not isinstance(kernel.program, Translation):
         try:
             kernel.program = translate(kernel)
         except LookupError as e:
@@ -91,7 +91,7 @@ def launch(
     if is_cooperative(program) and fit is not None and math.prod(what.extents[0]) > fit:
         rule = f"grid.sync needs all CTAs resident together, and {fit} CTAs fit"
         raise field_error(EmulatorError, "grid", what.grid, rule, (fit, 1, 1))
-    machine = Machine(program, what, options, l2 or L2(), context or Alone())
+    machine = Executor(program, what, options, l2 or L2(), context or Alone())
     try:
         with np.errstate(all="ignore"):
             machine.run()
@@ -167,7 +167,7 @@ def checked(kernel: Kernel, what: Launch) -> Launch:
     return what
 
 
-def _report(machine: Machine, rules: list[Suppression]) -> Report:
+def _report(machine: Executor, rules: list[Suppression]) -> Report:
     blocks, counts = machine.device.program.blocks, machine.counts
     instructions: Counter[str] = Counter()
     for block, n in zip(blocks, counts.per_block(len(blocks)), strict=True):

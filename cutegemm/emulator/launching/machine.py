@@ -18,15 +18,15 @@ from cutegemm.emulator.launching.context import Alone, Chain, grid_workspace
 from cutegemm.emulator.launching.progress_bar import Progress
 from cutegemm.emulator.launching.request import Launch, Options
 from cutegemm.emulator.launching.stops import deadlock, place_of
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.races.strong import Races
-from cutegemm.emulator.state.clusters import WARP, Cluster, Device
+from cutegemm.emulator.state.clusters import WARP, Cluster, EmulatedDevice
 from cutegemm.emulator.state.completion import POLICIES
-from cutegemm.emulator.state.geometry import Counts, Geometry
-from cutegemm.emulator.state.group import SPLIT, Diverged, Group
+from cutegemm.emulator.state.geometry import BlockCounts, Geometry
+from cutegemm.emulator.state.group import SPLIT, Diverged, WarpSet
 from cutegemm.emulator.state.hooks import Observers
-from cutegemm.emulator.state.memory import PARAM_WINDOW, Fault, Region
+from cutegemm.emulator.state.memory import PARAM_WINDOW, Fault, MemoryRegion
 from cutegemm.emulator.units.bulk import bulk_commit, bulk_wait
 from cutegemm.emulator.watch.coverage import Watcher
 from cutegemm.emulator.watch.findings import Finding
@@ -55,25 +55,25 @@ def launched_with(kernel: Kernel) -> int | None:
     return min(max(asked, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
 
 
-def parameter_space(program: Program, params: Sequence[bytes]) -> Region:
+def parameter_space(program: Translation, params: Sequence[bytes]) -> MemoryRegion:
     """The launch's parameters laid out as the kernel declares them, each of its size."""
     declared = program.kernel.params
     total = max((p.offset + p.size for p in declared), default=0)
     data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
     for p, value in zip(declared, params, strict=True):
         data[p.offset : p.offset + p.size] = np.frombuffer(value, np.uint8)
-    return Region(data, PARAM_WINDOW, "parameters")
+    return MemoryRegion(data, PARAM_WINDOW, "parameters")
 
 
-class Machine:
+class Executor:
     """One launch on its device: which clusters run, who observes them."""
 
     def __init__(
-        self, program: Program, what: Launch, options: Options, l2: L2, context: Alone | Chain
+        self, program: Translation, what: Launch, options: Options, l2: L2, context: Alone | Chain
     ) -> None:
-        self.options, self.counts = options, Counts()
+        self.options, self.counts = options, BlockCounts()
         memory = context.memory_of(what)
-        self.device = device = Device(
+        self.device = device = EmulatedDevice(
             program=program,
             geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes, what.shared_parts),
             memory=memory,
@@ -90,7 +90,7 @@ class Machine:
         device.watch = Observers(
             *(x for x in (races, self.coverage, self.meter, context.written) if x is not None)
         )
-        self.running: dict[Cluster, list[Group]] = {}  # their groups of warps that have not ended
+        self.running: dict[Cluster, list[WarpSet]] = {}  # their groups of warps that have not ended
         self.started = time.monotonic()
         self.clusters = device.geometry.ctas // device.geometry.cluster_ctas
         self.finished_ctas = 0
@@ -142,7 +142,7 @@ class Machine:
         warps = self.device.warps
         step = self.options.warps_per_group or warps
         self.running[cluster] = [
-            Group(cta, list(range(w, min(w + step, warps))))
+            WarpSet(cta, list(range(w, min(w + step, warps))))
             for cta in cluster.ctas
             for w in range(0, warps, step)
         ]
@@ -159,7 +159,7 @@ class Machine:
                 self._complete(completion.stir)
         return moved
 
-    def _replace(self, group: Group, parts: Sequence[Group]) -> None:
+    def _replace(self, group: WarpSet, parts: Sequence[WarpSet]) -> None:
         """A group has ended, or parts of it go on in its place."""
         group.done = True
         self.counts.add(tuple(group.warps), group.counts, group.uneven)
@@ -167,7 +167,7 @@ class Machine:
         at = live.index(group)
         live[at : at + 1] = parts
 
-    def _end(self, group: Group) -> None:
+    def _end(self, group: WarpSet) -> None:
         """A group has reached its end."""
         self.device.watch.warp_ended(group)
         bulk_commit(group, None)
@@ -183,7 +183,7 @@ class Machine:
         except Fault as e:
             raise self._stopped(f"an asynchronous copy: {e}") from e
 
-    def _run(self, group: Group) -> bool:
+    def _run(self, group: WarpSet) -> bool:
         """Run a group until it blocks, ends, splits or has used up its time slice; whether it made progress."""
         device, program = self.device, self.device.program
         functions, exit_block = program.functions, program.exit
@@ -230,7 +230,7 @@ class Machine:
             group.stretch = 0
         return group.stretch >= STRETCH
 
-    def _apart(self, group: Group, keys: np.ndarray) -> list[Group]:
+    def _apart(self, group: WarpSet, keys: np.ndarray) -> list[WarpSet]:
         try:
             return group.split_by(keys)
         except Fault as e:

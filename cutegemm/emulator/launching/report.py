@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cutegemm.emulator.watch.coverage import Coverage, joined
 from cutegemm.emulator.watch.findings import LEFTOVER, Finding
 from cutegemm.emulator.watch.meter import LineCost
-from cutegemm.emulator.watch.warp_roles import Role
+from cutegemm.emulator.watch.warp_roles import WarpRole
 
 WIDTH, SHOWN = 80, 10  # columns of a printed result, and findings in it
 
@@ -28,7 +28,7 @@ class Report:
     sums: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
     lines: list[LineCost] = field(default_factory=list)  # costliest memory lines first
-    roles: list[Role] = field(default_factory=list)
+    roles: list[WarpRole] = field(default_factory=list)
     printed: str = ""  # by vprintf
     coverage: Coverage | None = None  # of synchronisation, with the race detector
 

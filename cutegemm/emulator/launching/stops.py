@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutegemm.emulator.ptx.kernel import Instruction
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.ptx.kernel import PtxInstruction
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 
 MOST_LINES = 16  # groups of warps a deadlock report names
 
 
-def place_of(group: Group, error: Exception) -> str:
+def place_of(group: WarpSet, error: Exception) -> str:
     """PTX line, CTA and warps of an error raised while a group ran, with its text."""
     ins, tb = None, error.__traceback__
     while tb is not None:
@@ -27,7 +27,7 @@ def place_of(group: Group, error: Exception) -> str:
     return f"{describe(ins)}, {who}: {text}"
 
 
-def deadlock(groups: list[Group], unstarted: tuple[int, int, int | None]) -> str:
+def deadlock(groups: list[WarpSet], unstarted: tuple[int, int, int | None]) -> str:
     """Which warps wait for what, at which instruction; unstarted: clusters with no room, all of them, CTAs that fit."""
     lines = ["deadlock: nothing can move"]
     if unstarted[0]:
@@ -59,7 +59,7 @@ def _awaited(what: tuple[Any, ...]) -> str:
     return f"the cluster barrier, where {what[1].arrived} of {what[1].live_warps} warps have arrived"
 
 
-def describe(ins: Instruction | None) -> str:
+def describe(ins: PtxInstruction | None) -> str:
     """An instruction with its PTX line and, where known, its source line."""
     if ins is None:
         return "outside the kernel"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
 
 _WORD = re.compile(r"(?<![\w$.])[%$A-Za-z_][\w$]*")
 
@@ -51,7 +51,7 @@ class _Inliner:
 
     def run(self) -> None:
         if any(ins.parts[0] == "call" for ins in self.kernel.code):
-            code: list[Instruction] = []
+            code: list[PtxInstruction] = []
             labels: dict[str, int] = {}
             self._copy(self.kernel, code, labels, {}, (), None)
             self.kernel.code, self.kernel.labels = code, labels
@@ -59,7 +59,7 @@ class _Inliner:
     def _copy(
         self,
         source: Kernel,
-        code: list[Instruction],
+        code: list[PtxInstruction],
         labels: dict[str, int],
         names: dict[str, str],
         active: tuple[str, ...],
@@ -85,7 +85,7 @@ class _Inliner:
         for label in places.get(len(source.code), ()):
             labels[label] = len(code)
 
-    def _local(self, ins: Instruction) -> Instruction:
+    def _local(self, ins: PtxInstruction) -> PtxInstruction:
         """An access to an argument is one to the local memory that holds it."""
         if ins.parts[0] in ("ld", "st") and ins.parts[1].split("::")[0] == "param":
             address = ins.operands[1 if ins.parts[0] == "ld" else 0]
@@ -95,15 +95,15 @@ class _Inliner:
                 return replace(ins, op=".".join((ins.parts[0], "local", *ins.parts[2:])))
         return ins
 
-    def _callee(self, ins: Instruction, active: tuple[str, ...]) -> str | None:
+    def _callee(self, ins: PtxInstruction, active: tuple[str, ...]) -> str | None:
         name = next((o for o in ins.operands if not o.startswith("(")), "")
         return name if name in self.functions and name not in active else None
 
     def _call(
         self,
         name: str,
-        ins: Instruction,
-        code: list[Instruction],
+        ins: PtxInstruction,
+        code: list[PtxInstruction],
         labels: dict[str, int],
         active: tuple[str, ...],
     ) -> None:

@@ -16,15 +16,15 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from cutegemm.emulator.ptx.flow import Block
-from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
 
 WORD = re.compile(r"[%$A-Za-z_][\w$.]*")
 # A translated block: runs for a group, its registers and its active lanes, and gives the block that follows.
-Step: TypeAlias = Callable[[Any, list[Any], Any], int]
+BlockFunction: TypeAlias = Callable[[Any, list[Any], Any], int]
 
 
 @dataclass
-class Program:
+class Translation:
     """A translated kernel, ready to launch."""
 
     kernel: Kernel
@@ -33,13 +33,13 @@ class Program:
     accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
     half_lists: list[bool]  # whether a list holds packed fp16
     fragments: frozenset[str]  # registers that hold operand A of a wgmma
-    functions: list[list[Step]] = field(default_factory=list)  # per block: full, masked
+    functions: list[list[BlockFunction]] = field(default_factory=list)  # per block: full, masked
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0
     local_offset: dict[str, int] = field(default_factory=dict)
     # per compiled function's file name: the instruction of each of its lines
-    origins: dict[str, list[Instruction | None]] = field(default_factory=dict)
+    origins: dict[str, list[PtxInstruction | None]] = field(default_factory=dict)
 
     @property
     def exit(self) -> int:
@@ -60,12 +60,12 @@ class Program:
         """How many instructions name a register; a value written to one that two name is used."""
         return self._mentions[register]
 
-    def instruction_at(self, file: str, line: int) -> Instruction | None:
+    def instruction_at(self, file: str, line: int) -> PtxInstruction | None:
         """The PTX instruction that a line of a translated function belongs to; None in any other file."""
         origin = self.origins.get(file, ())
         return origin[line - 1] if 0 < line <= len(origin) else None
 
-    def current_instruction(self) -> Instruction | None:
+    def current_instruction(self) -> PtxInstruction | None:
         """The PTX instruction being executed, found on the Python stack."""
         origins = self.origins
         frame: FrameType | None = sys._getframe(1)

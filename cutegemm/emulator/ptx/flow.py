@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
 from cutegemm.errors import EmulatorError
 
 # Instructions at which a group of warps may have to wait.
@@ -27,13 +27,13 @@ COLLECTIVE = (*BLOCKING, "wgmma", "barrier.cluster", "cp.async.bulk.wait_group",
 class Block:
     """A basic block: its instructions, successors (the kernel's length stands for the exit) and reconvergence point."""
 
-    code: list[Instruction] = field(default_factory=list)
+    code: list[PtxInstruction] = field(default_factory=list)
     successors: list[int] = field(default_factory=list)
     reconverge: int = 0  # immediate post-dominator
     splits: bool = False  # a collective or blocking instruction lies between here and `reconverge`
 
 
-def is_branch(ins: Instruction) -> bool:
+def is_branch(ins: PtxInstruction) -> bool:
     """Whether control can go elsewhere than to the next instruction."""
     return ins.parts[0] in ("bra", "ret", "exit", "brx", "trap")
 
@@ -64,16 +64,18 @@ def blocks_of(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     return blocks, targets
 
 
-def _guarded_to_branches(kernel: Kernel) -> tuple[list[Instruction], dict[str, int]]:
+def _guarded_to_branches(kernel: Kernel) -> tuple[list[PtxInstruction], dict[str, int]]:
     """Rewrite `@p wait` as a branch around the wait, so that only plain instructions keep guards."""
-    code: list[Instruction] = []
+    code: list[PtxInstruction] = []
     moved: dict[int, int] = {}
     labels: dict[str, int] = {}
     for i, ins in enumerate(kernel.code):
         moved[i] = len(code)
         if ins.guard and ins.op.startswith(COLLECTIVE):
             skip = f"$skip{i}"
-            code.append(Instruction("bra", (skip,), (ins.guard[0], not ins.guard[1]), ins.line, ins.source))
+            code.append(
+                PtxInstruction("bra", (skip,), (ins.guard[0], not ins.guard[1]), ins.line, ins.source)
+            )
             ins = replace(ins, guard=None)
             labels[skip] = len(code) + 1
         code.append(ins)

@@ -21,7 +21,7 @@ TYPE_BYTES = {
 
 
 @dataclass(frozen=True)
-class Instruction:
+class PtxInstruction:
     """One instruction: opcode with its modifiers, operands as text, guard predicate and where it stands."""
 
     op: str
@@ -70,7 +70,7 @@ class Kernel:
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # reqntid, maxntid, ...
     registers: dict[str, str] = field(default_factory=dict)  # name or prefix< -> type
     variables: dict[str, Variable] = field(default_factory=dict)  # its own and the module's
-    code: list[Instruction] = field(default_factory=list)
+    code: list[PtxInstruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index into code
     # What `launching/launch.py` keeps of it: its translation, made when it is first launched.
     program: object | None = field(default=None, init=False, repr=False, compare=False)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cutegemm.emulator.ptx.calls import Function, formals, inline
-from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Instruction, Kernel, Param, Variable
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Kernel, Param, PtxInstruction, Variable
 from cutegemm.errors import EmulatorError, field_error
 
 
@@ -276,7 +276,7 @@ class _Body:
             guard = (m[2], m[1] == "!")
             text = text[m.end() :]
         op, _, rest = text.replace("\t", " ").replace("\n", " ").partition(" ")
-        self.kernel.code.append(Instruction(op, tuple(_split(rest)), guard, line, self.source))
+        self.kernel.code.append(PtxInstruction(op, tuple(_split(rest)), guard, line, self.source))
 
 
 def _split(text: str) -> list[str]:

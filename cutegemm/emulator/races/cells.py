@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Value
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES
 from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, Form, operand_chunks
@@ -22,7 +22,7 @@ from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, Form, operand_chu
 Operand: TypeAlias = tuple[int, int, int, bool, int, int | None]
 
 
-def cell_bytes(program: Program) -> int:
+def cell_bytes(program: Translation) -> int:
     """4-byte cells, or smaller ones when the kernel accesses shared or global memory in smaller units."""
     sizes = [4]
     for block in program.blocks:
@@ -34,7 +34,7 @@ def cell_bytes(program: Program) -> int:
     return min(sizes)
 
 
-class Where:
+class CellSet:
     """A set of cells: runs of `length` cells each from `starts` on, all within [first, last)."""
 
     __slots__ = ("starts", "length", "first", "last", "shared", "_index", "_words", "_runs")
@@ -47,12 +47,12 @@ class Where:
         self._runs = 0
 
     @classmethod
-    def run(cls, first: int, last: int) -> Where:
+    def run(cls, first: int, last: int) -> CellSet:
         """The cells from `first` to before `last`."""
         return cls(np.array([first], np.int64), last - first, first, last)
 
     @classmethod
-    def joined(cls, parts: list[Where], length: int) -> Where:
+    def joined(cls, parts: list[CellSet], length: int) -> CellSet:
         """Several sets as one; each is made of runs of `length` cells."""
         starts = np.concatenate([part.index[::length] for part in parts])
         return cls(starts, length, min(part.first for part in parts), max(part.last for part in parts))
@@ -79,12 +79,12 @@ class Where:
         out[self.index] = True
         return out
 
-    def within(self, cells: int) -> Where:
+    def within(self, cells: int) -> CellSet:
         """What of it lies in a region of so many cells."""
         if self.first >= 0 and self.last <= cells and self.length and len(self.starts):
             return self
         inside = self.index[(self.index >= 0) & (self.index < cells)]
-        return Where(inside, 1, max(self.first, 0), min(self.last, cells))
+        return CellSet(inside, 1, max(self.first, 0), min(self.last, cells))
 
 
 class Cells:
@@ -93,15 +93,15 @@ class Cells:
     def __init__(self, size: int) -> None:
         self.size = size
         # Of wgmma, which reads the same stages over and over, and of vector accesses.
-        self.matrices: dict[Operand, Where] = {}
-        self.together: dict[tuple[int | None, int, Form, int], tuple[Where, list[Where]]] = {}
-        self.wheres: dict[tuple[object, ...], Where] = {}
-        self.boxes: dict[int, tuple[npt.NDArray[Any], Where]] = {}  # of arrays of chunks, by identity
+        self.matrices: dict[Operand, CellSet] = {}
+        self.together: dict[tuple[int | None, int, Form, int], tuple[CellSet, list[CellSet]]] = {}
+        self.wheres: dict[tuple[object, ...], CellSet] = {}
+        self.boxes: dict[int, tuple[npt.NDArray[Any], CellSet]] = {}  # of arrays of chunks, by identity
 
-    def where(self, offset: Value, size: int) -> Where:
+    def where(self, offset: Value, size: int) -> CellSet:
         """Cells of one access per lane: byte offsets, each `size` bytes."""
         if offset.__class__ is not ND:
-            return Where.run(int(offset) // self.size, (int(offset) + size - 1) // self.size + 1)
+            return CellSet.run(int(offset) // self.size, (int(offset) + size - 1) // self.size + 1)
         key = (offset.tobytes(), offset.dtype, size)
         made = self.wheres.get(key)
         if made is None:
@@ -110,27 +110,27 @@ class Cells:
             unique = wide if ascending else np.unique(wide)
             first = unique // self.size
             count = max(size // self.size, 1)
-            made = remember(self.wheres, key, Where(first, count, int(first[0]), int(first[-1]) + count))
+            made = remember(self.wheres, key, CellSet(first, count, int(first[0]), int(first[-1]) + count))
             made.shared = len(unique) < len(wide)
         return made
 
-    def chunks(self, chunks: np.ndarray) -> Where:
+    def chunks(self, chunks: np.ndarray) -> CellSet:
         """Cells of 16-byte chunks, remembered with their array: boxes come again and again."""
         made = self.boxes.get(id(chunks))
         if made is None or made[0] is not chunks:
             made = remember(self.boxes, id(chunks), (chunks, self._chunks(chunks)))
         return made[1]
 
-    def _chunks(self, chunks: np.ndarray) -> Where:
+    def _chunks(self, chunks: np.ndarray) -> CellSet:
         per = 16 // self.size
         low, high = int(chunks.min()), int(chunks.max()) + 1
         if high - low == chunks.size:
-            return Where.run(low * per, high * per)
-        return Where(chunks.ravel().astype(np.int64) * per, per, low * per, high * per)
+            return CellSet.run(low * per, high * per)
+        return CellSet(chunks.ravel().astype(np.int64) * per, per, low * per, high * per)
 
     def operand(
         self, descriptor: int, extent: int, k: int, mn_major: bool, item: int, rows: int | None
-    ) -> Where:
+    ) -> CellSet:
         """Cells of an operand of wgmma, or of the 16 rows of it that warp `rows` of its warpgroup reads."""
         key = (descriptor, extent, k, mn_major, item, rows)
         made = self.matrices.get(key)
@@ -140,7 +140,7 @@ class Cells:
             self.matrices[key] = made
         return made
 
-    def box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Where:
+    def box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> CellSet:
         """Cells of rows of bytes from `offset` on: `shape` ends with a row's bytes, `strides` are of the others."""
         key = (offset, shape, strides)
         made = self.wheres.get(key)
@@ -149,10 +149,10 @@ class Cells:
             starts = np.array([offset // self.size], np.int64)
             for n, stride in zip(shape, strides):
                 starts = (starts[:, None] + np.arange(n) * (stride // self.size)).ravel()
-            made = remember(self.wheres, key, Where(starts, row, int(starts[0]), int(starts[-1]) + row))
+            made = remember(self.wheres, key, CellSet(starts, row, int(starts[0]), int(starts[-1]) + row))
         return made
 
-    def operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[Where, list[Where]]:
+    def operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[CellSet, list[CellSet]]:
         """What warp `warp` of a warpgroup reads with a wgmma of these descriptors, all together and each operand apart.
 
         `a` is None for an operand in registers.
@@ -163,10 +163,10 @@ class Cells:
             made = self.together[key] = self._operands(a, b, form, warp)
         return made
 
-    def _operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[Where, list[Where]]:
+    def _operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[CellSet, list[CellSet]]:
         n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
         apart = [self.operand(b, n, k, trans_b, ITEM_BYTES[b_type], None)]
         if a is not None:  # a warp reads its 16 rows, or all when they do not lie apart
             rows = None if trans_a else warp
             apart.insert(0, self.operand(a, 64, k, trans_a, ITEM_BYTES[a_type], rows))
-        return Where.joined(apart, 16 // self.size), apart
+        return CellSet.joined(apart, 16 // self.size), apart

@@ -19,26 +19,26 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.races import scan
-from cutegemm.emulator.races.cells import Cells, Where, cell_bytes
+from cutegemm.emulator.races.cells import Cells, CellSet, cell_bytes
 from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
 from cutegemm.emulator.races.shadow import (
     NOTHING,
     Access,
     Earlier,
-    Known,
-    Lines,
-    Row,
+    Knowledge,
+    LineTable,
     Segment,
     Shadow,
+    ShadowRow,
     SyncPlace,
 )
 from cutegemm.emulator.state.clusters import CTA
 from cutegemm.emulator.state.geometry import Triple
-from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.group import WarpSet
+from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.units.wgmma_operands import Form
 from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
 
@@ -46,26 +46,26 @@ from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Fin
 class Detector:
     """What one launch, or several that overlap, did to memory, and what of it races."""
 
-    def __init__(self, program: Program, strict: bool = False, cell: int | None = None) -> None:
+    def __init__(self, program: Translation, strict: bool = False, cell: int | None = None) -> None:
         self.segments: list[Segment] = []
         self.launch = -1
-        self.programs: list[Lines] = []  # of each launch
+        self.programs: list[LineTable] = []  # of each launch
         self.start = NOTHING  # what a warp knows when the launch starts
         self.before = 0  # segments of earlier launches that griddepcontrol.wait makes known
         self.strict = strict
         self.cell = cell_bytes(program) if cell is None else cell
         self.cells = Cells(self.cell)
-        self.shadows: dict[Region, Shadow] = {}
-        self.spare: dict[int, list[Row]] = {}  # empty rows by their cells
-        self.sync: dict[SyncPlace, Known] = {}  # knowledge passed through places of strong accesses
+        self.shadows: dict[MemoryRegion, Shadow] = {}
+        self.spare: dict[int, list[ShadowRow]] = {}  # empty rows by their cells
+        self.sync: dict[SyncPlace, Knowledge] = {}  # knowledge passed through places of strong accesses
         self.enter(program)
 
-    def enter(self, program: Program) -> None:
+    def enter(self, program: Translation) -> None:
         """A launch starts: the first one, or the next of a sequence whose launches may overlap."""
         self.program = program
         self.findings = Findings()
         self.launch += 1
-        self.programs.append(Lines(program))
+        self.programs.append(LineTable(program))
         self.first = len(self.segments)  # number of the launch's first segment
         self.waited: set[Triple] = set()  # CTAs of which a thread executed griddepcontrol.wait
         # CTA -> whether its first trigger came after a wait.
@@ -76,12 +76,12 @@ class Detector:
         self.segments.append(Segment(what, who, generic, False, self.launch, cta))
         return len(self.segments) - 1
 
-    def name_of(self, group: Group) -> str:
+    def name_of(self, group: WarpSet) -> str:
         """A warp's name in findings."""
         where = f"launch {self.launch} " if self.launch else ""
         return f"{where}CTA {group.cta.index} warp {group.warps[0]}"
 
-    def shadow(self, region: Region) -> Shadow:
+    def shadow(self, region: MemoryRegion) -> Shadow:
         """The shadow of a region."""
         made = self.shadows.get(region)
         if made is None:
@@ -92,11 +92,11 @@ class Detector:
 
     def check(
         self,
-        region: Region,
-        where: Where,
+        region: MemoryRegion,
+        where: CellSet,
         write: bool,
         segment: int,
-        known: Known,
+        known: Knowledge,
         reader: object,
         lanes: Lanes | None = None,
     ) -> None:
@@ -133,13 +133,13 @@ class Detector:
 
     def read_operands(
         self,
-        region: Region,
+        region: MemoryRegion,
         a: int | None,
         b: int,
         form: Form,
         warp: int,
         segment: int,
-        known: Known,
+        known: Knowledge,
         reader: object,
     ) -> None:
         """Record what warp `warp` of a warpgroup reads with a wgmma of these descriptors (`a` None: from registers).
@@ -177,7 +177,7 @@ class Detector:
             shadow.strong.clear(where)
         scan.put(shadow.written_by.at, where.runs, word)
 
-    def _meet(self, row: Row, was_write: bool, access: Access) -> list[int] | None:
+    def _meet(self, row: ShadowRow, was_write: bool, access: Access) -> list[int] | None:
         """Report what an access races with in a row; the segments found there, None if there are many."""
         _, where, _, segment, _, known, fenced, lanes = access
         found = scan.found(row.at, where.runs)
@@ -219,7 +219,13 @@ class Detector:
                 self.report("missing proxy fence", OBSERVED, earlier, access, cell * self.cell)
 
     def _harmless(
-        self, found: list[int], was_write: bool, segment: int, known: Known, fenced: int, lanes: Lanes | None
+        self,
+        found: list[int],
+        was_write: bool,
+        segment: int,
+        known: Knowledge,
+        fenced: int,
+        lanes: Lanes | None,
     ) -> bool:
         """Whether there is nothing to report of an access after these: what `_compare` says case by case."""
         done, now_async = known.segments, not self.segments[segment].generic

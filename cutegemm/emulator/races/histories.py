@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cutegemm.emulator.races.cells import Where
+from cutegemm.emulator.races.cells import CellSet
 
 
 @dataclass(slots=True)
@@ -36,11 +36,11 @@ class StrongCells:
         self.first, self.last = cells, 0
         self.cells: dict[int, History] = {}
 
-    def reach(self, where: Where) -> bool:
+    def reach(self, where: CellSet) -> bool:
         """Whether some of the cells may lie among these."""
         return where.first < self.last and self.first < where.last
 
-    def near(self, where: Where) -> list[int]:
+    def near(self, where: CellSet) -> list[int]:
         """Which of the cells are among these."""
         if not self.reach(where):
             return []
@@ -48,19 +48,19 @@ class StrongCells:
         found: list[int] = index[self.marked[index]].tolist()
         return found
 
-    def histories(self, where: Where) -> list[History]:
+    def histories(self, where: CellSet) -> list[History]:
         """The histories of all the cells, new ones where there are none."""
         self.first, self.last = min(self.first, where.first), max(self.last, where.last)
         self.marked[where.index] = True
         return [self.cells.setdefault(cell, History()) for cell in where.index.tolist()]
 
-    def clear(self, where: Where) -> None:
+    def clear(self, where: CellSet) -> None:
         """A plain write: what came before it is ordered before it, or has been reported."""
         for cell in self.near(where):
             del self.cells[cell]
             self.marked[cell] = False
 
-    def written(self, where: Where) -> np.ndarray:
+    def written(self, where: CellSet) -> np.ndarray:
         """For each of the cells, whether a strong write reached it."""
         cells = self.cells
         return np.array([c in cells and cells[c].writes != 0 for c in where.index.tolist()], bool)

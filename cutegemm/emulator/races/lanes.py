@@ -16,7 +16,7 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 
 KEPT = 64  # accesses a warp remembers
 
@@ -44,7 +44,7 @@ class Lanes:
     def __init__(
         self,
         recent: Recent,
-        region: Region,
+        region: MemoryRegion,
         m: Mask,
         offset: Value,
         size: int,

@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.races import scan
-from cutegemm.emulator.races.cells import Where
+from cutegemm.emulator.races.cells import CellSet
 from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 
 # bytes from which a row lies in pages of its own, of which only those that are touched take memory
 LAZY_BYTES = 1 << 16
@@ -29,7 +29,7 @@ class Weak(NamedTuple):
     unreleased: int  # not even that
 
 
-class Known(NamedTuple):
+class Knowledge(NamedTuple):
     """Sets of segments, as bits: finished ones, and those whose plain writes the async proxy sees, by memory."""
 
     segments: int  # finished, and ordered before
@@ -41,16 +41,16 @@ class Known(NamedTuple):
 
     weak: Weak | None = None
 
-    def __or__(self, other: Known) -> Known:
+    def __or__(self, other: Knowledge) -> Knowledge:
         weak, more = self[4], other[4]
         if weak is None or more is None:
             weak = more if weak is None else weak
         else:
             weak = Weak(weak[0] | more[0], weak[1] | more[1])
-        return Known(self[0] | other[0], self[1] | other[1], self[2] | other[2], self[3] | other[3], weak)
+        return Knowledge(self[0] | other[0], self[1] | other[1], self[2] | other[2], self[3] | other[3], weak)
 
 
-NOTHING = Known(0, 0, 0)
+NOTHING = Knowledge(0, 0, 0)
 
 
 def as_bits(numbers: list[int]) -> int:
@@ -72,7 +72,7 @@ def _zeros(count: int) -> npt.NDArray[np.int64]:
     return np.frombuffer(pages, np.int64)
 
 
-class Row:
+class ShadowRow:
     """Per cell the complement of the `scan.word` that wrote it last, or that one reader read last: in [first, last)."""
 
     __slots__ = ("cells", "at", "first", "last")
@@ -82,7 +82,7 @@ class Row:
         self.at = self.cells.ctypes.data
         self.first, self.last = cells, 0
 
-    def clear(self) -> Row:
+    def clear(self) -> ShadowRow:
         """The row as it was made."""
         self.cells[self.first : self.last] = 0
         self.first, self.last = len(self.cells), 0
@@ -92,37 +92,37 @@ class Row:
 class Shadow:
     """For each cell of a region the access that wrote it last, and per reader the one that read it last."""
 
-    def __init__(self, region: Region, cell: int, spare: dict[int, list[Row]]) -> None:
+    def __init__(self, region: MemoryRegion, cell: int, spare: dict[int, list[ShadowRow]]) -> None:
         self.cells = len(region.data) // cell
         self.shared = region.shared
         self.spare = spare.setdefault(self.cells, [])  # rows to use again
         self.written_by = self._row()
         self.writer = self.written_by.cells
         self.written = False  # whether anything has written here
-        self.readers: dict[object, Row] = {}
+        self.readers: dict[object, ShadowRow] = {}
         # Asynchronous reads of global memory, and reductions, each with the word of its access.
-        self.wide_reads: list[tuple[Where, int]] = []
-        self.reductions: list[tuple[Where, int]] = []
+        self.wide_reads: list[tuple[CellSet, int]] = []
+        self.reductions: list[tuple[CellSet, int]] = []
         self.strong: StrongCells | None = None  # strong accesses, once there are some
 
-    def reader(self, who: object) -> Row:
+    def reader(self, who: object) -> ShadowRow:
         """The row of a reader."""
         row = self.readers.get(who)
         if row is None:
             row = self.readers[who] = self._row()
         return row
 
-    def _row(self) -> Row:
-        return self.spare.pop() if self.spare else Row(self.cells)
+    def _row(self) -> ShadowRow:
+        return self.spare.pop() if self.spare else ShadowRow(self.cells)
 
-    def give_back(self, spare: dict[int, list[Row]]) -> None:
+    def give_back(self, spare: dict[int, list[ShadowRow]]) -> None:
         """Let other memories of the same size have the rows: making new ones takes longer than clearing these."""
         self.written_by.first, self.written_by.last = 0, self.cells
         spare.setdefault(self.cells, []).extend(
             row.clear() for row in (self.written_by, *self.readers.values())
         )
 
-    def read(self, who: object, where: Where, word: int) -> None:
+    def read(self, who: object, where: CellSet, word: int) -> None:
         """A reader reads some cells; `word` is its access."""
         row = self.reader(who)
         scan.put(row.at, where.runs, word)
@@ -131,7 +131,7 @@ class Shadow:
         if where.last > row.last:
             row.last = where.last
 
-    def meeting(self, listed: list[tuple[Where, int]], where: Where) -> Iterator[npt.NDArray[np.int64]]:
+    def meeting(self, listed: list[tuple[CellSet, int]], where: CellSet) -> Iterator[npt.NDArray[np.int64]]:
         """For each listed access that reaches some of the cells, an array of its word."""
         near = [(w, word) for w, word in listed if w.first < where.last and where.first < w.last]
         if near:
@@ -166,25 +166,25 @@ class Earlier(NamedTuple):
     wrote: bool
 
 
-class Lines:
+class LineTable:
     """Basic block and source line of a program's PTX lines."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Translation) -> None:
         self.blocks = {ins.line: n for n, block in enumerate(program.blocks) for ins in block.code}
         self.sources = {ins.line: ins.source for block in program.blocks for ins in block.code}
 
 
-SyncPlace: TypeAlias = tuple[Region, int, tuple[int, int, int] | None]  # region, offset, CTA or None
+SyncPlace: TypeAlias = tuple[MemoryRegion, int, tuple[int, int, int] | None]  # region, offset, CTA or None
 
 
 class Access(NamedTuple):
     """An access to compare with earlier ones; `fenced`: of `known`, what the async proxy sees of this memory."""
 
-    region: Region
-    where: Where
+    region: MemoryRegion
+    where: CellSet
     write: bool
     segment: int
     line: int
-    known: Known
+    known: Knowledge
     fenced: int
     lanes: Lanes | None

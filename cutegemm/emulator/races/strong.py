@@ -23,12 +23,12 @@ from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.races.detector import Detector
 from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
-from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Known, SyncPlace, Weak
+from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Knowledge, SyncPlace, Weak
 from cutegemm.emulator.races.tracker import WarpTracker
 from cutegemm.emulator.state.clusters import Cluster
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer, Touch
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.watch.findings import OBSERVED
 
 UNFENCED = "missing fence between relaxed accesses"
@@ -70,11 +70,13 @@ class Warp(WarpTracker):
         self.detector.check(region, where, write, self.current, known, None, lanes)
         self.recent.accesses.append(lanes)
 
-    def atomics(self, m: Mask, region: Region, offset: Value, size: int, order: str, returns: bool) -> None:
+    def atomics(
+        self, m: Mask, region: MemoryRegion, offset: Value, size: int, order: str, returns: bool
+    ) -> None:
         name, _, scope = order.partition(".")
         self._strong(m, region, offset, size, Ordered(name, bool(scope), True, True, returns))
 
-    def _strong(self, m: Mask, region: Region, offset: Value, size: int, kind: Ordered) -> None:
+    def _strong(self, m: Mask, region: MemoryRegion, offset: Value, size: int, kind: Ordered) -> None:
         """A strong access by the lanes `m`, at one offset or at one for each lane."""
         detector, known = self.detector, self.everything(m)
         number = detector.segment(kind.what, self.who, self.cta, True) if kind.writes else self.current
@@ -84,7 +86,7 @@ class Warp(WarpTracker):
         lanes = Lanes(self.recent, region, m, offset, size, kind.writes, False, line, True)
         lanes.shared = where.shared
         if kind.reads and known.weak is not None:  # it accepts what was fenced by its writer alone
-            known |= Known(known.weak.seen, 0, 0)
+            known |= Knowledge(known.weak.seen, 0, 0)
         fenced = known.shared if shadow.shared else known.world
         access = Access(region, where, kind.writes, number, line, known, fenced, lanes)
         places = [(region, place) for place in set(np.atleast_1d(offset).tolist())]
@@ -92,14 +94,14 @@ class Warp(WarpTracker):
             detector.check_strong(shadow, access, kind.reads)
             self._record(access, kind, places)
         if kind.writes:
-            self.known |= Known(1 << number, 0, 0)
+            self.known |= Knowledge(1 << number, 0, 0)
             self.recent.unmet.add(number)
             self.recent.accesses.append(lanes)
         self._order(places, kind)
         if kind.writes and kind.order in ("release", "acq_rel"):
             self.renew()
 
-    def _record(self, access: Access, kind: Ordered, places: list[tuple[Region, int]]) -> None:
+    def _record(self, access: Access, kind: Ordered, places: list[tuple[MemoryRegion, int]]) -> None:
         """Add an access to the histories of its cells."""
         shadow, number = self.detector.shadow(access.region), access.segment
         # an acquire needs no fence before it for what it learns itself: it waits for a release of the same place
@@ -122,7 +124,7 @@ class Warp(WarpTracker):
             history.reads |= 0 if kind.writes else bit
             history.lines[number] = access.line
 
-    def _order(self, places: list[tuple[Region, int]], kind: Ordered) -> None:
+    def _order(self, places: list[tuple[MemoryRegion, int]], kind: Ordered) -> None:
         """Pass knowledge on as PTX ISA 8.8 says.
 
         A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
@@ -141,14 +143,14 @@ class Warp(WarpTracker):
                 self.seen |= passed
                 self.seen_near |= near
                 unreleased = 0 if passed.weak is None else passed.weak.unreleased
-                self.known |= Known(0, 0, 0, 0, Weak(passed.segments, unreleased))
+                self.known |= Knowledge(0, 0, 0, 0, Weak(passed.segments, unreleased))
         if kind.writes:
             releases = kind.order in ("release", "acq_rel")
             self._pass(here, self.everything() if releases else self._relaxed(self.released_near))
             if not kind.near:
                 self._pass(everywhere, self.everything() if releases else self._relaxed(self.released))
 
-    def _passed(self, places: Sequence[SyncPlace]) -> Known:
+    def _passed(self, places: Sequence[SyncPlace]) -> Knowledge:
         """What was passed through some places; often the same through all."""
         out, last = NOTHING, None
         for place in places:
@@ -157,7 +159,7 @@ class Warp(WarpTracker):
                 out, last = out | known, known
         return out
 
-    def _pass(self, places: Sequence[SyncPlace], known: Known) -> None:
+    def _pass(self, places: Sequence[SyncPlace], known: Knowledge) -> None:
         """Add what passes through some places, which often hold the same."""
         last, total, sync = None, known, self.detector.sync
         for place in places:
@@ -166,11 +168,11 @@ class Warp(WarpTracker):
                 last, total = old, known if old is None else old | known
             sync[place] = total
 
-    def _relaxed(self, released: Known) -> Known:
+    def _relaxed(self, released: Knowledge) -> Knowledge:
         """What a relaxed write passes on: what a fence released, and, marked so, what none did."""
         weak = self.known.weak
         unreleased = (self.known.segments | (0 if weak is None else weak.unreleased)) & ~released.segments
-        return released | Known(0, 0, 0, 0, Weak(0, unreleased))
+        return released | Knowledge(0, 0, 0, 0, Weak(0, unreleased))
 
 
 class Races(Observer):
@@ -179,21 +181,28 @@ class Races(Observer):
     def __init__(self, detector: Detector) -> None:
         self.detector = detector
 
-    def access(self, group: Group, touch: Touch) -> None:
+    def access(self, group: WarpSet, touch: Touch) -> None:
         group.tracker.access(touch)
 
     def atomics(
-        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
+        self,
+        group: WarpSet,
+        m: Mask,
+        region: MemoryRegion,
+        offsets: Vector,
+        size: int,
+        order: str,
+        returns: bool,
     ) -> None:
         group.tracker.atomics(m, region, offsets, size, order, returns)
 
     def overrun(self, text: str) -> None:
         self.detector.add("more arrivals than an mbarrier was initialised for", text)
 
-    def warp_started(self, group: Group) -> None:
+    def warp_started(self, group: WarpSet) -> None:
         group.tracker = Warp(self.detector, group)
 
-    def warp_ended(self, group: Group) -> None:
+    def warp_ended(self, group: WarpSet) -> None:
         group.tracker.ended()
 
     def cluster_ended(self, cluster: Cluster) -> None:

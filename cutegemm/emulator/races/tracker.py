@@ -12,14 +12,14 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.races.cells import Where
+from cutegemm.emulator.races.cells import CellSet
 from cutegemm.emulator.races.detector import Detector
 from cutegemm.emulator.races.lanes import Recent
-from cutegemm.emulator.races.shadow import NOTHING, Known, as_bits
+from cutegemm.emulator.races.shadow import NOTHING, Knowledge, as_bits
 from cutegemm.emulator.state.clusters import CTA, Gate, MBarrier
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Reach, Token, Touched, Tracker
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.units.products import Place
 from cutegemm.emulator.units.wgmma_operands import Form
 
@@ -29,13 +29,13 @@ class WarpTracker(Tracker):
 
     follows = True
 
-    def __init__(self, detector: Detector, group: Group) -> None:
+    def __init__(self, detector: Detector, group: WarpSet) -> None:
         self.detector, self.group = detector, group
         self.who, self.cta = detector.name_of(group), group.cta.index
         self.recent = Recent(group.lanes)
         self.reader = ("wgmma", self.who)  # the row of what its wgmmas read
         self.known = detector.start  # finished segments this warp may rely on
-        self._sum: tuple[Known, int, Known] | None = None  # `everything` of a knowledge and a segment
+        self._sum: tuple[Knowledge, int, Knowledge] | None = None  # `everything` of a knowledge and a segment
         # Lanes that executed griddepcontrol.wait alone, until the warp's lanes meet.
         self.waited_lanes: np.ndarray | None = None
         # What relaxed reads have found, known once a fence follows, and what the last fence lets a relaxed write pass
@@ -52,20 +52,20 @@ class WarpTracker(Tracker):
         # Accumulator lists read, slots of A written since the last wgmma.fence.
         self.stale: set[object] = set()
 
-    def knowledge_of(self, m: Mask) -> Known:
+    def knowledge_of(self, m: Mask) -> Knowledge:
         """What the lanes `m` (None: all) may rely on."""
         waited = self.waited_lanes
         if waited is None or m is None or (m & ~waited).any():
             return self.known
         before = self.detector.before
-        return self.known | Known(before, before, before)
+        return self.known | Knowledge(before, before, before)
 
     def grid_wait(self, m: Mask) -> None:
         """griddepcontrol.wait by some lanes: earlier launches are over for them, and for whom they release."""
         self.detector.waited.add(self.cta)
         before = self.detector.before
         if m is None or self.group.whole_warps(m):
-            self.known |= Known(before, before, before)
+            self.known |= Knowledge(before, before, before)
         else:
             self.waited_lanes = m.copy() if self.waited_lanes is None else self.waited_lanes | m
 
@@ -75,13 +75,13 @@ class WarpTracker(Tracker):
         ordered = before & ~self.knowledge_of(m).segments == 0
         self.detector.triggers.setdefault(self.cta, ordered)
 
-    def everything(self, m: Mask = None) -> Known:
+    def everything(self, m: Mask = None) -> Knowledge:
         """Everything this warp has done, or that its lanes `m` may rely on."""
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
         made = self._sum
         if made is None or made[0] is not known or made[1] != self.current:
             done = known.segments | 1 << self.current
-            total = Known(done, known.shared, known.world, known.grouped, known.weak)
+            total = Knowledge(done, known.shared, known.world, known.grouped, known.weak)
             made = self._sum = (known, self.current, total)
         return made[2]
 
@@ -94,7 +94,7 @@ class WarpTracker(Tracker):
     def lanes_met(self) -> None:
         """The lanes of the warp have synchronised."""
         if self.waited_lanes is not None:
-            self.known |= Known(self.detector.before, self.detector.before, self.detector.before)
+            self.known |= Knowledge(self.detector.before, self.detector.before, self.detector.before)
             self.waited_lanes = None
         self.recent.unmet = {self.current}
         self.recent.accesses.clear()
@@ -122,7 +122,7 @@ class WarpTracker(Tracker):
 
     def release_inits(self, barrier: Gate) -> None:
         """A relaxed arrival passes on only the mbarrier initialisations a fence has released."""
-        inits = Known(self.initialised, self.initialised, 0)
+        inits = Knowledge(self.initialised, self.initialised, 0)
         barrier.knowledge = (barrier.knowledge or NOTHING) | inits
 
     def acquire_from(self, barrier: Gate) -> None:
@@ -170,7 +170,7 @@ class WarpTracker(Tracker):
             done = self.everything().segments
             shared = done if not op.endswith("global") else 0
             world = done if "shared" not in op else 0
-            self.known |= Known(0, shared, world)
+            self.known |= Knowledge(0, shared, world)
             if shared:
                 for bar in self.inits:
                     bar.fenced = True
@@ -230,7 +230,7 @@ class WarpTracker(Tracker):
         finished = 1 << token.number
         if written and token.writes is not None:
             finished |= 1 << token.writes
-        self.known |= Known(finished, 0, 0)
+        self.known |= Knowledge(finished, 0, 0)
         for numbers in self.pending.values():
             numbers.discard(token.number)
 
@@ -248,9 +248,9 @@ class WarpTracker(Tracker):
         for numbers in self.pending.values():
             numbers.difference_update(own)
         if self.detector.strict:
-            self.known |= Known(as_bits(own), 0, 0, as_bits(others))
+            self.known |= Knowledge(as_bits(own), 0, 0, as_bits(others))
         else:
-            self.known |= Known(as_bits(own + others), 0, 0)
+            self.known |= Knowledge(as_bits(own + others), 0, 0)
 
     def accumulator(self, index: int, write: bool) -> None:
         """A register of an accumulator list is read or written."""
@@ -316,18 +316,18 @@ class AsyncOp(Token):
         if source is not None:
             self.check(source[1], where(source[2], size), False)
 
-    def read_global(self, region: Region, reach: Reach) -> None:
+    def read_global(self, region: MemoryRegion, reach: Reach) -> None:
         self.check(region, self.tracker.detector.cells.box(*reach), False)
 
-    def write_global(self, region: Region, reach: Reach, atomic: bool) -> None:
+    def write_global(self, region: MemoryRegion, reach: Reach, atomic: bool) -> None:
         detector, tracker = self.tracker.detector, self.tracker
         what = detector.segments[self.number].what
         writes = self.writes = detector.segment(what, tracker.who, tracker.cta, False)
         detector.segments[writes].atomic = atomic
-        known = self.known | Known(1 << self.number, 0, 0)
+        known = self.known | Knowledge(1 << self.number, 0, 0)
         detector.check(region, detector.cells.box(*reach), True, writes, known, None)
 
-    def check(self, region: Region, where: Where, write: bool) -> None:
+    def check(self, region: MemoryRegion, where: CellSet, write: bool) -> None:
         """The operation touches these cells of a region."""
         detector, tracker = self.tracker.detector, self.tracker
         reader = (detector.segments[self.number].what, tracker.who)
@@ -338,7 +338,7 @@ class AsyncOp(Token):
         self.phases[bar] = bar.phase
 
     def complete_on(self, bar: MBarrier, amount: int = 0) -> None:
-        bar.knowledge = (bar.knowledge or NOTHING) | Known(1 << self.number, 0, 0)
+        bar.knowledge = (bar.knowledge or NOTHING) | Knowledge(1 << self.number, 0, 0)
         if self.phases.get(bar, bar.phase) != bar.phase:
             self.tracker.detector.add(
                 "wrong expect_tx",

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.state.completion import Eager
 from cutegemm.emulator.state.geometry import Geometry, Triple
 from cutegemm.emulator.state.hooks import Observers
-from cutegemm.emulator.state.memory import RANK_SHIFT, SHARED_BASE, Fault, GlobalMemory, Region
+from cutegemm.emulator.state.memory import RANK_SHIFT, SHARED_BASE, Fault, GlobalMemory, MemoryRegion
 from cutegemm.emulator.state.pending import Warpgroup
 from cutegemm.emulator.state.tensors import Tensor
 
@@ -40,13 +40,13 @@ Halves: TypeAlias = tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 
 @dataclass(eq=False)
-class Device:
+class EmulatedDevice:
     """One launch: program, geometry, memories, the completion policy, the observers."""
 
-    program: Program
+    program: Translation
     geometry: Geometry
     memory: GlobalMemory
-    params: Region
+    params: MemoryRegion
     completion: Eager
     symbols: dict[str, int]  # addresses of the module's variables
     environment: dict[str, int]  # special registers of a cooperative launch
@@ -195,12 +195,12 @@ class Pool:
 class CTA:
     """One thread block: shared memory, barriers, registers."""
 
-    def __init__(self, device: Device, cluster: Cluster, index: Triple, rank: int) -> None:
+    def __init__(self, device: EmulatedDevice, cluster: Cluster, index: Triple, rank: int) -> None:
         self.device, self.cluster, self.index, self.rank = device, cluster, index, rank
         self.peers: list[CTA] = cluster.ctas
         self.window = rank << RANK_SHIFT
         size = SHARED_BASE + device.geometry.shared_bytes
-        self.shared = Region(
+        self.shared = MemoryRegion(
             np.full(-(-size // 16) * 16, 0xAB, np.uint8), 0, f"shared memory of CTA {index}", size
         )
         self.shared.first = SHARED_BASE
@@ -245,7 +245,7 @@ class CTA:
 class Cluster(Gate):
     """The CTAs of one cluster and its barrier."""
 
-    def __init__(self, device: Device, first: Triple) -> None:
+    def __init__(self, device: EmulatedDevice, first: Triple) -> None:
         super().__init__()
         self.device = device
         self.ctas: list[CTA] = []

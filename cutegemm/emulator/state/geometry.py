@@ -97,7 +97,7 @@ class Geometry:
 
 
 @dataclass
-class Counts:
+class BlockCounts:
     """How often each block ran, per tuple of warps that ran in lockstep, summed over CTAs."""
 
     by_warp: dict[tuple[int, ...], list[int]] = field(default_factory=dict)

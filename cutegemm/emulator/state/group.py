@@ -20,7 +20,7 @@ from cutegemm.emulator.state.accumulators import Accumulators
 from cutegemm.emulator.state.clusters import CTA, WARP, LaneFacts
 from cutegemm.emulator.state.hooks import UNTRACKED, Tracker
 from cutegemm.emulator.state.memo import remember
-from cutegemm.emulator.state.memory import Fault, Region
+from cutegemm.emulator.state.memory import Fault, MemoryRegion
 from cutegemm.emulator.state.pending import Pending, Warpgroup
 
 SPLIT = -3  # a branch has split the group; its parts go on in its place
@@ -44,7 +44,7 @@ class Reconvergence:
     lanes: np.ndarray | None
 
 
-class Group:
+class WarpSet:
     """Warps in lockstep: registers, mask, program counter, and asynchronous operations under way."""
 
     def __init__(self, cta: CTA, warps: list[int]) -> None:
@@ -67,7 +67,7 @@ class Group:
         self.bulk, self.copies, self.products = Pending(), Pending(), Pending()
         self.wgmma_issued, self.wgmma_committing = 0, False
         self.warpgroups: list[Warpgroup] | None = None  # that the warps belong to, once asked for
-        self.parts: list[Group] = []  # that go on in its place once it was split
+        self.parts: list[WarpSet] = []  # that go on in its place once it was split
         self.counts = [0] * len(self.program.blocks)
         # Block -> how often each warp ran it while some warps were inactive.
         self.uneven: dict[int, np.ndarray] = {}
@@ -88,7 +88,7 @@ class Group:
         self.special = {**self.cta.special, **special}
         if self.program.local_size:
             self.pitch = -(-self.program.local_size // 16) * 16
-            self.local = Region(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
+            self.local = MemoryRegion(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
 
     def _make_lanes(self) -> LaneFacts:
         device = self.device
@@ -240,7 +240,7 @@ class Group:
             self.matrices[index] = made
         return made
 
-    def split_by(self, keys: np.ndarray) -> list[Group]:
+    def split_by(self, keys: np.ndarray) -> list[WarpSet]:
         """Groups of the warps with equal keys, each to run the current block again."""
         if self.stack:
             raise Fault("warps diverge inside divergent code; run with warps_per_group=1")
@@ -255,11 +255,11 @@ class Group:
             made.append(g)
         return made
 
-    def take(self, which: npt.NDArray[np.bool_]) -> Group:
+    def take(self, which: npt.NDArray[np.bool_]) -> WarpSet:
         """A new group of some of this group's warps, with their registers."""
         for work in (*self.products.all(), *self.copies.all()):
             work.finish()  # it may complete at any time; before a split it does
-        new = Group(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
+        new = WarpSet(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
         lanes = np.repeat(which, WARP)
         for i, v in enumerate(self.registers):
             if v.__class__ is ND:
@@ -274,7 +274,7 @@ class Group:
             if matrix is not None:
                 new.matrices[i] = matrix.take(rows, int(which.sum()))
         if self.program.local_size:
-            new.local = Region(
+            new.local = MemoryRegion(
                 self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy(), 0, "local memory"
             )
         new.bulk, new.copies, new.products = self.bulk.copy(), self.copies.copy(), self.products.copy()

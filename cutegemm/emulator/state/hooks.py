@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from cutegemm.emulator.numbers.types import Chunks, Mask, Value, Vector
-from cutegemm.emulator.ptx.executable import Program
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.ptx.executable import Translation
+from cutegemm.emulator.state.memory import MemoryRegion
 
 # Bytes a cp.async touches: lanes, region, byte offsets.
-Touched: TypeAlias = tuple[Vector, Region, Vector]
+Touched: TypeAlias = tuple[Vector, MemoryRegion, Vector]
 # Part of a region: first byte, shape (the last extent in bytes), strides of the other dimensions.
 Reach: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -29,7 +29,7 @@ class Touch(NamedTuple):
     """
 
     m: Mask
-    region: Region
+    region: MemoryRegion
     offset: Value
     size: int
     write: bool
@@ -46,8 +46,8 @@ class Token:
     def write_shared(self, cta: Any, chunks: Chunks) -> None: ...
     def write_cells(self, cta: Any, offset: int, size: int, bar: Any) -> None: ...
     def copied(self, to: Touched, source: Touched | None, size: int) -> None: ...
-    def read_global(self, region: Region, reach: Reach) -> None: ...
-    def write_global(self, region: Region, reach: Reach, atomic: bool) -> None: ...
+    def read_global(self, region: MemoryRegion, reach: Reach) -> None: ...
+    def write_global(self, region: MemoryRegion, reach: Reach, atomic: bool) -> None: ...
     def uses(self, bar: Any) -> None: ...
     def complete_on(self, bar: Any, amount: int = 0) -> None: ...
 
@@ -63,7 +63,9 @@ class Tracker:
     def access(self, touch: Touch) -> None:
         """An access by some lanes; see `Observer.access`."""
 
-    def atomics(self, m: Mask, region: Region, offset: Value, size: int, order: str, returns: bool) -> None:
+    def atomics(
+        self, m: Mask, region: MemoryRegion, offset: Value, size: int, order: str, returns: bool
+    ) -> None:
         """An atomic operation by the lanes `m` on one region; `returns` a value that is used."""
 
     def stored(self, m: Mask, values: Sequence[Value]) -> None:
@@ -149,7 +151,7 @@ class Observer:
         """An access is about to happen."""
 
     def atomics(
-        self, group: Any, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
+        self, group: Any, m: Mask, region: MemoryRegion, offsets: Vector, size: int, order: str, returns: bool
     ) -> None:
         """An atomic operation of the lanes `m` on one region happened, at a byte offset for each lane.
 
@@ -162,7 +164,7 @@ class Observer:
     def tensor_store(self, group: Any, tensor: Any, reach: Reach | None) -> None:
         """A tensor store or reduction was issued."""
 
-    def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
+    def bulk(self, region: MemoryRegion, start: int, size: int, write: bool, copies: int) -> None:
         """A bulk copy of contiguous bytes of global memory, into `copies` CTAs, was issued."""
 
     def async_copy(self, to: Touched, source: Touched | None, size: int, around_l1: bool) -> None:
@@ -180,7 +182,7 @@ class Observer:
     def polled(self, block: int) -> None:
         """A try_wait or test_wait found its phase incomplete."""
 
-    def waited_for(self, groups: Sequence[Any], program: Program) -> None:
+    def waited_for(self, groups: Sequence[Any], program: Translation) -> None:
         """A wait for groups of asynchronous work names these."""
 
     def overrun(self, text: str) -> None:

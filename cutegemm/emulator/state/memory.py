@@ -47,7 +47,7 @@ class Buffer:
         check(isinstance(self.name, str), EmulatorError, "must be a str", field="name", value=self.name)
 
 
-class Region:
+class MemoryRegion:
     """Bytes at `base` with `size` usable, seen through views of 1, 2, 4, 8 and 16 bytes per element."""
 
     def __init__(self, data: np.ndarray, base: int, name: str, size: int | None = None) -> None:
@@ -60,7 +60,7 @@ class Region:
         self.at = data.ctypes.data  # the bytes' address, for compiled loops
 
     @classmethod
-    def of_host(cls, buffer: Buffer) -> Region:
+    def of_host(cls, buffer: Buffer) -> MemoryRegion:
         """A window onto host memory, widened to 16-byte bounds that are never touched."""
         pad = buffer.address % 16
         total = -(-(buffer.size + pad) // 16) * 16
@@ -91,15 +91,15 @@ class GlobalMemory:
     """The registered buffers, found by address."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
-        self.regions = [Region.of_host(b) for b in buffers if b.size]
-        self.last: Region | None = self.regions[0] if self.regions else None
+        self.regions = [MemoryRegion.of_host(b) for b in buffers if b.size]
+        self.last: MemoryRegion | None = self.regions[0] if self.regions else None
 
-    def word_of(self, low: int, high: int) -> Region | None:
+    def word_of(self, low: int, high: int) -> MemoryRegion | None:
         """`find`, where the bytes may begin before the region, in the 16-byte word of its first byte."""
         inside = (x for x in self.regions if x.base <= low and high <= x.base + x.size)
         return self.find(low, high) or next(inside, None)
 
-    def find(self, low: int, high: int) -> Region | None:
+    def find(self, low: int, high: int) -> MemoryRegion | None:
         """The region holding the bytes [low, high), or None."""
         last = self.last
         if last is not None and last.base + last.first <= low and high <= last.base + last.size:

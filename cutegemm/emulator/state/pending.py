@@ -13,7 +13,7 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Chunks
 from cutegemm.emulator.state.hooks import Token
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 
 WARPS = 4  # of a warpgroup, PTX ISA 9.7.16.1
 
@@ -46,7 +46,12 @@ class BulkStore:
     """A store under way: first its shared bytes are read, later its global bytes are written."""
 
     def __init__(
-        self, shared: Region, chunks: Chunks, inner: int, token: Token, write: Callable[[np.ndarray], None]
+        self,
+        shared: MemoryRegion,
+        chunks: Chunks,
+        inner: int,
+        token: Token,
+        write: Callable[[np.ndarray], None],
     ) -> None:
         self.shared, self.chunks, self.inner, self.token, self.write = shared, chunks, inner, token, write
         self.data: np.ndarray | None = None
@@ -65,7 +70,7 @@ class BulkStore:
             self.write(self.read())
 
 
-class Copy:
+class AsyncCopy:
     """The copies of one cp.async instruction, done once."""
 
     def __init__(self, action: Callable[[], None], token: Token) -> None:

@@ -6,7 +6,7 @@ Source: PTX ISA 9.0, 9.7.12.5 (call).
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, emits
 
 
@@ -15,7 +15,7 @@ def _names(operand: str) -> list[str]:
 
 
 @emits("call")
-def call(e: Emitter, ins: Instruction) -> None:
+def call(e: Emitter, ins: PtxInstruction) -> None:
     """vprintf and __assertfail, whose arguments lie in local memory."""
     name = next((o for o in ins.operands if not o.startswith("(")), "")
     lists = [_names(o) for o in ins.operands if o.startswith("(")]

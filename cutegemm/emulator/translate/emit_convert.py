@@ -6,7 +6,7 @@ Source: PTX ISA 9.0, 9.7.9.21 (cvt).
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emit_float import FLOATS
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
@@ -17,7 +17,7 @@ _MODIFIERS = {"rn", *_DIRECTED, *_INTEGRAL, "ftz", "sat", "satfinite", "relu"}
 
 
 @emits("cvt")
-def convert(e: Emitter, ins: Instruction) -> None:
+def convert(e: Emitter, ins: PtxInstruction) -> None:
     """cvt, by source and target type."""
     *mods, to, source = ins.parts[1:]
     if set(mods) - _MODIFIERS:
@@ -39,7 +39,7 @@ def convert(e: Emitter, ins: Instruction) -> None:
         _integer_to_integer(e, ins, to, source, mods)
 
 
-def _integer_to_integer(e: Emitter, ins: Instruction, to: str, source: str, mods: list[str]) -> None:
+def _integer_to_integer(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
     d, a = ins.operands
     target_bits = e.width(d) or bits_of(to)
     x = e.src(a, bits_of(source))
@@ -57,7 +57,7 @@ def _integer_to_integer(e: Emitter, ins: Instruction, to: str, source: str, mods
         e.dst(d, f"wrap({text}, {target_bits})" if width != target_bits else text)
 
 
-def _float_to_integer(e: Emitter, ins: Instruction, to: str, source: str, mods: list[str]) -> None:
+def _float_to_integer(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
     d, a = ins.operands
     mode = next((m for m in mods if m in _INTEGRAL), None)
     if mode is None or set(mods) - {mode, "ftz", "sat"}:
@@ -67,7 +67,7 @@ def _float_to_integer(e: Emitter, ins: Instruction, to: str, source: str, mods: 
     e.dst(d, f"to_integer({x}, {bits_of(source)}, {bits_of(to)}, {to[0] == 's'}, '{mode}', {target_bits})")
 
 
-def _integer_to_float(e: Emitter, ins: Instruction, to: str, source: str, mode: str) -> None:
+def _integer_to_float(e: Emitter, ins: PtxInstruction, to: str, source: str, mode: str) -> None:
     d, a = ins.operands
     bits, signed = bits_of(source), source[0] == "s"
     x = e.src(a, bits)
@@ -82,7 +82,7 @@ def _source(e: Emitter, a: str, source: str, mods: list[str]) -> str:
     return f"flush({x})" if "ftz" in mods and source == "f32" else x
 
 
-def _float_to_float(e: Emitter, ins: Instruction, to: str, source: str, mods: list[str]) -> None:
+def _float_to_float(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
     d, a = ins.operands
     x = _source(e, a, source, mods)
     mode = next((m for m in mods if m in _INTEGRAL), None)
@@ -109,7 +109,7 @@ def _float_to_float(e: Emitter, ins: Instruction, to: str, source: str, mods: li
         e.dst(d, f"wrap(narrow_{to}({x}), 16)")
 
 
-def _pair(e: Emitter, ins: Instruction, base: str, source: str, mods: list[str]) -> None:
+def _pair(e: Emitter, ins: PtxInstruction, base: str, source: str, mods: list[str]) -> None:
     """Two fp32 numbers to a pair of 16-bit ones, the first in the high half."""
     direction = next((m for m in mods if m in ("rn", "rz")), None)
     if source != "f32" or direction is None or set(mods) - {direction, "relu", "satfinite"}:
@@ -128,7 +128,7 @@ def _pair(e: Emitter, ins: Instruction, base: str, source: str, mods: list[str])
     e.dst(d, f"pair({high}, {low})")
 
 
-def _fp8(e: Emitter, ins: Instruction, to: str, source: str, mods: list[str]) -> None:
+def _fp8(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
     """Pairs of fp8: from two fp32 numbers or a pair of fp16 ones (rounded, saturated), to a pair of fp16 ones."""
     d, *o = ins.operands
     if source in FP8:

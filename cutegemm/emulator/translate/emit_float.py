@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
@@ -21,7 +21,7 @@ SPECIAL = {  # function -> modifiers it may have; without .approx it is rounded 
 }  # fmt: skip
 
 
-def arithmetic_float(e: Emitter, ins: Instruction, kind: str) -> None:
+def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     """add, sub, mul, fma, mad, div, neg, abs, min and max of a floating-point type."""
     head, mods = ins.parts[0], set(ins.parts[1:-1])
     if mods - _ARITHMETIC or (mods & {"xorsign", "abs"} and head not in ("min", "max")):
@@ -101,7 +101,7 @@ def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
 
 
 @emits(*SPECIAL)
-def special_function(e: Emitter, ins: Instruction) -> None:
+def special_function(e: Emitter, ins: PtxInstruction) -> None:
     """Approximate functions, and rcp and sqrt rounded to nearest."""
     head, kind = ins.parts[0], ins.parts[-1]
     mods = set(ins.parts[1:-1])
@@ -124,7 +124,7 @@ def special_function(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("copysign")
-def copy_sign(e: Emitter, ins: Instruction) -> None:
+def copy_sign(e: Emitter, ins: PtxInstruction) -> None:
     """copysign d, a, b: the magnitude of b with the sign of a."""
     bits = bits_of(ins.parts[-1])
     a, b = (e.src(x, bits) for x in ins.operands[1:])
@@ -133,7 +133,7 @@ def copy_sign(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("testp")
-def test_property(e: Emitter, ins: Instruction) -> None:
+def test_property(e: Emitter, ins: PtxInstruction) -> None:
     """testp: whether a number is finite, infinite, a number, not a number, normal or subnormal."""
     kind = ins.parts[-1]
     e.dst(ins.operands[0], f"float_is({kind}({e.src(ins.operands[1], bits_of(kind))}), '{ins.parts[1]}')")

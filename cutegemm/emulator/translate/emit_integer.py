@@ -6,7 +6,7 @@ Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.8 (logic a
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emit_float import FLOATS, arithmetic_float
 from cutegemm.emulator.translate.emitter import CARRY, Emitter, Unknown, bits_of, emits
 
@@ -56,7 +56,7 @@ def _only(mods: list[str], *known: str) -> None:
 
 
 @emits("neg", "abs", "and", "or", "xor", "not", "cnot", "lop3", "brev", "popc", "clz", "bfe", "bfi", "bfind")
-def by_table(e: Emitter, ins: Instruction) -> None:
+def by_table(e: Emitter, ins: PtxInstruction) -> None:
     """An integer instruction of `_FORMS`, with the modifiers named there."""
     head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
     if kind in FLOATS:
@@ -81,7 +81,7 @@ def by_table(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("add", "sub", "mul", "mad", "fma", "min", "max", "div", "rem")
-def arithmetic(e: Emitter, ins: Instruction) -> None:
+def arithmetic(e: Emitter, ins: PtxInstruction) -> None:
     """Two- and three-operand arithmetic, by type."""
     head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
     if kind in FLOATS:
@@ -110,7 +110,7 @@ def _multiply(
     store_integer(e, d, product + (f" + {e.src(o[2], wide)}" if head == "mad" else ""), wide)
 
 
-def _pairs(e: Emitter, ins: Instruction, kind: str) -> None:
+def _pairs(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     """add, min and max of u16x2 and s16x2."""
     head, mods = ins.parts[0], ins.parts[1:-1]
     _only(mods, *(["relu"] if kind == "s16x2" and head != "add" else []))
@@ -121,12 +121,12 @@ def _pairs(e: Emitter, ins: Instruction, kind: str) -> None:
 
 
 @emits("addc", "subc", "madc")
-def with_carry_in(e: Emitter, ins: Instruction) -> None:
+def with_carry_in(e: Emitter, ins: PtxInstruction) -> None:
     """Extended arithmetic that takes the carry; `.cc` also writes it."""
     _with_carry(e, ins, [m for m in ins.parts[1:-1] if m != "cc"])
 
 
-def _with_carry(e: Emitter, ins: Instruction, mods: list[str]) -> None:
+def _with_carry(e: Emitter, ins: PtxInstruction, mods: list[str]) -> None:
     """add.cc, addc, sub.cc, subc, mad.cc and madc: sums with carry in and out."""
     head, kind = ins.parts[0], ins.parts[-1]
     bits = bits_of(kind)
@@ -145,7 +145,7 @@ def _with_carry(e: Emitter, ins: Instruction, mods: list[str]) -> None:
 
 
 @emits("dp4a", "dp2a")
-def dot_product(e: Emitter, ins: Instruction) -> None:
+def dot_product(e: Emitter, ins: PtxInstruction) -> None:
     """The sum of c and the products of four pairs of bytes, or of two pairs of 16 bits and a byte."""
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])
     signs = ", ".join(str(x == "s32") for x in ins.parts[-2:])
@@ -157,7 +157,7 @@ def dot_product(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("shl", "shr", "shf")
-def shift(e: Emitter, ins: Instruction) -> None:
+def shift(e: Emitter, ins: PtxInstruction) -> None:
     """Shifts, by amounts that clamp, and funnel shifts."""
     head, kind = ins.parts[0], ins.parts[-1]
     bits, signed = bits_of(kind), kind[0] == "s"
@@ -177,7 +177,7 @@ def shift(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("prmt")
-def permute(e: Emitter, ins: Instruction) -> None:
+def permute(e: Emitter, ins: PtxInstruction) -> None:
     """prmt in all its modes."""
     mode = ins.parts[-1] if ins.parts[-1] != "b32" else (ins.parts[2] if len(ins.parts) > 2 else "")
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])

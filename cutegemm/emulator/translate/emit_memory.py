@@ -7,13 +7,13 @@ shfl is 9.7.9.6), 9.7.15 (ldmatrix, stmatrix, mma, wmma).
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Instruction
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES, PtxInstruction
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
 _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
-def space_of(ins: Instruction) -> str:
+def space_of(ins: PtxInstruction) -> str:
     """State space named by an opcode; "generic" when none is."""
     for part in ins.parts[1:]:
         if part.split("::")[0] in ("param", "global", "shared", "local", "const") and part != "param::func":
@@ -21,7 +21,7 @@ def space_of(ins: Instruction) -> str:
     return "generic"
 
 
-def order_of(ins: Instruction) -> str:
+def order_of(ins: PtxInstruction) -> str:
     """Memory order of an access, with ".cta" behind it in that scope; "" for a plain one.
 
     Volatile counts as relaxed (PTX ISA 8.2.1).
@@ -31,12 +31,12 @@ def order_of(ins: Instruction) -> str:
     return f"{order}.cta" if order and "cta" in ins.parts else order
 
 
-def _count(ins: Instruction) -> int:
+def _count(ins: PtxInstruction) -> int:
     return next((int(p[1:]) for p in ins.parts if p in ("v2", "v4", "v8")), 1)
 
 
 @emits("ld", "ldu")
-def load(e: Emitter, ins: Instruction) -> None:
+def load(e: Emitter, ins: PtxInstruction) -> None:
     """ld of every space, vector width and type; narrow values are sign- or zero-extended to the register."""
     kind, space = ins.parts[-1], space_of(ins)
     size, names = TYPE_BYTES[kind], e.items(ins.operands[0])
@@ -59,7 +59,7 @@ def load(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("st")
-def store(e: Emitter, ins: Instruction) -> None:
+def store(e: Emitter, ins: PtxInstruction) -> None:
     """st of every space, vector width and type."""
     if ins.parts[1] == "async":
         _store_async(e, ins)
@@ -74,7 +74,7 @@ def store(e: Emitter, ins: Instruction) -> None:
     e.line(f"store(G, {e.mask}, {place}, {values}, {size}, '{space}', {order_of(ins)!r})")
 
 
-def _store_async(e: Emitter, ins: Instruction) -> None:
+def _store_async(e: Emitter, ins: PtxInstruction) -> None:
     """st.async and red.async."""
     kind = ins.parts[-1]
     operation = next((p for p in ins.parts if p in _ATOMIC), None) if ins.parts[0] == "red" else None
@@ -89,7 +89,7 @@ def _store_async(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("atom", "red")
-def atomic(e: Emitter, ins: Instruction) -> None:
+def atomic(e: Emitter, ins: PtxInstruction) -> None:
     """atom and red: lanes act one after another, in lane order."""
     if ins.parts[1] == "async":
         _store_async(e, ins)
@@ -115,20 +115,20 @@ def atomic(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
-def hint(e: Emitter, ins: Instruction) -> None:
+def hint(e: Emitter, ins: PtxInstruction) -> None:
     """Cache hints: no effect on results; a created policy is the number 0."""
     if ins.parts[0] == "createpolicy":
         e.dst(ins.operands[0], "0")
 
 
 @emits("isspacep")
-def is_space(e: Emitter, ins: Instruction) -> None:
+def is_space(e: Emitter, ins: PtxInstruction) -> None:
     """Whether a generic address lies in a space."""
     e.dst(ins.operands[0], f"in_space({e.src(ins.operands[1], 64)}, '{ins.parts[1].split('::')[0]}')")
 
 
 @emits("mapa")
-def map_address(e: Emitter, ins: Instruction) -> None:
+def map_address(e: Emitter, ins: PtxInstruction) -> None:
     """The same shared address in another CTA of the cluster."""
     d, a, rank = ins.operands
     generic = "shared::cluster" not in ins.parts
@@ -136,13 +136,13 @@ def map_address(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("getctarank")
-def get_rank(e: Emitter, ins: Instruction) -> None:
+def get_rank(e: Emitter, ins: PtxInstruction) -> None:
     """Rank of the CTA a shared address belongs to."""
     e.dst(ins.operands[0], f"wrap(({e.src(ins.operands[1], 64)} >> 24) & 0xFF, 32)")
 
 
 @emits("shfl")
-def shuffle(e: Emitter, ins: Instruction) -> None:
+def shuffle(e: Emitter, ins: PtxInstruction) -> None:
     """shfl.sync in its four modes."""
     d, _, p = ins.operands[0].partition("|")
     a, b, c, members = (e.src(x, 32) for x in ins.operands[1:5])
@@ -153,7 +153,7 @@ def shuffle(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("vote", "match", "redux", "activemask", "elect")
-def warp_wide(e: Emitter, ins: Instruction) -> None:
+def warp_wide(e: Emitter, ins: PtxInstruction) -> None:
     """vote, match, redux, activemask and elect."""
     head = ins.parts[0]
     if head == "elect":
@@ -187,7 +187,7 @@ def warp_wide(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("ldmatrix", "stmatrix")
-def matrix_move(e: Emitter, ins: Instruction) -> None:
+def matrix_move(e: Emitter, ins: PtxInstruction) -> None:
     """ldmatrix and stmatrix of 8x8 matrices of 16-bit elements."""
     if "m8n8" not in ins.parts or ins.parts[-1] != "b16":
         raise Unknown("shape or type")
@@ -202,7 +202,7 @@ def matrix_move(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("mma")
-def matrix_multiply(e: Emitter, ins: Instruction) -> None:
+def matrix_multiply(e: Emitter, ins: PtxInstruction) -> None:
     """mma.sync of fp16, bf16 and tf32 fragments."""
     p = ins.parts
     shape = next(x for x in p if x.startswith("m") and x[1].isdigit())
@@ -216,7 +216,7 @@ def matrix_multiply(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("wmma")
-def wmma(e: Emitter, ins: Instruction) -> None:
+def wmma(e: Emitter, ins: PtxInstruction) -> None:
     """wmma.load, wmma.mma and wmma.store of 16-bit types."""
     p = ins.parts
     if p[1] == "mma":

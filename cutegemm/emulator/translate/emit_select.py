@@ -6,7 +6,7 @@ Source: PTX ISA 9.0, 9.7.6 (comparison and selection), 9.7.7 (half-precision com
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emit_float import FLOATS
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
@@ -28,7 +28,7 @@ def _comparison(e: Emitter, kind: str, relation: str, mods: list[str], values: l
     return f"{a} {_SIGNS[relation]} {b}"
 
 
-def _parts_of(ins: Instruction, named: int) -> tuple[str, str | None]:
+def _parts_of(ins: PtxInstruction, named: int) -> tuple[str, str | None]:
     """(relation, boolean operation) of a comparison; `named` types end its opcode.
 
     Raises:
@@ -42,7 +42,7 @@ def _parts_of(ins: Instruction, named: int) -> tuple[str, str | None]:
 
 
 @emits("setp")
-def set_predicate(e: Emitter, ins: Instruction) -> None:
+def set_predicate(e: Emitter, ins: PtxInstruction) -> None:
     """setp, with an optional second predicate and boolean combination; pairs give a predicate per half."""
     kind = ins.parts[-1]
     relation, join = _parts_of(ins, 1)
@@ -68,7 +68,7 @@ def set_predicate(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("set")
-def set_value(e: Emitter, ins: Instruction) -> None:
+def set_value(e: Emitter, ins: PtxInstruction) -> None:
     """set: a comparison as all ones or as 1.0; of pairs, per half."""
     to, kind = ins.parts[-2:]
     relation, join = _parts_of(ins, 2)
@@ -91,7 +91,7 @@ def set_value(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("selp", "slct")
-def select(e: Emitter, ins: Instruction) -> None:
+def select(e: Emitter, ins: PtxInstruction) -> None:
     """selp d, a, b, p; slct d, a, b, c: a where c >= 0."""
     d, a, b, p = ins.operands
     if ins.parts[0] == "selp":
@@ -104,7 +104,7 @@ def select(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("mov")
-def move(e: Emitter, ins: Instruction) -> None:
+def move(e: Emitter, ins: PtxInstruction) -> None:
     """mov, with packing and unpacking of vectors."""
     bits = bits_of(ins.parts[-1])
     d, a = ins.operands
@@ -125,7 +125,7 @@ def move(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("cvta")
-def convert_address(e: Emitter, ins: Instruction) -> None:
+def convert_address(e: Emitter, ins: PtxInstruction) -> None:
     """cvta between a state space and generic addresses: windows for shared, local and param, identity for global."""
     windows = {"shared": "SHARED_WINDOW", "shared::cta": "SHARED_WINDOW", "shared::cluster": "SHARED_WINDOW",
                "local": "LOCAL_WINDOW", "global": None, "const": None, "param": None, "param::entry": None}  # fmt: skip

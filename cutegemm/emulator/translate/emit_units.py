@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emit_memory import space_of
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
@@ -25,7 +25,7 @@ _WGMMA = {
 
 
 @emits("bar", "barrier")
-def barrier(e: Emitter, ins: Instruction) -> None:
+def barrier(e: Emitter, ins: PtxInstruction) -> None:
     """Named barriers of the CTA, the cluster barrier and bar.warp.sync."""
     p = [x for x in ins.parts if x not in ("cta", "aligned")]
     if p[1] == "warp":
@@ -58,7 +58,7 @@ def barrier(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("mbarrier")
-def mbarrier(e: Emitter, ins: Instruction) -> None:
+def mbarrier(e: Emitter, ins: PtxInstruction) -> None:
     """mbarrier.init, inval, arrive, expect_tx, complete_tx, test_wait and try_wait."""
     p, o, m = ins.parts, ins.operands, e.mask
     if p[1] == "init":
@@ -88,19 +88,19 @@ def mbarrier(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("brkpt")
-def breakpoint_(e: Emitter, ins: Instruction) -> None:
+def breakpoint_(e: Emitter, ins: PtxInstruction) -> None:
     """A breakpoint stops the kernel, as a trap does; libraries use it on impossible paths."""
     e.line(f"trap(G, m, {ins.line})")
 
 
 @emits("nanosleep")
-def nanosleep(e: Emitter, ins: Instruction) -> None:
+def nanosleep(e: Emitter, ins: PtxInstruction) -> None:
     """Lets other warps run."""
     e.line("G.budget = 0")
 
 
 @emits("setmaxnreg")
-def set_registers(e: Emitter, ins: Instruction) -> None:
+def set_registers(e: Emitter, ins: PtxInstruction) -> None:
     """setmaxnreg.inc and .dec."""
     count = int(ins.operands[0], 0)
     if count % 8 or not 24 <= count <= 256:
@@ -109,7 +109,7 @@ def set_registers(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("fence", "membar", "griddepcontrol", "pmevent")
-def fence(e: Emitter, ins: Instruction) -> None:
+def fence(e: Emitter, ins: PtxInstruction) -> None:
     """Fences order accesses (only the race detector follows them); the others have no effect on results."""
     head = ins.parts[0]
     if head == "fence" and "tensormap::generic" in ins.op:
@@ -118,7 +118,7 @@ def fence(e: Emitter, ins: Instruction) -> None:
         e.line(f"note(G, {e.mask}, '{ins.op}')")
 
 
-def copy(e: Emitter, ins: Instruction) -> None:
+def copy(e: Emitter, ins: PtxInstruction) -> None:
     """cp.async, cp.async.bulk and cp.async.bulk.tensor with their groups."""
     op = ins.op
     if op.startswith("cp.async.bulk.tensor"):
@@ -158,7 +158,7 @@ def _coordinates(e: Emitter, operand: str) -> tuple[str, str]:
     return e.src(m[1], 64), "(" + "".join(f"{e.src(x, 32)}," for x in m[2].split(",")) + ")"
 
 
-def _tensor_copy(e: Emitter, ins: Instruction, reduction: str | None = None) -> None:
+def _tensor_copy(e: Emitter, ins: PtxInstruction, reduction: str | None = None) -> None:
     op, o = ins.op, list(ins.operands)
     if "im2col" in op or "tile::" in op:
         raise Unknown("load mode")
@@ -175,7 +175,7 @@ def _tensor_copy(e: Emitter, ins: Instruction, reduction: str | None = None) -> 
     e.line(f"tensor_load(G, {e.mask}, {e.address(o[0])}, {tensor_map}, {at}, {e.address(o[2])}, {multicast})")
 
 
-def _bulk_copy(e: Emitter, ins: Instruction, reduction: tuple[str, str, int] | None = None) -> None:
+def _bulk_copy(e: Emitter, ins: PtxInstruction, reduction: tuple[str, str, int] | None = None) -> None:
     op, o = ins.op, list(ins.operands)
     if "L2::cache_hint" in op:
         o.pop()
@@ -194,7 +194,7 @@ def _bulk_copy(e: Emitter, ins: Instruction, reduction: tuple[str, str, int] | N
 
 
 @emits("cp")
-def copy_or_reduce(e: Emitter, ins: Instruction) -> None:
+def copy_or_reduce(e: Emitter, ins: PtxInstruction) -> None:
     """cp, and cp.reduce.async.bulk[.tensor]: a copy that adds (or takes the minimum or maximum...)."""
     if not ins.op.startswith("cp.reduce"):
         copy(e, ins)
@@ -208,7 +208,7 @@ def copy_or_reduce(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("wgmma")
-def wgmma(e: Emitter, ins: Instruction) -> None:
+def wgmma(e: Emitter, ins: PtxInstruction) -> None:
     """wgmma.mma_async and its fence, commit and wait."""
     if e.mask is not None:
         e.line("refuse_mask(G, m)")
@@ -238,7 +238,7 @@ def _wgmma_shape(shape: str, d_type: str, a_type: str, b_type: str) -> tuple[int
     return n, k
 
 
-def _wgmma_issue(e: Emitter, ins: Instruction) -> None:
+def _wgmma_issue(e: Emitter, ins: PtxInstruction) -> None:
     shape, *types = [p for p in ins.parts[2:] if p not in ("sync", "aligned")]
     saturates = types[0] == "satfinite"
     d_type, a_type, b_type = types[saturates:]

@@ -11,9 +11,9 @@ import functools
 import re
 from collections.abc import Callable
 
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.flow import Block, is_branch
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.state.geometry import SPECIAL_REGISTERS
 from cutegemm.emulator.state.memory import PARAM_WINDOW, SHARED_BASE
 from cutegemm.errors import EmulatorError
@@ -21,7 +21,7 @@ from cutegemm.errors import EmulatorError
 CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, kept as a predicate register
 _BITS = {"pred": 1, "f16x2": 32, "b128": 128}
 
-Emit = Callable[["Emitter", Instruction], None]
+Emit = Callable[["Emitter", PtxInstruction], None]
 EMITTERS: dict[str, Emit] = {}
 
 
@@ -40,7 +40,7 @@ class Unknown(Exception):
     """An emitter does not know this form of its instruction."""
 
 
-def _unknown(ins: Instruction, why: object) -> EmulatorError:
+def _unknown(ins: PtxInstruction, why: object) -> EmulatorError:
     text = str(ins)[:200]
     rule = f"line {ins.line}: {text}: the emulator does not know this instruction ({why})"
     return EmulatorError(rule, field="ptx")
@@ -70,7 +70,7 @@ class Emitter:
 
     def __init__(
         self,
-        program: Program,
+        program: Translation,
         targets: dict[str, int],
         locals_: set[str],
         views: dict[str, tuple[int, int]],
@@ -81,7 +81,7 @@ class Emitter:
         self.locals, self.views, self.number = locals_, views, number
         self.mask: str | None = "m" if masked else None
         self.lines: list[str] = []
-        self.origin: list[Instruction | None] = []
+        self.origin: list[PtxInstruction | None] = []
         self.params = {p.name: PARAM_WINDOW + p.offset for p in self.kernel.params}
         self.fragments = program.fragments
 
@@ -103,7 +103,7 @@ class Emitter:
     def line(self, text: str) -> None:
         self.lines.append(text)
 
-    def _instruction(self, ins: Instruction, block: Block) -> None:
+    def _instruction(self, ins: PtxInstruction, block: Block) -> None:
         head = ins.parts[0]
         if is_branch(ins):
             self._branch(ins, block)
@@ -122,7 +122,7 @@ class Emitter:
             before += [condition, *body]
         self.lines, self.mask = before, outer
 
-    def _branch(self, ins: Instruction, block: Block) -> None:
+    def _branch(self, ins: PtxInstruction, block: Block) -> None:
         head = ins.parts[0]
         if head == "brx":
             raise Unknown("indirect branch")

@@ -11,7 +11,7 @@ from cutegemm.emulator.numbers import extended, floats, fused_jit, rounding, val
 from cutegemm.emulator.numbers.types import Mask, Real, Value, Vector
 from cutegemm.emulator.numbers.values import ND, SINT, UINT
 from cutegemm.emulator.state import memory
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.units import (
     access,
     atomics,
@@ -78,7 +78,7 @@ def saturate_integer(x: Value, source: str, to: str, bits: int) -> Value:
     return values.wrap(clamped, bits)
 
 
-def note(group: Group, m: Mask, op: str) -> None:
+def note(group: WarpSet, m: Mask, op: str) -> None:
     """Fences: there is nothing to compute, but the race detector follows them."""
     if op == "griddepcontrol.wait":
         group.tracker.grid_wait(m)
@@ -88,7 +88,7 @@ def note(group: Group, m: Mask, op: str) -> None:
         group.tracker.fence(op)
 
 
-def fragment_written(group: Group, slot: int) -> None:
+def fragment_written(group: WarpSet, slot: int) -> None:
     """A register that some wgmma reads A from is written."""
     group.tracker.fragment_written(slot)
 

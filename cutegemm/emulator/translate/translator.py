@@ -17,10 +17,10 @@ import re
 from typing import Any, TypeAlias
 
 from cutegemm.emulator.numbers.types import Mask
-from cutegemm.emulator.ptx.executable import WORD, Program, Step
+from cutegemm.emulator.ptx.executable import WORD, BlockFunction, Translation
 from cutegemm.emulator.ptx.flow import Block, blocks_of
-from cutegemm.emulator.ptx.kernel import Instruction, Kernel
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.translate import (  # noqa: F401  they fill EMITTERS
     emit_calls,
     emit_convert,
@@ -34,7 +34,7 @@ from cutegemm.emulator.translate.emitter import CARRY, Emitter, check_known
 from cutegemm.emulator.translate.runtime import NAMES
 
 
-def translate(kernel: Kernel) -> Program:
+def translate(kernel: Kernel) -> Translation:
     """Translate a kernel.
 
     Raises:
@@ -51,13 +51,13 @@ def translate(kernel: Kernel) -> Program:
         if i.op.startswith("wgmma.mma_async") and i.parts[5] == "f16"
     }
     fragments = frozenset(r for b in blocks for i in b.code for r in _fragments_of(i))
-    program = Program(kernel, blocks, slots, lists, [regs in half for regs in lists], fragments)
+    program = Translation(kernel, blocks, slots, lists, [regs in half for regs in lists], fragments)
     _layout(program)
     for block in blocks:
         check_known(block)
     names = dict(NAMES)
 
-    def written(number: int, masked: bool) -> Step:
+    def written(number: int, masked: bool) -> BlockFunction:
         """The function of a block, compiled now."""
         emitter = Emitter(program, targets, locals_, views, number, masked)
         name = f"block_{number}_{int(masked)}"
@@ -65,13 +65,13 @@ def translate(kernel: Kernel) -> Program:
         file = f"<ptx of {kernel.name}, {name}>"
         program.origins[file] = [None, *emitter.origin]
         exec(compile("\n".join(lines), file, "exec"), names)
-        made: Step = names[name]
+        made: BlockFunction = names[name]
         return made
 
-    def on_entry(number: int, masked: bool) -> Step:
+    def on_entry(number: int, masked: bool) -> BlockFunction:
         """What stands for a block's function until it is first called."""
 
-        def enter(group: Group, registers: list[Any], mask: Mask) -> int:
+        def enter(group: WarpSet, registers: list[Any], mask: Mask) -> int:
             function = program.functions[number][masked] = written(number, masked)
             return function(group, registers, mask)
 
@@ -81,19 +81,19 @@ def translate(kernel: Kernel) -> Program:
     return program
 
 
-def _list_of(ins: Instruction) -> tuple[str, ...]:
+def _list_of(ins: PtxInstruction) -> tuple[str, ...]:
     """The accumulator registers of a wgmma.mma_async."""
     return tuple(x.strip() for x in ins.operands[0].strip("{}").split(","))
 
 
-def _fragments_of(ins: Instruction) -> tuple[str, ...]:
+def _fragments_of(ins: PtxInstruction) -> tuple[str, ...]:
     """The registers a wgmma.mma_async reads A from."""
     if not ins.op.startswith("wgmma.mma_async") or not ins.operands[1].startswith("{"):
         return ()
     return tuple(x.strip() for x in ins.operands[1].strip("{}").split(","))
 
 
-def _layout(program: Program) -> None:
+def _layout(program: Translation) -> None:
     """Offsets of static shared and local variables; an extern array starts after the static ones."""
     sizes = {"shared": 0, "local": 0}
     offsets = {"shared": program.shared_offset, "local": program.local_offset}

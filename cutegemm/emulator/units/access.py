@@ -13,18 +13,20 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of, wrap
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Touch
-from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, WIDTHS, Fault, Region, resolve
+from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, WIDTHS, Fault, MemoryRegion, resolve
 
 POLL_COST = 300  # blocks of a group's time slice that one polling load uses up, so that other warps run
 
 
 @overload
-def locate(group: Group, m: Mask, a: int, size: int, space: str) -> tuple[Region, int]: ...
+def locate(group: WarpSet, m: Mask, a: int, size: int, space: str) -> tuple[MemoryRegion, int]: ...
 @overload
-def locate(group: Group, m: Mask, a: Vector, size: int, space: str) -> tuple[Region | None, Vector]: ...
-def locate(group: Group, m: Mask, a: Any, size: int, space: str) -> tuple[Region | None, Any]:
+def locate(
+    group: WarpSet, m: Mask, a: Vector, size: int, space: str
+) -> tuple[MemoryRegion | None, Vector]: ...
+def locate(group: WarpSet, m: Mask, a: Any, size: int, space: str) -> tuple[MemoryRegion | None, Any]:
     """Region and byte offsets of one access of `size` bytes per lane; `a` holds only active lanes.
 
     Raises:
@@ -47,7 +49,7 @@ def locate(group: Group, m: Mask, a: Any, size: int, space: str) -> tuple[Region
     return region, offset
 
 
-def _locate_global(group: Group, a: Any, size: int) -> tuple[Region | None, Any]:
+def _locate_global(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | None, Any]:
     memory, lanes = group.device.memory, a.__class__ is ND
     low, high = (int(a.min()), int(a.max())) if lanes else (a, a)
     region = memory.find(low, high + size)
@@ -62,7 +64,7 @@ def _locate_global(group: Group, a: Any, size: int) -> tuple[Region | None, Any]
     return region, a - (np.uint64(region.base) if lanes else region.base)
 
 
-def _locate_shared(group: Group, a: Any, size: int) -> tuple[Region | None, Any]:
+def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | None, Any]:
     cta = group.cta
     if a.__class__ is not ND:
         rank, offset = a >> RANK_SHIFT, a & OFFSET_MASK
@@ -90,7 +92,9 @@ def _locate_shared(group: Group, a: Any, size: int) -> tuple[Region | None, Any]
     return target, offset
 
 
-def load(group: Group, m: Mask, a: Value, size: int, count: int, space: str, order: str) -> tuple[Value, ...]:
+def load(
+    group: WarpSet, m: Mask, a: Value, size: int, count: int, space: str, order: str
+) -> tuple[Value, ...]:
     """Values of a load: a tuple of `count` ints or full-length vectors (zero in inactive lanes).
 
     `order` is "" or what makes the access strong: relaxed (volatile too) or acquire. A strong load may be polling.
@@ -126,14 +130,14 @@ def load(group: Group, m: Mask, a: Value, size: int, count: int, space: str, ord
     return tuple(out)
 
 
-def polled(group: Group, region: Region, offset: Value) -> None:
+def polled(group: WarpSet, region: MemoryRegion, offset: Value) -> None:
     """Remember what a strong read looked at: if it is polling, a deadlock report names it."""
     first = int(offset[0]) if offset.__class__ is ND else offset
     group.waiting, group.waiting_at = ("memory", region.name, first - region.first), group.pc
 
 
 def _each_lane(
-    group: Group, m: Mask, x: Vector, size: int, count: int, space: str, order: str
+    group: WarpSet, m: Mask, x: Vector, size: int, count: int, space: str, order: str
 ) -> tuple[Vector, ...]:
     """The rare access whose lanes reach several buffers or CTAs: lane by lane."""
     out = np.zeros((count, group.lanes), WIDTHS[size])
@@ -149,7 +153,7 @@ def _each_lane(
 
 
 def store(
-    group: Group, m: Mask, a: Value, values: Sequence[Value], size: int, space: str, order: str = ""
+    group: WarpSet, m: Mask, a: Value, values: Sequence[Value], size: int, space: str, order: str = ""
 ) -> None:
     """Write `values` (one per vector element); where lanes collide the last one wins. `order`: relaxed, release."""
     group.device.events += 1

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cutegemm.emulator.numbers import floats
 from cutegemm.emulator.numbers.types import Bytes, Mask, Real, Value, Vector
 from cutegemm.emulator.numbers.values import FLOAT, REDUCTIONS, SINT, UINT
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST, locate, polled
 
@@ -69,7 +69,7 @@ def reduce_bytes(old: Bytes, new: Bytes, kind: str, item: int, operation: str) -
 
 
 def atomic(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     a: Value,
     values: Sequence[Value],
@@ -113,7 +113,7 @@ def atomic(
     return old
 
 
-def _by_region(group: Group, m: Mask, address: Vector, size: int, space: str) -> list[tuple[Any, Any]]:
+def _by_region(group: WarpSet, m: Mask, address: Vector, size: int, space: str) -> list[tuple[Any, Any]]:
     """The regions that the active lanes reach, and which of these lanes reach each."""
     region = locate(group, m, address, size, space)[0]
     if region is not None:

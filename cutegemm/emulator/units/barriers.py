@@ -17,14 +17,14 @@ import numpy as np
 from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND, lane_of
 from cutegemm.emulator.state.clusters import WARP, MBarrier
-from cutegemm.emulator.state.group import Diverged, Group
+from cutegemm.emulator.state.group import Diverged, WarpSet
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, SHARED_WINDOW, Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST
 
 MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
 
 
-def bar_sync(group: Group, m: Mask, number: Value, count: Value | None, aligned: bool = True) -> bool:
+def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligned: bool = True) -> bool:
     """barrier.cta.sync: wait for `count` threads, or all that have not exited.
 
     The aligned form (bar.sync too) is for all lanes of a warp together (PTX ISA 9.7.13.1).
@@ -45,7 +45,7 @@ def bar_sync(group: Group, m: Mask, number: Value, count: Value | None, aligned:
     return True
 
 
-def bar_arrive(group: Group, m: Mask, number: Value, count: Value) -> None:
+def bar_arrive(group: WarpSet, m: Mask, number: Value, count: Value) -> None:
     """barrier.cta.arrive: arrive and go on."""
     bar = group.cta.barrier(_uniform(number))
     group.tracker.release_to(bar)
@@ -53,7 +53,7 @@ def bar_arrive(group: Group, m: Mask, number: Value, count: Value) -> None:
 
 
 def bar_red(
-    group: Group, m: Mask, number: Value, count: Value | None, p: Value, operation: str
+    group: WarpSet, m: Mask, number: Value, count: Value | None, p: Value, operation: str
 ) -> int | None:
     """barrier.cta.red: a barrier that also counts, ands or ors a predicate; None while waiting."""
     bar = group.cta.barrier(_uniform(number))
@@ -78,7 +78,7 @@ def _uniform(x: Value) -> int:
     return x
 
 
-def cluster_arrive(group: Group, m: Mask, relaxed: bool) -> None:
+def cluster_arrive(group: WarpSet, m: Mask, relaxed: bool) -> None:
     """barrier.cluster.arrive."""
     if group.cluster_ticket is not None:
         raise Fault("barrier.cluster.arrive twice without a wait between")
@@ -89,7 +89,7 @@ def cluster_arrive(group: Group, m: Mask, relaxed: bool) -> None:
     cluster.release()
 
 
-def cluster_wait(group: Group, m: Mask) -> bool:
+def cluster_wait(group: WarpSet, m: Mask) -> bool:
     """barrier.cluster.wait."""
     cluster = group.cta.cluster
     if group.cluster_ticket is None:
@@ -102,7 +102,7 @@ def cluster_wait(group: Group, m: Mask) -> bool:
     return True
 
 
-def find(group: Group, address: int, arrives: bool = False) -> MBarrier:
+def find(group: WarpSet, address: int, arrives: bool = False) -> MBarrier:
     """The mbarrier at a shared address.
 
     Raises:
@@ -120,7 +120,7 @@ def find(group: Group, address: int, arrives: bool = False) -> MBarrier:
     return bar
 
 
-def _targets(group: Group, m: Mask, address: Any, *operands: Any) -> dict[tuple[int, ...], int]:
+def _targets(group: WarpSet, m: Mask, address: Any, *operands: Any) -> dict[tuple[int, ...], int]:
     """Distinct (address, operands...) of the active lanes with how many lanes share them."""
     lanes = group.lanes if m is None else int(np.count_nonzero(m))
     if address.__class__ is not ND and not any(o.__class__ is ND for o in operands):
@@ -132,7 +132,7 @@ def _targets(group: Group, m: Mask, address: Any, *operands: Any) -> dict[tuple[
     return out
 
 
-def mbarrier_init(group: Group, m: Mask, address: Value, count: Value) -> None:
+def mbarrier_init(group: WarpSet, m: Mask, address: Value, count: Value) -> None:
     """mbarrier.init."""
     group.device.events += 1
     for where, n in _targets(group, m, address, count):
@@ -145,7 +145,7 @@ def mbarrier_init(group: Group, m: Mask, address: Value, count: Value) -> None:
         group.tracker.barrier_init(group.cta.mbarriers[offset])
 
 
-def mbarrier_invalidate(group: Group, m: Mask, address: Value) -> None:
+def mbarrier_invalidate(group: WarpSet, m: Mask, address: Value) -> None:
     """mbarrier.inval."""
     for (where,) in _targets(group, m, address):
         find(group, where)
@@ -153,7 +153,7 @@ def mbarrier_invalidate(group: Group, m: Mask, address: Value) -> None:
 
 
 def mbarrier_arrive(
-    group: Group, m: Mask, address: Value, count: Value, tx: Value, drop: bool, relaxed: bool
+    group: WarpSet, m: Mask, address: Value, count: Value, tx: Value, drop: bool, relaxed: bool
 ) -> int:
     """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase arrived in).
 
@@ -177,7 +177,7 @@ def mbarrier_arrive(
     return state
 
 
-def mbarrier_expect(group: Group, m: Mask, address: Value, tx: Value) -> None:
+def mbarrier_expect(group: WarpSet, m: Mask, address: Value, tx: Value) -> None:
     """mbarrier.expect_tx (and complete_tx, with a negative amount)."""
     group.device.events += 1
     for (where, bytes_), lanes in _targets(group, m, address, tx).items():
@@ -187,7 +187,7 @@ def mbarrier_expect(group: Group, m: Mask, address: Value, tx: Value) -> None:
 
 
 def mbarrier_wait(
-    group: Group, m: Mask, address: Value, state: Value, parity: bool, may_block: bool, relaxed: bool
+    group: WarpSet, m: Mask, address: Value, state: Value, parity: bool, may_block: bool, relaxed: bool
 ) -> bool | None:
     """try_wait and test_wait: True when the phase is complete, False when not, None to wait.
 
@@ -217,7 +217,7 @@ def mbarrier_wait(
 
 
 def _split_by_completion(
-    group: Group, m: Mask, address: Value, state: Value, incomplete: list[tuple[MBarrier, int]]
+    group: WarpSet, m: Mask, address: Value, state: Value, incomplete: list[tuple[MBarrier, int]]
 ) -> None:
     """Split the warps whose phase is complete from those that must wait, which may depend on the former."""
     late = {(id(bar), s) for bar, s in incomplete}
@@ -231,7 +231,7 @@ def _split_by_completion(
         raise Diverged(keys)
 
 
-def set_registers(group: Group, count: int, more: bool) -> bool:
+def set_registers(group: WarpSet, count: int, more: bool) -> bool:
     """setmaxnreg.inc waits until the CTA's pool has the registers (False); setmaxnreg.dec gives some back."""
     pool = group.cta.pool
     if pool is None:

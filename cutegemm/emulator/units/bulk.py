@@ -18,9 +18,9 @@ import numpy as np
 from cutegemm.emulator.numbers.types import Bytes, Chunks, Mask, Value
 from cutegemm.emulator.numbers.values import M32, ND, lane_of
 from cutegemm.emulator.state.clusters import CTA, MBarrier
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Token
-from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, Fault, Region
+from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, Fault, MemoryRegion
 from cutegemm.emulator.state.pending import BulkStore
 from cutegemm.emulator.units.access import locate
 from cutegemm.emulator.units.atomics import combine, reduce_bytes
@@ -29,7 +29,7 @@ from cutegemm.emulator.units.barriers import find
 Reduction: TypeAlias = tuple[str, str, int]  # operation, type, bytes of an element
 
 
-def distinct(group: Group, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
+def distinct(group: WarpSet, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
     """Operands of the distinct requests: one per warp, since ptxas issues a bulk instruction once per warp."""
     if m is None and len(group.warps) == 1 and not any(o.__class__ is ND for o in operands):
         return [operands]
@@ -68,7 +68,7 @@ def complete(bar: MBarrier, amount: int, token: Token) -> None:
 
 
 def issue_store(
-    group: Group, chunks: Chunks, inner: int, token: Token, write: Callable[[np.ndarray], None]
+    group: WarpSet, chunks: Chunks, inner: int, token: Token, write: Callable[[np.ndarray], None]
 ) -> None:
     """A store of shared chunks, `inner` bytes a row, joins the open bulk group."""
     device = group.device
@@ -83,12 +83,12 @@ def issue_store(
     device.completion.store(store)
 
 
-def bulk_commit(group: Group, m: Mask) -> None:
+def bulk_commit(group: WarpSet, m: Mask) -> None:
     """cp.async.bulk.commit_group."""
     group.bulk.commit()
 
 
-def bulk_wait(group: Group, m: Mask, pending: int, read_only: bool) -> None:
+def bulk_wait(group: WarpSet, m: Mask, pending: int, read_only: bool) -> None:
     """cp.async.bulk.wait_group[.read]: all but the last `pending` groups have been read (or are complete)."""
     groups = group.bulk.groups
     finished = groups[: max(len(groups) - pending, 0)]
@@ -104,7 +104,7 @@ def bulk_wait(group: Group, m: Mask, pending: int, read_only: bool) -> None:
         del groups[: len(finished)]
 
 
-def _run(group: Group, shared: int, size: int, other: int | None = None) -> np.ndarray:
+def _run(group: WarpSet, shared: int, size: int, other: int | None = None) -> np.ndarray:
     """16-byte chunk numbers of a run of bytes in shared memory.
 
     Raises:
@@ -119,7 +119,7 @@ def _run(group: Group, shared: int, size: int, other: int | None = None) -> np.n
     return np.arange(offset // 16, (offset + size) // 16)
 
 
-def _global_run(group: Group, address: int, size: int) -> Region:
+def _global_run(group: WarpSet, address: int, size: int) -> MemoryRegion:
     region = group.device.memory.find(address, address + size)
     if region is None:
         raise Fault(f"bulk copy of {size} bytes at {address:#x}: {group.device.memory.describe(address)}")
@@ -127,7 +127,7 @@ def _global_run(group: Group, address: int, size: int) -> Region:
 
 
 def bulk_load(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     destination: Value,
     source: Value,
@@ -166,7 +166,7 @@ def _finish_bulk(
 
 
 def bulk_exchange(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     destination: Value,
     source: Value,
@@ -210,7 +210,12 @@ def _finish_exchange(
 
 
 def bulk_store(
-    group: Group, m: Mask, destination: Value, source: Value, size: Value, reduction: Reduction | None = None
+    group: WarpSet,
+    m: Mask,
+    destination: Value,
+    source: Value,
+    size: Value,
+    reduction: Reduction | None = None,
 ) -> None:
     """cp.async.bulk (or cp.reduce with (operation, type, bytes)) from shared to global memory."""
     for d, s, n in distinct(group, m, destination, source, size):
@@ -235,7 +240,7 @@ def _write(memory: Bytes, start: int, size: int, reduction: Reduction | None, da
 
 
 def store_async(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     address: Value,
     values: Sequence[Value],

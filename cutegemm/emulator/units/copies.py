@@ -13,15 +13,15 @@ import numpy as np
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of
 from cutegemm.emulator.state.clusters import MBarrier
-from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.memory import Fault, Region
-from cutegemm.emulator.state.pending import Copy
+from cutegemm.emulator.state.group import WarpSet
+from cutegemm.emulator.state.memory import Fault, MemoryRegion
+from cutegemm.emulator.state.pending import AsyncCopy
 from cutegemm.emulator.units.access import locate
 from cutegemm.emulator.units.barriers import find
 
 
 def async_copy(
-    group: Group, m: Mask, destination: Value, source: Value, size: int, used: Value, around_l1: bool
+    group: WarpSet, m: Mask, destination: Value, source: Value, size: int, used: Value, around_l1: bool
 ) -> None:
     """cp.async: copies `used` bytes per lane and zero-fills up to `size`; .cg goes around L1."""
     lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
@@ -45,14 +45,16 @@ def async_copy(
     device.watch.async_copy(to_place, source_place, size, around_l1)
     token = group.tracker.issue_copy(m)
     token.copied(to_place, source_place, size)
-    copy = Copy(functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size), token)
+    copy = AsyncCopy(
+        functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size), token
+    )
     if device.completion.at_once:
         copy.finish()
     group.copies.open.append(copy)
     device.events += 1
 
 
-def _located(group: Group, m: Mask, a: Vector, size: int, space: str) -> tuple[Region, Vector]:
+def _located(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> tuple[MemoryRegion, Vector]:
     """As `locate`, of lanes that all reach one buffer."""
     region, offset = locate(group, m, a, size, space)
     if region is None:
@@ -63,9 +65,9 @@ def _located(group: Group, m: Mask, a: Vector, size: int, space: str) -> tuple[R
 
 
 def _copy(
-    region: Region,
+    region: MemoryRegion,
     offset: Vector,
-    place: tuple[Region, Vector] | None,
+    place: tuple[MemoryRegion, Vector] | None,
     reads: Vector,
     amount: Vector,
     size: int,
@@ -80,13 +82,13 @@ def _copy(
     region.data[offset[:, None] + np.arange(size)] = data
 
 
-def async_commit(group: Group, m: Mask) -> None:
+def async_commit(group: WarpSet, m: Mask) -> None:
     """cp.async.commit_group."""
     group.copies.commit()
     group.tracker.copies_closed()
 
 
-def async_wait(group: Group, m: Mask, pending: int) -> None:
+def async_wait(group: WarpSet, m: Mask, pending: int) -> None:
     """cp.async.wait_group (or wait_all for a negative number)."""
     if pending < 0:
         async_commit(group, m)
@@ -99,7 +101,7 @@ def async_wait(group: Group, m: Mask, pending: int) -> None:
             group.tracker.done(copy.token)
 
 
-def async_arrive(group: Group, m: Mask, address: Value, no_increment: bool) -> None:
+def async_arrive(group: WarpSet, m: Mask, address: Value, no_increment: bool) -> None:
     """cp.async.mbarrier.arrive: an arrival once the copies that these threads have issued are complete."""
     copies = list(group.copies.all())
     bars = [find(group, lane_of(address, lane)) for lane in range(group.lanes) if m is None or m[lane]]
@@ -112,7 +114,7 @@ def async_arrive(group: Group, m: Mask, address: Value, no_increment: bool) -> N
     group.device.submit(functools.partial(_arrived, copies, bars))
 
 
-def _arrived(copies: list[Copy], bars: list[MBarrier]) -> None:
+def _arrived(copies: list[AsyncCopy], bars: list[MBarrier]) -> None:
     for copy in copies:
         copy.finish()
         for bar in bars:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask
 from cutegemm.emulator.numbers.values import lane_of
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 from cutegemm.emulator.units.access import load
 
@@ -22,18 +22,18 @@ _SIGNED, _FLOATS = "dic", "fFeEgGaA"
 LONGEST = 1 << 16  # bytes of a string, against one that is not closed
 
 
-def _lanes(group: Group, m: Mask) -> list[int]:
+def _lanes(group: WarpSet, m: Mask) -> list[int]:
     return list(range(group.lanes)) if m is None else np.flatnonzero(m).tolist()
 
 
-def _argument(group: Group, lane: int, place: int, size: int = 8) -> int:
+def _argument(group: WarpSet, lane: int, place: int, size: int = 8) -> int:
     """A call's argument of one lane, which lies in local memory."""
     only = np.arange(group.lanes) == lane
     (value,) = load(group, only, np.full(group.lanes, place, np.uint64), size, 1, "local", "")
     return lane_of(value, lane)
 
 
-def _string(group: Group, address: int) -> str:
+def _string(group: WarpSet, address: int) -> str:
     """A zero-terminated string in global memory."""
     region = group.device.memory.find(address, address + 1)
     if region is None:
@@ -43,7 +43,7 @@ def _string(group: Group, address: int) -> str:
     return str(raw.split(b"\0")[0], "utf-8", "replace")
 
 
-def vprintf(group: Group, m: Mask, format_at: int, values_at: int, result_at: int | None) -> None:
+def vprintf(group: WarpSet, m: Mask, format_at: int, values_at: int, result_at: int | None) -> None:
     """vprintf(format, values): prints lane by lane, as far as the values of each lane say."""
     for lane in _lanes(group, m):
         text = _string(group, _argument(group, lane, format_at))
@@ -56,7 +56,7 @@ def vprintf(group: Group, m: Mask, format_at: int, values_at: int, result_at: in
         group.local.data[(count + group.local_bases(None) + np.uint64(result_at)).astype(np.int64)] = 1
 
 
-def _formatted(group: Group, lane: int, text: str, pointer: int) -> str:
+def _formatted(group: WarpSet, lane: int, text: str, pointer: int) -> str:
     """The text with its values, which lie packed by their sizes at a generic address."""
     only = np.arange(group.lanes) == lane
     at = pointer
@@ -84,7 +84,7 @@ def _formatted(group: Group, lane: int, text: str, pointer: int) -> str:
     return _FORMAT.sub(value, text)
 
 
-def assertfail(group: Group, m: Mask, message: int, file: int, line: int, function: int) -> None:
+def assertfail(group: WarpSet, m: Mask, message: int, file: int, line: int, function: int) -> None:
     """__assertfail(message, file, line, function, size): a failed device assertion stops the kernel."""
     lane = _lanes(group, m)[0]
     text, path, name = (_string(group, _argument(group, lane, at)) for at in (message, file, function))

@@ -19,7 +19,7 @@ from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.clusters import WARP
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import load, locate, store
@@ -30,7 +30,7 @@ Wmma: TypeAlias = tuple[str, str, str, str, str]  # fragment, layout, shape, typ
 NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
-def _row_addresses(group: Group, a: Value, count: int) -> Vector:
+def _row_addresses(group: WarpSet, a: Value, count: int) -> Vector:
     """Byte offsets of the 8 rows of each matrix: (warps, matrix, row)."""
     a = vector(group, a).reshape(-1, WARP)
     return a[:, : 8 * count].reshape(-1, count, 8)
@@ -46,7 +46,7 @@ def _whole_warps(m: Mask, what: str) -> Mask:
     return warps
 
 
-def ldmatrix(group: Group, m: Mask, a: Value, count: int, trans: bool, generic: bool) -> list[Vector]:
+def ldmatrix(group: WarpSet, m: Mask, a: Value, count: int, trans: bool, generic: bool) -> list[Vector]:
     """ldmatrix.x1/x2/x4: lane t gets elements 2 * (t % 4) and the next of row t / 4 (of the columns when `trans`)."""
     warps = _whole_warps(m, "ldmatrix")
     rows = _row_addresses(group, a, count)
@@ -70,7 +70,7 @@ def ldmatrix(group: Group, m: Mask, a: Value, count: int, trans: bool, generic: 
     return [np.ascontiguousarray(words[:, i]).reshape(-1) for i in range(count)]
 
 
-def stmatrix(group: Group, m: Mask, a: Value, values: Sequence[Value], trans: bool, generic: bool) -> None:
+def stmatrix(group: WarpSet, m: Mask, a: Value, values: Sequence[Value], trans: bool, generic: bool) -> None:
     """stmatrix.x1/x2/x4: the inverse of ldmatrix."""
     group.device.events += 1
     warps = _whole_warps(m, "stmatrix")
@@ -94,7 +94,7 @@ def stmatrix(group: Group, m: Mask, a: Value, values: Sequence[Value], trans: bo
     )
 
 
-def _fragment(group: Group, registers: Sequence[Value], kind: str, halves: int) -> np.ndarray:
+def _fragment(group: WarpSet, registers: Sequence[Value], kind: str, halves: int) -> np.ndarray:
     """Registers of an A (halves 2) or B (halves 1) fragment as (warps, 8 * halves, K)."""
     warps, columns = len(group.warps), len(registers) // halves
     words = np.zeros((warps, halves, 8, columns, 4), np.uint32)
@@ -104,7 +104,7 @@ def _fragment(group: Group, registers: Sequence[Value], kind: str, halves: int) 
     return decode_elements(raw, kind).reshape(warps, 8 * halves, -1)
 
 
-def _accumulators(group: Group, registers: Sequence[Value], kind: str) -> np.ndarray:
+def _accumulators(group: WarpSet, registers: Sequence[Value], kind: str) -> np.ndarray:
     """Accumulator registers of n8 blocks side by side as (warps, 16, 8 * blocks), fp32 or fp16."""
     warps, blocks = len(group.warps), len(registers) // (4 if kind == "f32" else 2)
     words = np.stack([vector(group, x).reshape(warps, 8, 4) for x in registers], -1)
@@ -116,7 +116,7 @@ def _accumulators(group: Group, registers: Sequence[Value], kind: str) -> np.nda
     return parts.reshape(warps, 16, 8 * blocks)
 
 
-def _to_registers(group: Group, matrix: np.ndarray) -> list[np.ndarray]:
+def _to_registers(group: WarpSet, matrix: np.ndarray) -> list[np.ndarray]:
     """The inverse of `_accumulators`."""
     warps, blocks = len(group.warps), matrix.shape[-1] // 8
     words = np.ascontiguousarray(matrix).view(np.uint32).reshape(warps, 2, 8, blocks, 4, -1)
@@ -126,7 +126,7 @@ def _to_registers(group: Group, matrix: np.ndarray) -> list[np.ndarray]:
 
 
 def mma_sync(
-    group: Group,
+    group: WarpSet,
     shape: str,
     a_type: str,
     d_type: str,
@@ -153,7 +153,7 @@ def _wmma_check(shape: str) -> None:
 
 
 def _wmma_places(
-    group: Group, a: Value, stride: Value | None, contiguous: bool, item: int
+    group: WarpSet, a: Value, stride: Value | None, contiguous: bool, item: int
 ) -> list[np.ndarray]:
     """Addresses of what each lane holds of a 16 x 16 tile whose rows (or columns, unless `contiguous`) lie in memory.
 
@@ -180,7 +180,7 @@ def _transposed(words: list[np.ndarray]) -> list[np.ndarray]:
     return [moved[0], moved[2], moved[1], moved[3]]
 
 
-def _wmma_rows(group: Group, a: Value, stride: Value | None, contiguous: bool) -> np.ndarray:
+def _wmma_rows(group: WarpSet, a: Value, stride: Value | None, contiguous: bool) -> np.ndarray:
     """Row addresses for ldmatrix.x4 of a 16 x 16 tile of 16-bit elements."""
     lane = group.lane.astype(np.int64) % WARP
     step = 16 if stride is None else stride.astype(np.int64) if stride.__class__ is ND else stride
@@ -191,7 +191,7 @@ def _wmma_rows(group: Group, a: Value, stride: Value | None, contiguous: bool) -
     return (base + (down * step + across) * 2).astype(np.uint64)
 
 
-def wmma_load(group: Group, m: Mask, a: Value, stride: Value | None, what: Wmma) -> list[Value]:
+def wmma_load(group: WarpSet, m: Mask, a: Value, stride: Value | None, what: Wmma) -> list[Value]:
     """wmma.load.a/b/c.sync, in the accesses that sm_90 makes: ldmatrix from shared memory, else pairs or elements."""
     fragment, layout, shape, kind, space = what
     _wmma_check(shape)
@@ -211,7 +211,7 @@ def wmma_load(group: Group, m: Mask, a: Value, stride: Value | None, what: Wmma)
     return _load_pairs(group, m, _wmma_places(group, a, stride, contiguous, item), item, space)
 
 
-def _load_pairs(group: Group, m: Mask, places: list[np.ndarray], item: int, space: str) -> list[Value]:
+def _load_pairs(group: WarpSet, m: Mask, places: list[np.ndarray], item: int, space: str) -> list[Value]:
     """Registers from pairs of elements (4 places) or single ones (8)."""
     together = len(places) == 4
     size, count = (4, 1) if together and item == 2 else (item, 2 if together else 1)
@@ -223,7 +223,7 @@ def _load_pairs(group: Group, m: Mask, places: list[np.ndarray], item: int, spac
 
 
 def wmma_store(
-    group: Group, m: Mask, a: Value, stride: Value | None, what: Wmma, values: Sequence[Value]
+    group: WarpSet, m: Mask, a: Value, stride: Value | None, what: Wmma, values: Sequence[Value]
 ) -> None:
     """wmma.store.d.sync, in the accesses that sm_90 makes."""
     _, layout, shape, kind, space = what
@@ -242,7 +242,7 @@ def wmma_store(
 
 
 def wmma_mma(
-    group: Group, shape: str, types: list[str], a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
+    group: WarpSet, shape: str, types: list[str], a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
 ) -> list[Vector]:
     """wmma.mma.sync: D = A * B + C."""
     _wmma_check(shape)

@@ -22,7 +22,7 @@ from cutegemm.emulator.numbers.types import Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of
 from cutegemm.emulator.state.accumulators import Accumulators
 from cutegemm.emulator.state.clusters import CTA
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Token
 from cutegemm.emulator.state.pending import WARPS
 from cutegemm.emulator.units.wgmma_operands import Form, fetch, fetch_split, from_registers
@@ -33,14 +33,14 @@ JOINED = 8  # wgmmas that one product holds at most
 Place: TypeAlias = int | tuple[int, ...]
 
 
-class Product:
+class PendingWgmma:
     """One or more wgmma.mma_async on the same accumulators, waiting to be computed."""
 
     __slots__ = ("group", "where", "a", "b", "scale", "form", "tokens", "varies", "done", "offered")
 
     def __init__(
         self,
-        group: Group,
+        group: WarpSet,
         where: Place,
         a: Value | tuple[int, ...],
         b: Value,
@@ -53,7 +53,7 @@ class Product:
         self.a, self.b, self.scale, self.done, self.offered = [a], [b], scale, False, False
         self.varies = a.__class__ is ND or b.__class__ is ND  # whether a descriptor differs between lanes
 
-    def join(self, other: Product) -> bool:
+    def join(self, other: PendingWgmma) -> bool:
         """Append a product that only accumulates further onto the same registers."""
         if not (self.where == other.where and self.form == other.form and other.scale is True):
             return False
@@ -64,7 +64,7 @@ class Product:
         self.tokens += other.tokens
         return True
 
-    def teams_with(self, other: Product) -> bool:
+    def teams_with(self, other: PendingWgmma) -> bool:
         """Whether another warp's product can be computed together with this one: the operands are the same."""
         mine, theirs = self.group, other.group
         return (
@@ -169,9 +169,9 @@ def _summed(
     return np.asarray(summed)
 
 
-def compute(products: list[Product]) -> None:
+def compute(products: list[PendingWgmma]) -> None:
     """Compute what is still to be computed, each warp's products in their order; those that can be, together."""
-    queues: dict[int, deque[Product]] = {}  # of each group of warps
+    queues: dict[int, deque[PendingWgmma]] = {}  # of each group of warps
     for p in products:
         if not p.done:
             queues.setdefault(id(p.group), deque()).append(p)
@@ -190,7 +190,7 @@ def compute(products: list[Product]) -> None:
                 _compute_team(team)
 
 
-def _compute_team(team: list[Product]) -> None:
+def _compute_team(team: list[PendingWgmma]) -> None:
     """Compute one product of each of several warps, which read the same operands."""
     team = sorted(team, key=lambda p: p.group.warps[0])
     first = team[0]
@@ -215,7 +215,7 @@ def _compute_team(team: list[Product]) -> None:
         p.keep(target, 0, 1)
 
 
-def warpgroups(group: Group) -> list[tuple[int, slice, int]]:
+def warpgroups(group: WarpSet) -> list[tuple[int, slice, int]]:
     """(first warp within the group, its rows of the 64, number of warps) of each warpgroup present."""
     out, i = [], 0
     while i < len(group.warps):

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from cutegemm.emulator.numbers.types import Chunks, Mask, Value
 from cutegemm.emulator.state.clusters import CTA, MBarrier
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Token
-from cutegemm.emulator.state.memory import OFFSET_MASK, PARAM_WINDOW, Fault, Region
+from cutegemm.emulator.state.memory import OFFSET_MASK, PARAM_WINDOW, Fault, MemoryRegion
 from cutegemm.emulator.state.tensors import (
     GLOBAL_ALIGN,
     SHARED_ALIGN,
@@ -29,7 +29,7 @@ from cutegemm.emulator.units.atomics import reduce_bytes
 from cutegemm.emulator.units.bulk import announce, complete, distinct, issue_store, ranks_of
 
 
-def _tensor(group: Group, address: int) -> Tensor:
+def _tensor(group: WarpSet, address: int) -> Tensor:
     device = group.device
     tensor = device.tensors.get(address)
     if tensor is None:
@@ -47,7 +47,7 @@ def _tensor(group: Group, address: int) -> Tensor:
     return tensor
 
 
-def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: Region) -> None:
+def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: MemoryRegion) -> None:
     t = tensor.map
     if len(at) != len(t.dims):
         raise Fault(f"tensor copy with {len(at)} coordinates of a rank-{len(t.dims)} map")
@@ -67,7 +67,7 @@ def _box_check(tensor: Tensor, at: tuple[int, ...], offset: int, region: Region)
 
 
 def tensor_load(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     destination: Value,
     tensor_map: Value,
@@ -109,7 +109,7 @@ def _finish_load(
 
 
 def tensor_store(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     source: Value,
     tensor_map: Value,

@@ -17,23 +17,23 @@ import numpy.typing as npt
 from cutegemm.emulator.numbers.types import Kind, Mask, Value, Vector
 from cutegemm.emulator.numbers.values import M32, ND, REDUCTIONS, SINT
 from cutegemm.emulator.state.clusters import WARP
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memo import remember
 from cutegemm.emulator.state.memory import Fault
 
 
-def vector(group: Group, x: Value, kind: Kind = np.uint32) -> Vector:
+def vector(group: WarpSet, x: Value, kind: Kind = np.uint32) -> Vector:
     """A value as a vector over the group's lanes."""
     return x if x.__class__ is ND else np.full(group.lanes, x, kind)
 
 
-def settle(group: Group, x: Vector) -> Value:
+def settle(group: WarpSet, x: Vector) -> Value:
     """A vector back to an int where all lanes agree (cheap for one warp, and what keeps warp indices uniform)."""
     first = x[0]
     return first.item() if (x == first).all() else x
 
 
-def warp_sync(group: Group, m: Mask, members: Value = M32) -> None:
+def warp_sync(group: WarpSet, m: Mask, members: Value = M32) -> None:
     """bar.warp.sync, and every .sync operation across lanes: the lanes synchronise; only the race detector uses it."""
     if not group.tracker.follows:
         return
@@ -51,7 +51,7 @@ def warp_sync(group: Group, m: Mask, members: Value = M32) -> None:
             group.tracker.some_met(met)
 
 
-def _cohorts(group: Group, m: Mask, members: Value) -> list[tuple[npt.NDArray[np.bool_], int]]:
+def _cohorts(group: WarpSet, m: Mask, members: Value) -> list[tuple[npt.NDArray[np.bool_], int]]:
     """The active lanes by the member mask they give: only lanes with the same mask take part in one operation."""
     live = np.ones(group.lanes, bool) if m is None else m
     if members.__class__ is not ND:
@@ -60,14 +60,14 @@ def _cohorts(group: Group, m: Mask, members: Value) -> list[tuple[npt.NDArray[np
     return [(live & (masks == mask), int(mask)) for mask in np.unique(masks[live])]
 
 
-def _named(group: Group, mask: int) -> npt.NDArray[np.bool_]:
+def _named(group: WarpSet, mask: int) -> npt.NDArray[np.bool_]:
     """The lanes that a member mask names."""
     named: npt.NDArray[np.bool_] = (np.uint32(mask) >> group.lane) & np.uint32(1) != 0
     return named
 
 
 def shuffle(
-    group: Group, m: Mask, a: Value, b: Value, c: Value, members: Value, mode: str
+    group: WarpSet, m: Mask, a: Value, b: Value, c: Value, members: Value, mode: str
 ) -> tuple[Value, bool | Vector]:
     """shfl.sync: value and in-range predicate per lane. Lanes outside the mask hold unspecified values."""
     if not group.tracker.follows:
@@ -87,7 +87,7 @@ def shuffle(
     return _shuffle(group, m, a, b, c, mode)
 
 
-def _shuffle(group: Group, m: Mask, a: Value, b: Value, c: Value, mode: str) -> tuple[Value, bool | Vector]:
+def _shuffle(group: WarpSet, m: Mask, a: Value, b: Value, c: Value, mode: str) -> tuple[Value, bool | Vector]:
     if a.__class__ is not ND and mode == "idx":
         return a, True
     a = vector(group, a)
@@ -125,20 +125,20 @@ def _shuffle(group: Group, m: Mask, a: Value, b: Value, c: Value, mode: str) -> 
     return a[warp + source], inside
 
 
-def active_lanes(group: Group, m: Mask) -> Value:
+def active_lanes(group: WarpSet, m: Mask) -> Value:
     """Bit mask of each warp's active lanes."""
     if m is None:
         return M32
     return _per_warp(group, m)
 
 
-def _per_warp(group: Group, p: Vector) -> Value:
+def _per_warp(group: WarpSet, p: Vector) -> Value:
     weights = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
     masks = (p.reshape(-1, WARP) * weights).sum(1).astype(np.uint32)
     return settle(group, np.repeat(masks, WARP))
 
 
-def _by_cohort(group: Group, m: Mask, members: Value, act: Callable[[Mask], Value]) -> Value:
+def _by_cohort(group: WarpSet, m: Mask, members: Value, act: Callable[[Mask], Value]) -> Value:
     """What `act` gives each lane, from the lanes that its member mask names."""
     warp_sync(group, m, members)
     if members.__class__ is not ND and members == M32:
@@ -152,12 +152,12 @@ def _by_cohort(group: Group, m: Mask, members: Value, act: Callable[[Mask], Valu
     return settle(group, out)
 
 
-def vote(group: Group, m: Mask, p: Value, members: Value, mode: str) -> Value:
+def vote(group: WarpSet, m: Mask, p: Value, members: Value, mode: str) -> Value:
     """vote.sync.all/any/uni/ballot over the active lanes that `members` names."""
     return _by_cohort(group, m, members, lambda live: _vote(group, live, p, mode))
 
 
-def _vote(group: Group, m: Mask, p: Value, mode: str) -> Value:
+def _vote(group: WarpSet, m: Mask, p: Value, mode: str) -> Value:
     if p.__class__ is not ND:
         if mode == "ballot":
             return active_lanes(group, m) if p else 0
@@ -172,12 +172,12 @@ def _vote(group: Group, m: Mask, p: Value, mode: str) -> Value:
     return bool(out[0]) if (out == out[0]).all() else out
 
 
-def redux(group: Group, m: Mask, a: Value, members: Value, operation: str, signed: bool) -> Value:
+def redux(group: WarpSet, m: Mask, a: Value, members: Value, operation: str, signed: bool) -> Value:
     """redux.sync: a reduction over the active lanes of each warp that `members` names."""
     return _by_cohort(group, m, members, lambda live: _redux(group, live, a, operation, signed))
 
 
-def _redux(group: Group, m: Mask, a: Value, operation: str, signed: bool) -> Value:
+def _redux(group: WarpSet, m: Mask, a: Value, operation: str, signed: bool) -> Value:
     live = np.ones(group.lanes, bool) if m is None else m
     view = vector(group, a)
     view = view.view(SINT[32]) if signed else view
@@ -190,7 +190,7 @@ def _redux(group: Group, m: Mask, a: Value, operation: str, signed: bool) -> Val
     return settle(group, out.view(np.uint32))
 
 
-def match(group: Group, m: Mask, a: Value, membership: Value, mode: str) -> tuple[Vector, bool | Vector]:
+def match(group: WarpSet, m: Mask, a: Value, membership: Value, mode: str) -> tuple[Vector, bool | Vector]:
     """match.sync: the lanes that hold the same value (any), or all of them and whether all agree (all)."""
     warp_sync(group, m, membership)
     live = np.ones(group.lanes, bool) if m is None else m
@@ -207,7 +207,7 @@ def match(group: Group, m: Mask, a: Value, membership: Value, mode: str) -> tupl
     return np.where(agree, members, np.uint32(0)).reshape(-1), agree.reshape(-1)
 
 
-def elect(group: Group, m: Mask, membership: Value) -> tuple[Value, Vector]:
+def elect(group: WarpSet, m: Mask, membership: Value) -> tuple[Value, Vector]:
     """elect.sync: the lowest active lane of the membership leads; returns (leader lane, predicate)."""
     warp_sync(group, m, membership)
     whole = membership.__class__ is not ND and membership == M32
@@ -226,14 +226,14 @@ def elect(group: Group, m: Mask, membership: Value) -> tuple[Value, Vector]:
     return _elected(group, member if m is None else member & m)
 
 
-def _elected(group: Group, live: npt.NDArray[np.bool_]) -> tuple[Value, Vector]:
+def _elected(group: WarpSet, live: npt.NDArray[np.bool_]) -> tuple[Value, Vector]:
     """The lowest live lane of each warp, and where it is."""
     leader = live.reshape(-1, WARP).argmax(1).astype(np.uint32)
     lane = np.repeat(leader, WARP)
     return settle(group, lane), (group.lane == lane) & live
 
 
-def special(group: Group, name: str) -> int:
+def special(group: WarpSet, name: str) -> int:
     """Clock registers: cycles are not modelled; they count translated blocks and the host's time."""
     if name.startswith("globaltimer"):
         return time.time_ns() & ((1 << 64) - 1 if name == "globaltimer" else M32)
@@ -241,11 +241,11 @@ def special(group: Group, name: str) -> int:
     return ticks & M32 if name == "clock" else ticks
 
 
-def trap(group: Group, m: Mask, line: int) -> NoReturn:
+def trap(group: WarpSet, m: Mask, line: int) -> NoReturn:
     """trap stops the kernel."""
     raise Fault(f"the kernel executed trap at PTX line {line}")
 
 
-def uninitialised(group: Group) -> NoReturn:
+def uninitialised(group: WarpSet) -> NoReturn:
     """A register that no instruction writes."""
     raise Fault("read of a register that is never written")

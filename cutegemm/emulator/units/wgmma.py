@@ -17,25 +17,25 @@ import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 from cutegemm.emulator.state.pending import WARPS, Batch, Warpgroup
-from cutegemm.emulator.units.products import Place, Product, compute
+from cutegemm.emulator.units.products import PendingWgmma, Place, compute
 from cutegemm.emulator.units.wgmma_operands import Form
 
 
-def accumulator_get(group: Group, index: int, register: int) -> Vector:
+def accumulator_get(group: WarpSet, index: int, register: int) -> Vector:
     """Read an accumulator register."""
     group.tracker.accumulator(index, False)
     return group.matrix(index).register(register).reshape(group.lanes)
 
 
-def accumulator_peek(group: Group, index: int, register: int) -> Vector:
+def accumulator_peek(group: WarpSet, index: int, register: int) -> Vector:
     """Read an accumulator register to copy it to another: compilers zero a whole list that way."""
     return group.matrix(index).register(register).reshape(group.lanes)
 
 
-def accumulator_set(group: Group, index: int, register: int, value: Value, mask: Mask) -> None:
+def accumulator_set(group: WarpSet, index: int, register: int, value: Value, mask: Mask) -> None:
     """Write an accumulator register."""
     group.tracker.accumulator(index, True)
     view = group.matrix(index).register(register)
@@ -48,7 +48,7 @@ def accumulator_set(group: Group, index: int, register: int, value: Value, mask:
 
 
 def wgmma_issue(
-    group: Group, where: Place, a: Value | tuple[int, ...], b: Value, scale: Value, form: Form
+    group: WarpSet, where: Place, a: Value | tuple[int, ...], b: Value, scale: Value, form: Form
 ) -> None:
     """wgmma.mma_async: remembered until its group is committed."""
     token = group.tracker.issue_wgmma(where, a, b, form)
@@ -56,22 +56,22 @@ def wgmma_issue(
     scale = scale if scale.__class__ is ND else bool(scale)
     if scale.__class__ is ND and scale.all():
         scale = True
-    group.products.open.append(Product(group, where, a, b, scale, form, token))
+    group.products.open.append(PendingWgmma(group, where, a, b, scale, form, token))
     group.wgmma_issued += 1
 
 
-def wgmma_fence(group: Group) -> None:
+def wgmma_fence(group: WarpSet) -> None:
     """wgmma.fence: orders register and shared accesses before wgmma; only the race detector follows it."""
     group.tracker.wgmma_fence()
 
 
-def refuse_mask(group: Group, mask: npt.NDArray[np.bool_]) -> None:
+def refuse_mask(group: WarpSet, mask: npt.NDArray[np.bool_]) -> None:
     """wgmma is for whole warpgroups."""
     if not mask.reshape(-1, 32).all(1).any() or group.stack:
         raise Fault("wgmma in divergent code")
 
 
-def _warpgroups_of(group: Group) -> list[Warpgroup]:
+def _warpgroups_of(group: WarpSet) -> list[Warpgroup]:
     """The warpgroups that a group's warps belong to."""
     if group.warpgroups is None:
         made = group.cta.warpgroups
@@ -83,7 +83,7 @@ def _warpgroups_of(group: Group) -> list[Warpgroup]:
     return group.warpgroups
 
 
-def wgmma_commit(group: Group) -> bool:
+def wgmma_commit(group: WarpSet) -> bool:
     """wgmma.commit_group: a group begins once every warp of the warpgroup has come; False while one is missing."""
     if not group.wgmma_committing:
         _commit(group)
@@ -95,7 +95,7 @@ def wgmma_commit(group: Group) -> bool:
     return True
 
 
-def _commit(group: Group) -> None:
+def _commit(group: WarpSet) -> None:
     group.wgmma_committing = True
     group.device.events += 1
     batch = Batch(group.wgmma_issued, _joined(group.products.open))
@@ -113,10 +113,10 @@ def _commit(group: Group) -> None:
             group.device.completion.products(functools.partial(compute, begun))
 
 
-def _joined(issued: list[Product]) -> list[Product]:
+def _joined(issued: list[PendingWgmma]) -> list[PendingWgmma]:
     """Products in order, those that follow each other on the same accumulators joined."""
-    products: list[Product] = []
-    latest: dict[Place, Product] = {}  # per accumulator list; the order between lists does not matter
+    products: list[PendingWgmma] = []
+    latest: dict[Place, PendingWgmma] = {}  # per accumulator list; the order between lists does not matter
     for p in issued:
         if not (p.where in latest and latest[p.where].join(p)):
             products.append(p)
@@ -124,7 +124,7 @@ def _joined(issued: list[Product]) -> list[Product]:
     return products
 
 
-def wgmma_wait(group: Group, pending: int) -> None:
+def wgmma_wait(group: WarpSet, pending: int) -> None:
     """wgmma.wait_group: all but the last `pending` groups are complete, in every warp of the warpgroup."""
     upto = 0
     while len(group.products.groups) > pending:

@@ -16,7 +16,7 @@ from cutegemm.emulator.numbers.split_operands import Split, split
 from cutegemm.emulator.numbers.types import Chunks, Floats
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.clusters import CTA
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 
 # Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D
@@ -123,7 +123,7 @@ def _reached(
     return chunks, int(chunks.max())
 
 
-def from_registers(group: Group, slots: tuple[int, ...], first: int, warps: int, kind: str) -> np.ndarray:
+def from_registers(group: WarpSet, slots: tuple[int, ...], first: int, warps: int, kind: str) -> np.ndarray:
     """The A fragment in registers as a matrix of 16 rows per warp and K columns (32 bytes)."""
     lanes = slice(32 * first, 32 * (first + warps))
     out = np.zeros((warps, 2, 8, 2, 4, 4), np.uint8)  # warp, row half, row, column half, lane % 4, bytes

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.flow import Block
 from cutegemm.emulator.state.clusters import Cluster, MBarrier
-from cutegemm.emulator.state.geometry import Counts
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.geometry import BlockCounts
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer
 from cutegemm.emulator.state.tensors import Tensor, TensorMap
 
@@ -128,7 +128,7 @@ def joined(parts: list[Coverage]) -> Coverage:
 class Watcher(Observer):
     """Collects coverage during a launch."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Translation) -> None:
         self.program = program
         self.waited: Counter[int] = Counter()  # block -> waits that had something to wait for
         self.noted: Counter[int] = Counter()  # PTX line of a wait within a block -> the same
@@ -136,26 +136,26 @@ class Watcher(Observer):
         self.fulls: set[int] = set()  # offsets of mbarriers that copies complete on
         self.counts: dict[int, int] = {}  # offset of an mbarrier -> arrivals it was initialised for
         self.tiles: dict[tuple[int, int, int], int] = {}
-        self.loads: dict[int, Loads] = {}  # tensor map -> boxes loaded
+        self.loads: dict[int, TensorLoads] = {}  # tensor map -> boxes loaded
         self.latches = tile_loops(program.blocks)
 
-    def blocked(self, group: Group, block: int) -> None:
+    def blocked(self, group: WarpSet, block: int) -> None:
         self.waited[block] += 1
 
     def polled(self, block: int) -> None:
         self.waited[block] += 1
 
-    def waited_for(self, groups: Sequence[object], program: Program) -> None:
+    def waited_for(self, groups: Sequence[object], program: Translation) -> None:
         if any(groups) and (ins := program.current_instruction()) is not None:
             self.noted[ins.line] += 1
 
     def tensor_load(
-        self, group: Group, tensor: Tensor, at: tuple[int, ...], bars: Sequence[MBarrier]
+        self, group: WarpSet, tensor: Tensor, at: tuple[int, ...], bars: Sequence[MBarrier]
     ) -> None:
         self.fulls |= {bar.offset for bar in bars}
-        self.loads.setdefault(id(tensor), Loads(tensor.map)).add(group.cta.index, at)
+        self.loads.setdefault(id(tensor), TensorLoads(tensor.map)).add(group.cta.index, at)
 
-    def warp_ended(self, group: Group) -> None:
+    def warp_ended(self, group: WarpSet) -> None:
         if self.latches:
             turns = max(group.counts[n] for n in self.latches)
             cta = group.cta.index
@@ -167,7 +167,7 @@ class Watcher(Observer):
                 self.phases[offset] = max(self.phases.get(offset, 0), bar.phase)
                 self.counts[offset] = bar.count
 
-    def coverage(self, counts: Counts) -> Coverage:
+    def coverage(self, counts: BlockCounts) -> Coverage:
         """What the launch exercised."""
         blocks = self.program.blocks
         executed = counts.per_block(len(blocks))
@@ -221,7 +221,7 @@ class Watcher(Observer):
         return ring
 
 
-class Loads:
+class TensorLoads:
     """Boxes loaded through one tensor map."""
 
     def __init__(self, tensor_map: TensorMap) -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 
 WORD = 4  # bytes
 _ADDRESS = re.compile(r"\[\s*(%[\w$.]+)\s*(?:\+\s*(-?\d+))?\s*\]")
@@ -33,28 +33,28 @@ _ORDERED = (
 
 
 @dataclass(frozen=True)
-class Share:
+class FusedWord:
     """A load's part in a fused one: its word within, and the bytes of the whole."""
 
     word: int
     size: int
 
 
-def fused_loads(code: list[Instruction]) -> dict[int, Share]:
+def fused_loads(code: list[PtxInstruction]) -> dict[int, FusedWord]:
     """The part of each fused load of a basic block, by the instruction's id."""
-    out: dict[int, Share] = {}
+    out: dict[int, FusedWord] = {}
     for run in _runs(code):
         for width in (4, 2):
             for start in sorted(run):
                 words = [run.get(start + WORD * i) for i in range(width)]
                 if start % (WORD * width) == 0 and None not in words and not any(id(x) in out for x in words):
-                    out |= {id(x): Share(i, WORD * width) for i, x in enumerate(words)}
+                    out |= {id(x): FusedWord(i, WORD * width) for i, x in enumerate(words)}
     return out
 
 
-def _runs(code: list[Instruction]) -> Iterator[dict[int, Instruction]]:
+def _runs(code: list[PtxInstruction]) -> Iterator[dict[int, PtxInstruction]]:
     """Scalar loads off one value of one register without a write or barrier between them, by their offset."""
-    open_: dict[str, dict[int, Instruction]] = {}
+    open_: dict[str, dict[int, PtxInstruction]] = {}
     for ins in code:
         parts = ins.parts
         if parts[0] == "ld" and parts[1:] in (["shared", x] for x in ("f32", "b32", "u32", "s32")):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 L2_BYTES = 50 * 2**20  # H100 and H200
@@ -34,7 +34,7 @@ class L2:
         self.end = 0
         self.read = self.written = self.fetched = self.written_back = 0
 
-    def access(self, region: Region, sectors: np.ndarray, write: bool) -> None:
+    def access(self, region: MemoryRegion, sectors: np.ndarray, write: bool) -> None:
         """Sorted, distinct sectors (address over 32) of a region are read or written."""
         start = self.starts.get(region.base)
         if start is None:

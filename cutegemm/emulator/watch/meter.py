@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.state.clusters import WARP
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer, Reach, Touch, Touched
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.state.tensors import Tensor
 from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, Form
 from cutegemm.emulator.watch import wavefronts
@@ -54,7 +54,7 @@ class LineCost:
 class Meter(Observer):
     """Counts of one launch."""
 
-    def __init__(self, program: Program, l2: L2) -> None:
+    def __init__(self, program: Translation, l2: L2) -> None:
         self.program, self.l2 = program, l2
         self.totals: dict[str, float] = defaultdict(int)
         self.lines: dict[tuple[int, str], LineCost] = {}
@@ -67,7 +67,7 @@ class Meter(Observer):
 
     # ---- what ran
 
-    def ran(self, group: Group, block: int, mask: Mask) -> None:
+    def ran(self, group: WarpSet, block: int, mask: Mask) -> None:
         if mask is None:
             self.lanes[block] += group.lanes
             return
@@ -78,7 +78,7 @@ class Meter(Observer):
             before = group.uneven.get(block)
             group.uneven[block] = ran if before is None else before + ran
 
-    def blocked(self, group: Group, block: int) -> None:
+    def blocked(self, group: WarpSet, block: int) -> None:
         """Counted once per wait, however often the group looks again."""
         now = (block, group.counts[block])
         if group.blocked_at != now:
@@ -89,7 +89,7 @@ class Meter(Observer):
 
     # ---- memory
 
-    def access(self, group: Group, touch: Touch) -> None:
+    def access(self, group: WarpSet, touch: Touch) -> None:
         m, region, offset, size, write, space, _ = touch
         if space in ("param", "local"):
             return
@@ -111,7 +111,7 @@ class Meter(Observer):
 
     def _global(
         self,
-        region: Region,
+        region: MemoryRegion,
         keys: npt.NDArray[np.int64],
         units: int,
         lane: npt.NDArray[np.int64],
@@ -153,7 +153,14 @@ class Meter(Observer):
         cost.ideal += ideal
 
     def atomics(
-        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
+        self,
+        group: WarpSet,
+        m: Mask,
+        region: MemoryRegion,
+        offsets: Vector,
+        size: int,
+        order: str,
+        returns: bool,
     ) -> None:
         """On global memory each lane's operation reads and writes a sector of L2."""
         self.totals["atomic_operations"] += len(offsets)
@@ -161,7 +168,9 @@ class Meter(Observer):
             self.l2.access(region, np.array([sector]), False)
             self.l2.access(region, np.array([sector]), True)
 
-    def tensor_load(self, group: Group, tensor: Tensor, at: tuple[int, ...], bars: Sequence[object]) -> None:
+    def tensor_load(
+        self, group: WarpSet, tensor: Tensor, at: tuple[int, ...], bars: Sequence[object]
+    ) -> None:
         """Bytes from L2 once, into the CTAs of all the mbarriers."""
         box = tensor.map.box_bytes
         self.totals["tma_loads"] += 1
@@ -169,7 +178,7 @@ class Meter(Observer):
         self.totals["tma_multicast_saved_bytes"] += box * (len(bars) - 1)
         self._box(tensor, tensor.reach(at), False)
 
-    def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
+    def tensor_store(self, group: WarpSet, tensor: Tensor, reach: Reach | None) -> None:
         self.totals["tma_stores"] += 1
         self.totals["tma_store_bytes"] += tensor.map.box_bytes
         self._box(tensor, reach, True)
@@ -179,14 +188,14 @@ class Meter(Observer):
             start, shape, strides = reach
             self.l2.access(tensor.region, sectors_of(tensor.region.base + start, shape, strides), write)
 
-    def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
+    def bulk(self, region: MemoryRegion, start: int, size: int, write: bool, copies: int) -> None:
         self.totals["bulk_store_bytes" if write else "bulk_load_bytes"] += size
         self.totals["tma_multicast_saved_bytes"] += size * (copies - 1)
         self.l2.access(region, sectors_of(region.base + start, (size,), ()), write)
 
     # ---- matrix products
 
-    def wgmma(self, group: Group, form: Form, a_in_registers: bool) -> None:
+    def wgmma(self, group: WarpSet, form: Form, a_in_registers: bool) -> None:
         """A wgmma, counted once per warpgroup (each warp does a quarter), and how long after the one before it.
 
         It reads its operands at 128 bytes a wavefront: a model, which an H200 bears out for swizzled operands.
@@ -278,7 +287,7 @@ def _shape(op: str) -> tuple[str, str, str]:
     return m, n, k
 
 
-def _places(group: Group, m: Mask, offset: Value, space: str) -> tuple[np.ndarray, np.ndarray]:
+def _places(group: WarpSet, m: Mask, offset: Value, space: str) -> tuple[np.ndarray, np.ndarray]:
     """Lane numbers over the group and byte offsets of an access; rows of matrices count as lanes of their warp."""
     if space == "matrix":
         warps = np.arange(len(group.warps)) if m is None else np.flatnonzero(m)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cutegemm.emulator.ptx.flow import Block
-from cutegemm.emulator.state.geometry import Counts
+from cutegemm.emulator.state.geometry import BlockCounts
 
 # Opcode prefix -> what a warp that executes it does.
 WORK = {
@@ -37,7 +37,7 @@ WAITS = {
 
 
 @dataclass
-class Role:
+class WarpRole:
     """Warps of a CTA that do the same kind of work, with counts summed over them and over all CTAs."""
 
     name: str
@@ -54,7 +54,7 @@ class Role:
         return self.instructions.total()
 
 
-def per_warp(counts: Counts, warps: int, blocks: int) -> dict[int, np.ndarray]:
+def per_warp(counts: BlockCounts, warps: int, blocks: int) -> dict[int, np.ndarray]:
     """For each warp of a CTA how often it ran each block, summed over CTAs."""
     out = {w: np.zeros(blocks, np.int64) for w in range(warps)}
     for together, ran in counts.by_warp.items():
@@ -70,17 +70,17 @@ def per_warp(counts: Counts, warps: int, blocks: int) -> dict[int, np.ndarray]:
 
 
 def roles_of(
-    blocks: list[Block], warps: int, counts: Counts, waits: Mapping[int, Counter[str]]
-) -> list[Role]:
+    blocks: list[Block], warps: int, counts: BlockCounts, waits: Mapping[int, Counter[str]]
+) -> list[WarpRole]:
     """The roles of a launch, in the order of their first warps; `waits` are those that blocked, by warp and kind."""
-    roles: dict[str, Role] = {}
+    roles: dict[str, WarpRole] = {}
     for warp, ran in per_warp(counts, warps, len(blocks)).items():
         executed: Counter[str] = Counter()
         for block, n in zip(blocks, ran.tolist(), strict=True):
             if n:
                 for ins in block.code:
                     executed[ins.op] += n
-        role = roles.setdefault(_name(executed), Role(_name(executed), []))
+        role = roles.setdefault(_name(executed), WarpRole(_name(executed), []))
         role.warps.append(warp)
         role.instructions += executed
         role.per_warp[warp] = executed

@@ -11,9 +11,9 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Vector
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer, Reach, Touch
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.state.tensors import Tensor
 from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.findings import Finding
@@ -24,7 +24,7 @@ ALIGN = 16
 
 
 @dataclass(frozen=True)
-class Output:
+class WatchedOutput:
     """Memory of which a run has to write every element.
 
     Attributes:
@@ -41,7 +41,7 @@ class Output:
 class _Marks:
     """A byte for each byte that an output spans: not zero once it was stored to."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: WatchedOutput) -> None:
         self.output = output
         buffer = output.view.buffer(output.name)
         self.begin = buffer.address // ALIGN * ALIGN
@@ -74,14 +74,14 @@ class _Marks:
 class Written(Observer):
     """An observer of the stores of a run's launches; `outputs` are what has to be written."""
 
-    def __init__(self, outputs: Sequence[Output]) -> None:
+    def __init__(self, outputs: Sequence[WatchedOutput]) -> None:
         self._marks = [_Marks(x) for x in outputs if 0 not in x.view.shape]
 
-    def _near(self, region: Region) -> list[_Marks]:
+    def _near(self, region: MemoryRegion) -> list[_Marks]:
         end = region.base + region.size
         return [x for x in self._marks if x.begin < end and region.base < x.end]
 
-    def access(self, group: Group, touch: Touch) -> None:
+    def access(self, group: WarpSet, touch: Touch) -> None:
         _, region, offset, size, write, space, _ = touch
         if not write or space != "global":
             return
@@ -92,11 +92,18 @@ class Written(Observer):
             marks.put((at[:, None] + np.arange(size)).ravel())
 
     def atomics(
-        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
+        self,
+        group: WarpSet,
+        m: Mask,
+        region: MemoryRegion,
+        offsets: Vector,
+        size: int,
+        order: str,
+        returns: bool,
     ) -> None:
         self.access(group, Touch(m, region, offsets, size, True, "global"))
 
-    def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
+    def tensor_store(self, group: WarpSet, tensor: Tensor, reach: Reach | None) -> None:
         if reach is None:
             return
         start, shape, strides = reach
@@ -106,7 +113,7 @@ class Written(Observer):
                 starts = (starts[:, None] + np.arange(extent) * stride).ravel()
             marks.put((starts[:, None] + np.arange(shape[-1])).ravel())
 
-    def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
+    def bulk(self, region: MemoryRegion, start: int, size: int, write: bool, copies: int) -> None:
         for marks in self._near(region) if write else ():
             marks.put(np.arange(size) + (start + region.base - marks.begin))
 
