@@ -27,7 +27,7 @@ from cutegemm.emulator.state.geometry import BlockCounts, Geometry
 from cutegemm.emulator.state.group import SPLIT, Diverged, WarpSet
 from cutegemm.emulator.state.hooks import Observers
 from cutegemm.emulator.state.memory import PARAM_WINDOW, Fault, MemoryRegion
-from cutegemm.emulator.units.bulk import bulk_commit, bulk_wait
+from cutegemm.emulator.units.bulk import bulk_wait
 from cutegemm.emulator.watch.coverage import Watcher
 from cutegemm.emulator.watch.findings import Finding
 from cutegemm.emulator.watch.l2 import L2
@@ -170,7 +170,7 @@ class Executor:
     def _end(self, group: WarpSet) -> None:
         """A group has reached its end."""
         self.device.watch.warp_ended(group)
-        bulk_commit(group, None)
+        group.bulk.commit()
         bulk_wait(group, None, 0, False)
         self.device.events += 1
         self._replace(group, ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers of which nothing, or not every bit, has been written."""
+"""Registers that have undefined bits, because nothing wrote them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cutegemm.emulator.numbers.types import Value
 class Undefined:
     """A register some of whose bits are undefined: `bits` marks them (an int, or a vector where lanes differ).
 
-    They may travel through moves, masks, shifts and permutations. Anything else (arithmetic, comparison, use as an
-    address or a predicate, a store) is a TypeError, which the machine reports with its place. A register that nothing
-    has written is None.
+    They may travel through moves, masks, shifts and permutations. Any other use (arithmetic, a comparison, an address,
+    a predicate, a store) is a TypeError, which the executor reports with its place. A register that nothing has written
+    is None.
     """
 
     __slots__ = ("value", "bits")
@@ -28,17 +28,17 @@ class Undefined:
 
     @staticmethod
     def of(x: Register, bits: int) -> Undefined:
-        """Any register of so many bits, as an Undefined."""
+        """A register of so many bits as an Undefined."""
         if x is None:
             return Undefined(0, (1 << bits) - 1)
         return x if isinstance(x, Undefined) else Undefined(x, 0)
 
     def defined(self) -> Value | Undefined:
-        """The plain value where no bit is undefined any more."""
+        """The plain value, once no bit is undefined."""
         return self if np.any(self.bits) else self.value
 
     def each(self, f: Callable[[Value], Value]) -> Value | Undefined:
-        """The same rearrangement of bits, applied to the value and to the marks."""
+        """Rearrange the bits of the value and their marks in the same way."""
         return Undefined(f(self.value), f(self.bits)).defined()
 
     def __and__(self, other: Value | Undefined) -> Value | Undefined:

@@ -38,7 +38,7 @@ _FORMS: dict[str, tuple[tuple[int, ...], str]] = {
     "brev": ((0,), "bit_reverse({0})"),
     "popc": ((0,), "popcount({0})"),
     "clz": ((0,), "clz({0}, {bits})"),
-    "bfind": ((0,), "wrap({bits} - 1 - s32(clz({0}, {bits})), 32)"),
+    "bfind": ((0,), "wrap({bits} - 1 - signed(clz({0}, {bits}), 32), 32)"),
     "bfe": ((0, 32, 32), "bfe({0}, {1}, {2}, {bits}, {signed})"),
     "bfi": ((0, 0, 32, 32), "bfi({0}, {1}, {2}, {3}, {bits})"),
 }
@@ -72,7 +72,7 @@ def by_table(e: Emitter, ins: PtxInstruction) -> None:
         raise Unknown(f"modifiers {', '.join(mods)}" if mods else head)
     widths, text = _FORMS[name]
     values = [e.src(x, width or bits) for x, width in zip(ins.operands[1:], widths, strict=True)]
-    readings = {f"s{i}": f"s{bits}({x})" if signed else x for i, x in enumerate(values)}
+    readings = {f"s{i}": f"signed({x}, {bits})" if signed else x for i, x in enumerate(values)}
     text = text.format(*values, **readings, bits=bits, signed=signed, ones=ONES.get(bits))
     if text.startswith("="):
         store_integer(e, ins.operands[0], text[1:], bits)
@@ -149,11 +149,8 @@ def dot_product(e: Emitter, ins: PtxInstruction) -> None:
     """The sum of c and the products of four pairs of bytes, or of two pairs of 16 bits and a byte."""
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])
     signs = ", ".join(str(x == "s32") for x in ins.parts[-2:])
-    if ins.parts[0] == "dp4a":
-        e.dst(ins.operands[0], f"dot4({a}, {b}, {c}, {signs})")
-    else:
-        first = {"lo": 0, "hi": 2}[ins.parts[1]]
-        e.dst(ins.operands[0], f"dot2({a}, {b}, {c}, {signs}, {first})")
+    how = "8, 0" if ins.parts[0] == "dp4a" else f"16, {2 * (ins.parts[1] == 'hi')}"
+    e.dst(ins.operands[0], f"dot({a}, {b}, {c}, {signs}, {how})")
 
 
 @emits("shl", "shr", "shf")

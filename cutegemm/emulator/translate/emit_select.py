@@ -23,7 +23,7 @@ def _comparison(e: Emitter, kind: str, relation: str, mods: list[str], values: l
             flush = "flush" if kind == "f32" else "flush_half"
             a, b = f"{flush}({a})", f"{flush}({b})"
         return f"compare({a}, {b}, '{relation}')"
-    wrapper = f"s{bits_of(kind)}({{}})" if kind[0] == "s" else "{}"
+    wrapper = f"signed({{}}, {bits_of(kind)})" if kind[0] == "s" else "{}"
     a, b = (wrapper.format(x) for x in values)
     return f"{a} {_SIGNS[relation]} {b}"
 
@@ -98,7 +98,7 @@ def select(e: Emitter, ins: PtxInstruction) -> None:
         bits, test = bits_of(ins.parts[-1]), e.src(p, 1)
     else:
         bits, source = bits_of(ins.parts[-2]), ins.parts[-1]
-        value = f"f32({e.src(p, 32)})" if source == "f32" else f"s32({e.src(p, 32)})"
+        value = f"f32({e.src(p, 32)})" if source == "f32" else f"signed({e.src(p, 32)}, 32)"
         test = f"{f'flush({value})' if 'ftz' in ins.parts else value} >= 0"
     e.dst(d, f"sel({test}, {e.src(a, bits)}, {e.src(b, bits)}, U{bits})")
 

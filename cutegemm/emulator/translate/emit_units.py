@@ -111,11 +111,14 @@ def set_registers(e: Emitter, ins: PtxInstruction) -> None:
 @emits("fence", "membar", "griddepcontrol", "pmevent")
 def fence(e: Emitter, ins: PtxInstruction) -> None:
     """Fences order accesses (only the race detector follows them); the others have no effect on results."""
-    head = ins.parts[0]
-    if head == "fence" and "tensormap::generic" in ins.op:
+    if "tensormap::generic" in ins.op:
         raise Unknown("tensor map modification")
-    if head in ("fence", "membar", "griddepcontrol"):
-        e.line(f"note(G, {e.mask}, '{ins.op}')")
+    if ins.op == "griddepcontrol.wait":
+        e.line(f"G.tracker.grid_wait({e.mask})")
+    elif ins.op == "griddepcontrol.launch_dependents":
+        e.line(f"G.tracker.grid_trigger({e.mask})")
+    elif ins.parts[0] != "pmevent":
+        e.line(f"G.tracker.fence('{ins.op}')")
 
 
 def copy(e: Emitter, ins: PtxInstruction) -> None:
@@ -126,7 +129,7 @@ def copy(e: Emitter, ins: PtxInstruction) -> None:
     elif op.startswith("cp.async.bulk.prefetch"):
         return
     elif op == "cp.async.bulk.commit_group":
-        e.line(f"bulk_commit(G, {e.mask})")
+        e.line("G.bulk.commit()")
     elif op.startswith("cp.async.bulk.wait_group"):
         e.line(f"bulk_wait(G, {e.mask}, {int(ins.operands[0], 0)}, {op.endswith('.read')})")
     elif op.startswith("cp.async.bulk"):
@@ -214,7 +217,7 @@ def wgmma(e: Emitter, ins: PtxInstruction) -> None:
         e.line("refuse_mask(G, m)")
     kind = ins.parts[1]
     if kind == "fence":
-        e.line("wgmma_fence(G)")
+        e.line("G.tracker.wgmma_fence()")
     elif kind == "commit_group":
         e.line(f"if not wgmma_commit(G): return {BLOCKED}")
     elif kind == "wait_group":

@@ -238,7 +238,7 @@ class Emitter:
             return
         place = self._register(name)
         if name in self.fragments:
-            self.line(f"fragment_written(G, {self.program.slots[name]})")
+            self.line(f"G.tracker.fragment_written({self.program.slots[name]})")
         if self.mask is None or (name in self.locals and self.mask == "m"):
             self.line(f"{place} = {expression}")
         else:

@@ -16,10 +16,14 @@ from __future__ import annotations
 import re
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from cutegemm.emulator.numbers import extended, floats, fused_jit, rounding, values
 from cutegemm.emulator.numbers.types import Mask
 from cutegemm.emulator.ptx.executable import WORD, BlockFunction, Translation
 from cutegemm.emulator.ptx.flow import Block, blocks_of
 from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
+from cutegemm.emulator.state import memory
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.translate import (  # noqa: F401  they fill EMITTERS
     emit_calls,
@@ -31,7 +35,24 @@ from cutegemm.emulator.translate import (  # noqa: F401  they fill EMITTERS
     emit_units,
 )
 from cutegemm.emulator.translate.emitter import CARRY, Emitter, check_known
-from cutegemm.emulator.translate.runtime import NAMES
+from cutegemm.emulator.units import (
+    access,
+    atomics,
+    barriers,
+    bulk,
+    copies,
+    host_calls,
+    mma,
+    tma,
+    warp_ops,
+    wgmma,
+)
+
+# The names that translated kernels use: public functions and constants of the modules that implement instructions.
+_MODULES = (values, extended, floats, fused_jit, rounding, memory, access, atomics, warp_ops, barriers, bulk, copies,
+            tma, wgmma, mma, host_calls)  # fmt: skip
+NAMES = {name: x for module in _MODULES for name, x in vars(module).items() if not name.startswith("_")}
+NAMES |= {"BOOL": np.bool_, **{f"U{bits}": kind for bits, kind in values.UINT.items()}}
 
 
 def translate(kernel: Kernel) -> Translation:

@@ -83,11 +83,6 @@ def issue_store(
     device.completion.store(store)
 
 
-def bulk_commit(group: WarpSet, m: Mask) -> None:
-    """cp.async.bulk.commit_group."""
-    group.bulk.commit()
-
-
 def bulk_wait(group: WarpSet, m: Mask, pending: int, read_only: bool) -> None:
     """cp.async.bulk.wait_group[.read]: all but the last `pending` groups have been read (or are complete)."""
     groups = group.bulk.groups

@@ -60,11 +60,6 @@ def wgmma_issue(
     group.wgmma_issued += 1
 
 
-def wgmma_fence(group: WarpSet) -> None:
-    """wgmma.fence: orders register and shared accesses before wgmma; only the race detector follows it."""
-    group.tracker.wgmma_fence()
-
-
 def refuse_mask(group: WarpSet, mask: npt.NDArray[np.bool_]) -> None:
     """wgmma is for whole warpgroups."""
     if not mask.reshape(-1, 32).all(1).any() or group.stack:
