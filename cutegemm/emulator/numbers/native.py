@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small functions compiled by LLVM (through llvmlite) when they are first used, in milliseconds."""
+"""Small loops that LLVM (through llvmlite) compiles on first use, in milliseconds, and the IR that they share."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from llvmlite import binding, ir
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
 
 class Native:
@@ -14,11 +18,11 @@ class Native:
     def __init__(self, module: ir.Module) -> None:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
+        features = binding.get_host_cpu_features()
+        # these loops do little else than vector arithmetic, so they use the widest registers
+        widest = ",-prefer-256-bit" if features.get("avx512f") else ""
         machine = binding.Target.from_default_triple().create_target_machine(
-            cpu=binding.get_host_cpu_name(),
-            features=_features(),
-            opt=3,
-            jit=True,
+            cpu=binding.get_host_cpu_name(), features=f"{features.flatten()}{widest}", opt=3, jit=True
         )
         parsed = binding.parse_assembly(str(module))
         parsed.verify()
@@ -26,20 +30,14 @@ class Native:
         self.engine.finalize_object()
 
     def function(self, name: str, prototype: Any) -> Any:
-        """A function by its name, called as a ctypes prototype says; it keeps the code alive."""
+        """A function with the signature of a ctypes prototype; it keeps the machine code alive."""
         made = prototype(self.engine.get_function_address(name))
         made.engine = self.engine
         return made
 
 
-def _features() -> str:
-    """This processor's features, with vectors as wide as it has them: the loops here do little else."""
-    features = binding.get_host_cpu_features()
-    return str(features.flatten()) + (",-prefer-256-bit" if features.get("avx512f") else "")
-
-
 class Loop:
-    """for index in range(0, stop, step), at least once: the body is what is built within."""
+    """for index in range(0, stop, step), at least once: the body is what is built inside the with statement."""
 
     def __init__(self, builder: ir.IRBuilder, stop: Any, step: int) -> None:
         self.b, self.stop, self.step = builder, stop, step
@@ -49,14 +47,37 @@ class Loop:
         before, self.block = b.block, b.append_basic_block()
         b.branch(self.block)
         b.position_at_end(self.block)
-        self.index = b.phi(ir.IntType(64))
-        self.index.add_incoming(ir.IntType(64)(0), before)
+        self.index = b.phi(I64)
+        self.index.add_incoming(I64(0), before)
         return self.index
 
     def __exit__(self, *_: object) -> None:
         b = self.b
-        following = b.add(self.index, ir.IntType(64)(self.step))
+        following = b.add(self.index, I64(self.step))
         self.index.add_incoming(following, b.block)
         after = b.append_basic_block()
         b.cbranch(b.icmp_signed("<", following, self.stop), self.block, after)
         b.position_at_end(after)
+
+
+def splat(kind: ir.VectorType, x: float) -> ir.Constant:
+    """A constant in every lane."""
+    return ir.Constant(kind, [x] * kind.count)
+
+
+def load_vector(b: ir.IRBuilder, pointer: Any, index: Any, kind: ir.VectorType, align: int = 4) -> Any:
+    """Consecutive elements from `pointer[index]` on."""
+    out = b.load(b.bitcast(b.gep(pointer, [index]), kind.as_pointer()))
+    out.align = align
+    return out
+
+
+def store_vector(b: ir.IRBuilder, value: Any, pointer: Any, index: Any) -> None:
+    """The inverse of `load_vector`."""
+    b.store(value, b.bitcast(b.gep(pointer, [index]), value.type.as_pointer())).align = 4
+
+
+def any_lane(b: ir.IRBuilder, flags: Any) -> Any:
+    """The lanes of a vector of 32-bit flags, or-ed together."""
+    lanes = (b.extract_element(flags, I32(lane)) for lane in range(flags.type.count))
+    return functools.reduce(b.or_, lanes)

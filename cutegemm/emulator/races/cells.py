@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
 from cutegemm.emulator.numbers.types import Value
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES
 from cutegemm.emulator.state.memo import remember
-from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, Form, operand_chunks
+from cutegemm.emulator.units.wgmma_operands import Form, operand_chunks
 
 # Of a wgmma's operand: descriptor, extent, k, MN-major, bytes of an element, rows or None.
 Operand: TypeAlias = tuple[int, int, int, bool, int, int | None]

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.clusters import WARP
@@ -24,7 +25,7 @@ from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import load, locate, store
 from cutegemm.emulator.units.warp_ops import vector
-from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, decode_elements
+from cutegemm.emulator.units.wgmma_operands import decode_elements
 
 Wmma: TypeAlias = tuple[str, str, str, str, str]  # fragment, layout, shape, type, state space
 NUMPY = {"f32": np.float32, "f16": np.float16}

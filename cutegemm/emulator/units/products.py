@@ -15,9 +15,8 @@ from typing import TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.numbers.split_operands import ITEM_BYTES as SPLIT_BYTES
-from cutegemm.emulator.numbers.tensor_core import Unit, accumulate_integers, accumulate_split
-from cutegemm.emulator.numbers.tensor_core import accumulate as add_products
+from cutegemm.emulator.numbers.tensor_core import Unit, accumulate, accumulate_integers
+from cutegemm.emulator.numbers.tensor_core_jit import add
 from cutegemm.emulator.numbers.types import Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of
 from cutegemm.emulator.state.accumulators import Accumulators
@@ -139,7 +138,7 @@ def _summed(
     rows: slice | npt.NDArray[np.int64] | None,
     b: tuple[int, ...],
     before: np.ndarray,
-    accumulate: Value,
+    keeps: Value,
     form: Form,
 ) -> np.ndarray:
     """A B^T, added to the accumulators `before` unless they are to be overwritten.
@@ -147,14 +146,15 @@ def _summed(
     A: values, or descriptors of 64 rows, of which `rows` (None: all) are multiplied.
     """
     n, k, d_type, a_type, b_type, (sign_a, sign_b), (trans_a, trans_b) = form
-    if not accumulate:
+    unit = Unit(a_type, d_type, k)
+    if not keeps:
         before = np.zeros_like(before)
     if isinstance(a, tuple):
-        if rows is None and d_type == "f32" and sign_a * sign_b == 1 and a_type in SPLIT_BYTES:
+        if rows is None and d_type == "f32" and sign_a * sign_b == 1:
             left = fetch_split(cta, a, 64, k, trans_a, a_type, trans_a)
             right = None if left is None else fetch_split(cta, b, n, k, trans_b, b_type, not trans_b)
             if left is not None and right is not None:
-                summed = accumulate_split(left, right, before, Unit(a_type, d_type, k))
+                summed = add(left, right, before, k, unit.fraction)
                 if summed is not None:
                     return summed
         a = fetch(cta, a, 64, k, trans_a, a_type)
@@ -165,7 +165,7 @@ def _summed(
     if d_type.startswith("s32"):
         added = accumulate_integers(a, values, before.view(np.int32), k, d_type != "s32")
         return added.view(before.dtype)
-    (summed,) = add_products(a[None], values[None], before[None], Unit(a_type, d_type, k), b_type)
+    (summed,) = accumulate(a[None], values[None], before[None], unit, b_type)
     return np.asarray(summed)
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from cutegemm.emulator.numbers.rounding import fp8_values
-from cutegemm.emulator.numbers.split_operands import Split, split
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES, Split, split
 from cutegemm.emulator.numbers.types import Chunks, Floats
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.clusters import CTA
@@ -29,7 +29,6 @@ _MODES = {
     2: (2, 64),
     3: (1, 32),
 }
-ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 
 
 @functools.lru_cache(8192)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.state.clusters import WARP
@@ -25,7 +26,7 @@ from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer, Reach, Touch, Touched
 from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.state.tensors import Tensor
-from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, Form
+from cutegemm.emulator.units.wgmma_operands import Form
 from cutegemm.emulator.watch import wavefronts
 from cutegemm.emulator.watch.fused import WORD, fused_loads
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES, sectors_of
