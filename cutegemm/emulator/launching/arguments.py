@@ -78,18 +78,8 @@ def tensor_map(
     if near != extents:
         rule = f"each extent from 1 to {BOX_MOST} elements"
         raise field_error(EmulatorError, "box", extents, rule, near)
-    made = tensors.TensorMap(
-        view.address,
-        kind,
-        view.item,
-        tuple(view.shape[::-1]),
-        tuple(view.strides[-2::-1]),
-        extents[::-1],
-        (1,) * rank,
-        SWIZZLES[swizzle],
-        0,
-        False,
-    )
+    dims, strides = tuple(view.shape[::-1]), tuple(view.strides[-2::-1])
+    made = tensors.TensorMap(view.address, kind, dims, strides, extents[::-1], SWIZZLES[swizzle])
     try:
         tensors.decode(tensors.encode(made))
     except Fault as e:
@@ -101,7 +91,7 @@ def tensor_map(
 def _element(view: View, dtype: str | None) -> str:
     """The tensor map's type of an array's elements, as `dtype` or the array says."""
     kind = dtype or KINDS.get(view.kind)
-    sizes = dict(tensors.TYPES.values())
+    sizes = tensors.ITEM_BYTES
     if kind is None:
         rule = f"elements of type {view.kind}: say with dtype= which of {', '.join(sizes)} they are"
         raise field_error(EmulatorError, "array", view.owner, rule)

@@ -23,26 +23,26 @@ SHARED_LIMIT = 232448
 # CUDA programming guide, table 28: CTAs of a grid and threads of a CTA along each dimension, threads of a CTA.
 MAX_EXTENTS = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64), "cluster": (16, 16, 16)}
 MAX_THREADS = 1024
-MOST = (1 << 63) - 1  # of a seed and counts
+MOST = (1 << 63) - 1  # a seed, or a number of warps or CTAs
 PTX_RULE = "must be PTX text, a module or a kernel"
 MAX_CLUSTER = 16  # CTAs per cluster with the non-portable attribute
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What to launch: geometry, dynamic shared memory in bytes, parameters, memory it may touch.
+    """A launch: geometry, dynamic shared memory in bytes, parameters, memory it may access.
 
     Parameters come as bytes in order (`params`, with the `buffers` they point into) or, for `run_ptx` and
     `run_sequence`, as `args`: NumPy arrays, CPU tensors, numbers, tensor maps, bytes (`arguments.pack`).
 
     ptx: text, module or kernel; `launch` takes it as an argument of its own.
     grid, block, cluster: up to three numbers, or one.
-    smem: bytes of dynamic shared memory, or "auto": all that a CTA may have, if the kernel declares such memory
-        (so where `args` are given and nothing is said).
+    smem: bytes of dynamic shared memory, or "auto" (the default with `args`): all that a CTA may have, if the kernel
+        declares such memory.
     pdl: the launch may start before the previous one of a sequence has ended (programmatic stream serialisation).
-    entry: name of the kernel, where the PTX holds several.
-    shared_parts: (name, first byte, bytes) of what lies in dynamic shared memory, the smallest things first; reports
-        name what they speak of.
+    entry: name of the kernel, if the PTX holds several.
+    shared_parts: (name, first byte, bytes) of regions of dynamic shared memory, the smallest first; reports use the
+        names.
 
     Raises:
         EmulatorError: a field of another type, or out of the hardware's bounds.
@@ -70,25 +70,17 @@ class Launch:
             object.__setattr__(self, name, _extents(name, getattr(self, name)))
         ptx = self.ptx
         need("ptx", ptx is None or isinstance(ptx, (str, Module, Kernel)), PTX_RULE)
-        object.__setattr__(
-            self, "smem_bytes", integer(EmulatorError, "smem_bytes", self.smem_bytes, 0, SHARED_LIMIT)
-        )
+        smem_bytes = integer(EmulatorError, "smem_bytes", self.smem_bytes, 0, SHARED_LIMIT)
+        object.__setattr__(self, "smem_bytes", smem_bytes)
         if not among(self.smem, (None, "auto")):
-            check(
-                not isinstance(self.smem, str),
-                EmulatorError,
-                "bytes, or 'auto'",
-                field="smem",
-                value=self.smem,
-            )
+            need("smem", not isinstance(self.smem, str), "bytes, or 'auto'")
             object.__setattr__(self, "smem", integer(EmulatorError, "smem", self.smem, 0, SHARED_LIMIT))
-        need("params", _list_of(bytes, self.params), "must be a list of bytes, one for each parameter")
-        need("buffers", _list_of(Buffer, self.buffers), "must be a list of emulator.Buffer(...)")
+        need("params", list_of(bytes, self.params), "must be a list of bytes, one for each parameter")
+        need("buffers", list_of(Buffer, self.buffers), "must be a list of emulator.Buffer(...)")
         need("args", self.args is None or isinstance(self.args, (tuple, list)), "must be a list of arguments")
         need("entry", self.entry is None or isinstance(self.entry, str), "must be the name of a kernel")
         truth(EmulatorError, "pdl", self.pdl)
-        parts = self.shared_parts
-        named = isinstance(parts, tuple) and all(_is_part(x) for x in parts)
+        named = isinstance(self.shared_parts, tuple) and all(map(_is_part, self.shared_parts))
         need("shared_parts", named, "must be a tuple of (name, first byte, bytes)")
 
     @property
@@ -111,7 +103,7 @@ class Options:
         `suppressed`.
     meter: count sectors, wavefronts, bytes, operations, cache traffic, and the work and waits of each role.
     max_seconds: stop with an error after this time.
-    progress: show a bar of finished CTAs past one second; None does so when standard error is a terminal.
+    progress: show a bar of finished CTAs after one second; None does so when standard error is a terminal.
     """
 
     policy: str = "eager"
@@ -127,8 +119,7 @@ class Options:
 
     def __post_init__(self) -> None:
         def need(name: str, legal: bool, rule: str) -> None:
-            if not legal:
-                raise field_error(EmulatorError, name, getattr(self, name), rule)
+            check(legal, EmulatorError, rule, field=name, value=getattr(self, name))
 
         need("policy", among(self.policy, tuple(POLICIES)), f"one of {', '.join(POLICIES)}")
         for name, low in {"seed": 0, "warps_per_group": 1, "resident_ctas": 1}.items():
@@ -146,7 +137,7 @@ class Options:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether a value names bytes of shared memory."""
+    """Whether a value names a region of shared memory."""
     named = isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], str)
     return named and integers(value[1:]) is not None
 
@@ -169,16 +160,13 @@ def _extents(name: str, given: object) -> Triple:
     return cast("Triple", near)
 
 
-def _list_of(kind: type, given: object) -> bool:
+def list_of(kind: type, given: object) -> bool:
+    """Whether a value is a tuple or list of objects of a class."""
     return isinstance(given, (tuple, list)) and all(isinstance(x, kind) for x in given)
 
 
 def checked_options(options: object) -> Options | None:
-    """The options of a call, or None.
-
-    Raises:
-        EmulatorError: something else.
-    """
+    """The options of a call, or None; anything else is an EmulatorError."""
     if options is not None and not isinstance(options, Options):
         raise field_error(EmulatorError, "options", options, "must be cutegemm.emulator.Options(...)")
     return options

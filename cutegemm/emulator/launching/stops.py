@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of errors: where an instruction is, which warps wait for what."""
+"""The texts of errors: where an instruction stands, which warps wait for what."""
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 from cutegemm.emulator.ptx.kernel import PtxInstruction
@@ -14,10 +15,9 @@ MOST_LINES = 16  # groups of warps a deadlock report names
 
 def place_of(group: WarpSet, error: Exception) -> str:
     """PTX line, CTA and warps of an error raised while a group ran, with its text."""
-    ins, tb = None, error.__traceback__
-    while tb is not None:
-        ins = group.program.instruction_at(tb.tb_frame.f_code.co_filename, tb.tb_lineno) or ins
-        tb = tb.tb_next
+    ins = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        ins = group.program.instruction_at(frame.f_code.co_filename, line) or ins
     text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
     if isinstance(error, TypeError) and "NoneType" in text:
         text = "read of a register that was not written before"
@@ -27,11 +27,11 @@ def place_of(group: WarpSet, error: Exception) -> str:
     return f"{describe(ins)}, {who}: {text}"
 
 
-def deadlock(groups: list[WarpSet], unstarted: tuple[int, int, int | None]) -> str:
-    """Which warps wait for what, at which instruction; unstarted: clusters with no room, all of them, CTAs that fit."""
+def deadlock(groups: list[WarpSet], unstarted: int, clusters: int, resident: int) -> str:
+    """Which warps wait for what, at which instruction; and how many of the clusters have not started."""
     lines = ["deadlock: nothing can move"]
-    if unstarted[0]:
-        lines.append("  {} of {} clusters have not started: {} CTAs fit".format(*unstarted))
+    if unstarted:
+        lines.append(f"  {unstarted} of {clusters} clusters have not started: {resident} CTAs fit")
     for group in groups[:MOST_LINES]:
         what, pc = group.waiting, group.waiting_at
         if what is None:

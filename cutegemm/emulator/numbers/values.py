@@ -148,15 +148,15 @@ def shl(a: Any, b: Any, bits: int) -> Value:
 
 def shr(a: Any, b: Any, bits: int, arithmetic: bool) -> Value:
     """Shift right, by sign if `arithmetic`; amounts of `bits` and more give the sign or 0."""
-    vectors = a.__class__ is ND, b.__class__ is ND
+    uniform, by_vector = a.__class__ is not ND, b.__class__ is ND
     if arithmetic:
         a = signed(a, bits)
-    if vectors == (False, False):
+    if uniform and not by_vector:
         return int(a >> min(b, bits)) & ((1 << bits) - 1)
     kind: type[np.integer[Any]] = SINT[bits] if arithmetic else UINT[bits]
-    amount = np.minimum(b, bits - 1).astype(kind) if vectors[1] else kind(min(b, bits - 1))
-    out: Vector = ((a if vectors[0] else kind(a)) >> amount).view(UINT[bits])
-    if arithmetic or (not vectors[1] and b < bits):
+    amount = np.minimum(b, bits - 1).astype(kind) if by_vector else kind(min(b, bits - 1))
+    out: Vector = ((kind(a) if uniform else a) >> amount).view(UINT[bits])
+    if arithmetic or (not by_vector and b < bits):
         return out
     return np.where(b < bits, out, UINT[bits](0))
 

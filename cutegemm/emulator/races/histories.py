@@ -29,33 +29,29 @@ class History:
 
 
 class StrongCells:
-    """The cells of a region that strong accesses reached."""
+    """The cells of a region that strong accesses reached, all within [first, last)."""
 
     def __init__(self, cells: int) -> None:
         self.marked = np.zeros(cells, bool)
         self.first, self.last = cells, 0
         self.cells: dict[int, History] = {}
 
-    def reach(self, where: CellSet) -> bool:
-        """Whether some of the cells may lie among these."""
-        return where.first < self.last and self.first < where.last
-
     def near(self, where: CellSet) -> list[int]:
-        """Which of the cells are among these."""
-        if not self.reach(where):
+        """The cells that are in `where` too."""
+        if not where.overlaps(self):
             return []
         index = where.index
-        found: list[int] = index[self.marked[index]].tolist()
-        return found
+        common: list[int] = index[self.marked[index]].tolist()
+        return common
 
     def histories(self, where: CellSet) -> list[History]:
-        """The histories of all the cells, new ones where there are none."""
+        """The histories of all the cells of `where`; new ones where there are none."""
         self.first, self.last = min(self.first, where.first), max(self.last, where.last)
         self.marked[where.index] = True
         return [self.cells.setdefault(cell, History()) for cell in where.index.tolist()]
 
     def clear(self, where: CellSet) -> None:
-        """A plain write: what came before it is ordered before it, or has been reported."""
+        """A plain write: earlier accesses are ordered before it, or have been reported."""
         for cell in self.near(where):
             del self.cells[cell]
             self.marked[cell] = False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races between the lanes of one warp, which the detector's segments, being those of warps, do not show.
+"""Races between the lanes of one warp, which the detector's segments of warps do not show.
 
-A warp keeps the plain accesses since its lanes last synchronised (bar.warp.sync, any .sync operation across lanes, a
-barrier, a successful wait). Lanes are compared only where an access overlaps an earlier one of the same warp.
+A warp keeps its accesses since its lanes last synchronised (bar.warp.sync, any .sync operation across lanes, a barrier,
+a successful wait). Lanes are compared only where an access overlaps an earlier one of the same warp.
 
 Source: PTX ISA 9.0, 9.7.13.3 (bar.warp.sync), 8.9 (causality order is one of threads).
 """
@@ -22,7 +22,7 @@ KEPT = 64  # accesses a warp remembers
 
 
 class Recent:
-    """What a warp did since its lanes last synchronised: its segments, and its last accesses."""
+    """The segments and last accesses of a warp since its lanes last synchronised."""
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
@@ -31,9 +31,11 @@ class Recent:
 
 
 class Lanes:
-    """One plain access by some lanes of a warp: offsets of the active lanes `m`, or one offset for all of them.
+    """One access by some lanes of a warp: offsets of the active lanes `m`, or one offset for all of them.
 
-    `matrix`: rows of ldmatrix or stmatrix, whose bytes belong to no single lane.
+    matrix: rows of ldmatrix or stmatrix, whose bytes belong to no single lane.
+    shared: whether several lanes may reach the same bytes.
+    strong: atomic, volatile and the like, which do not race with each other.
     """
 
     __slots__ = (
@@ -50,18 +52,19 @@ class Lanes:
         size: int,
         write: bool,
         matrix: bool,
+        shared: bool,
         line: int = 0,
         strong: bool = False,
     ) -> None:
         self.recent, self.region, self.m, self.offset = recent, region, m, offset
-        self.size, self.write, self.matrix, self.line = size, write, matrix, line
-        self.strong = strong  # atomic, volatile and the like, which do not race with each other
+        self.size, self.write, self.matrix, self.shared = size, write, matrix, shared
+        self.line, self.strong = line, strong
         self.low = self.high = -1
-        self.shared = True  # whether several lanes may reach the same bytes
-        self.known_to: np.ndarray | None = None  # lanes that have met these since, where not all have
+        # lanes that have synchronised with these since, where not all have
+        self.known_to: np.ndarray | None = None
 
     def parted(self, met: np.ndarray) -> list[Lanes]:
-        """The access after the lanes `met` have met: that of these lanes, known to them, and that of the others."""
+        """The access of the lanes `met`, which have synchronised and know it, and that of the other lanes."""
         if self.known_to is not None:
             if (self.known_to & met).any():
                 self.known_to = self.known_to | met
@@ -76,9 +79,8 @@ class Lanes:
                 m = np.zeros(len(met), bool)
                 m[mine[some]] = True
                 offset = self.offset[some] if self.offset.__class__ is ND else self.offset
-                part = Lanes(self.recent, self.region, m, offset, self.size, self.write, False, self.line)
-                part.strong = self.strong
-                out.append(part)
+                how = (self.size, self.write, False, True, self.line, self.strong)
+                out.append(Lanes(self.recent, self.region, m, offset, *how))
         out[0].known_to = met.copy()
         return out
 
@@ -96,38 +98,29 @@ class Lanes:
     def _lanes(self) -> np.ndarray:
         return np.flatnonzero(self.m) if self.m is not None else np.arange(self.recent.lanes)
 
-    def may_meet(self, segment: int) -> bool:
-        """Whether a segment is the warp's own and not over since its lanes last met."""
-        return segment in self.recent.unmet
-
     def meets(self, written: bool, strong: bool = False) -> tuple[int, int] | None:
-        """The latest plain (or strong) access of another lane, a write or else a read, to bytes that this one reaches.
+        """The latest plain (or strong) write (or read) by another lane of bytes that this access reaches.
 
-        Its PTX line, and the offset of the first such byte.
+        Returns its PTX line and the offset of the first such byte.
         """
         self._bounds()
         for old in reversed(self.recent.accesses):
             alike = old.write == written and old.strong == strong
-            if alike and old.region is self.region and self._near(old):
-                at = self._conflict(old)
+            if alike and old.region is self.region:
+                old._bounds()
+                at = self._conflict(old) if old.low < self.high and self.low < old.high else -1
                 if at >= 0:
                     return old.line, at
         return None
 
     def _bounds(self) -> None:
         if self.low < 0:
-            offset = self.offset
-            self.low = int(offset.min()) if offset.__class__ is ND else int(offset)
-            self.high = (int(offset.max()) if offset.__class__ is ND else int(offset)) + self.size
-
-    def _near(self, old: Lanes) -> bool:
-        old._bounds()
-        return old.low < self.high and self.low < old.high
+            self.low, self.high = int(np.min(self.offset)), int(np.max(self.offset)) + self.size
 
     def _conflict(self, old: Lanes) -> int:
-        """The first byte where another lane's access meets this one, or -1; who wrote the bytes itself may use them.
+        """The first byte that another lane accessed and this one reaches, or -1; a lane may use bytes it wrote itself.
 
-        Lanes that go through the same uniform accesses together do what one of them would do.
+        Lanes that go through the same uniform accesses together act like one of them.
         """
         if self.offset.__class__ is not ND and old.offset.__class__ is not ND and self.m is old.m:
             return -1
@@ -138,17 +131,17 @@ class Lanes:
         same = mine[0][:, None] == theirs[0][None]
         other = mine[1][:, None] != theirs[1][None]
         if old.known_to is not None:
-            # whoever is none of the lanes knows what all of them know
+            # -1, which is not a lane, knows what all lanes know
             known = np.append(old.known_to, old.known_to.all())
             other = other & ~known[mine[1]][:, None]
         met = (same & other).any(1)
-        if old.write and not old.strong:  # of several atomics the own one need not be the last
+        if old.write and not old.strong:  # a lane's own atomic may not be the last one
             met &= ~(same & ~other).any(1)
         units = mine[0][met]
         return int(units.min()) * unit if len(units) else -1
 
     def _units(self, unit: int) -> tuple[np.ndarray, np.ndarray]:
-        """Units of bytes each lane reaches, and the lanes; of a matrix's rows -1, which is none of them."""
+        """Units of bytes each lane reaches, and the lanes; -1, which is not a lane, for the rows of a matrix."""
         lanes = np.full(np.size(self.offset), -1) if self.matrix else self._lanes()
         offset = np.broadcast_to(np.asarray(self.offset).astype(np.int64), len(lanes))
         first = offset[:, None] // unit + np.arange(max(self.size // unit, 1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the race detector remembers: segments, and who touched each cell of a memory last."""
+"""What the race detector remembers: segments, and which of them touched each cell of a memory last."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.races import scan
 from cutegemm.emulator.races.cells import CellSet
 from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
+from cutegemm.emulator.state.geometry import Triple
 from cutegemm.emulator.state.memory import MemoryRegion
 
 # bytes from which a row lies in pages of its own, of which only those that are touched take memory
@@ -26,7 +26,7 @@ class Weak(NamedTuple):
     """Sets of segments that arrived through relaxed accesses and that no fence of the reader has made known."""
 
     seen: int  # released by a fence of their writer
-    unreleased: int  # not even that
+    unreleased: int  # without any fence
 
 
 class Knowledge(NamedTuple):
@@ -35,10 +35,8 @@ class Knowledge(NamedTuple):
     segments: int  # finished, and ordered before
     shared: int  # fenced in shared memory
     world: int  # fenced in global memory
-    grouped: int = (
-        0  # strict runs: known only because a wgmma's wait covers the warpgroup, which PTX does not say
-    )
-
+    # strict runs: known only because a wgmma's wait covers the warpgroup, which PTX does not say
+    grouped: int = 0
     weak: Weak | None = None
 
     def __or__(self, other: Knowledge) -> Knowledge:
@@ -64,29 +62,37 @@ def as_bits(numbers: list[int]) -> int:
     return out << least
 
 
-def _zeros(count: int) -> npt.NDArray[np.int64]:
-    """Numbers; a warp reads few of a large region, so the C library's zeros, which it may write, cost too much."""
-    if 8 * count < LAZY_BYTES:
-        return np.zeros(count, np.int64)
-    pages = mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(pages, np.int64)
-
-
 class ShadowRow:
-    """Per cell the complement of the `scan.word` that wrote it last, or that one reader read last: in [first, last)."""
+    """Per cell in [first, last) the complement of a `scan.word`: of its last write, or of one reader's last read."""
 
     __slots__ = ("cells", "at", "first", "last")
 
     def __init__(self, cells: int) -> None:
-        self.cells = _zeros(cells)
+        if 8 * cells < LAZY_BYTES:
+            self.cells = np.zeros(cells, np.int64)
+        else:  # np.zeros may reuse freed memory, which it then writes, even where a warp touches few cells
+            pages = mmap.mmap(-1, 8 * cells, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.cells = np.frombuffer(pages, np.int64)
         self.at = self.cells.ctypes.data
         self.first, self.last = cells, 0
 
     def clear(self) -> ShadowRow:
-        """The row as it was made."""
+        """Empty the row."""
         self.cells[self.first : self.last] = 0
         self.first, self.last = len(self.cells), 0
         return self
+
+    def put(self, where: CellSet, word: int) -> None:
+        """Set some cells."""
+        scan.put(self.at, where.runs, word)
+        if where.first < self.first:
+            self.first = where.first
+        if where.last > self.last:
+            self.last = where.last
+
+
+# Cells that an access reached, and its word.
+Listed: TypeAlias = tuple[CellSet, int]
 
 
 class Shadow:
@@ -95,63 +101,47 @@ class Shadow:
     def __init__(self, region: MemoryRegion, cell: int, spare: dict[int, list[ShadowRow]]) -> None:
         self.cells = len(region.data) // cell
         self.shared = region.shared
-        self.spare = spare.setdefault(self.cells, [])  # rows to use again
+        self.spare = spare.setdefault(self.cells, [])  # empty rows of other memories of the same size
         self.written_by = self._row()
-        self.writer = self.written_by.cells
         self.written = False  # whether anything has written here
         self.readers: dict[object, ShadowRow] = {}
-        # Asynchronous reads of global memory, and reductions, each with the word of its access.
-        self.wide_reads: list[tuple[CellSet, int]] = []
-        self.reductions: list[tuple[CellSet, int]] = []
+        self.wide_reads: list[Listed] = []  # asynchronous reads of global memory
+        self.reductions: list[Listed] = []
         self.strong: StrongCells | None = None  # strong accesses, once there are some
-
-    def reader(self, who: object) -> ShadowRow:
-        """The row of a reader."""
-        row = self.readers.get(who)
-        if row is None:
-            row = self.readers[who] = self._row()
-        return row
 
     def _row(self) -> ShadowRow:
         return self.spare.pop() if self.spare else ShadowRow(self.cells)
 
-    def give_back(self, spare: dict[int, list[ShadowRow]]) -> None:
-        """Let other memories of the same size have the rows: making new ones takes longer than clearing these."""
-        self.written_by.first, self.written_by.last = 0, self.cells
-        spare.setdefault(self.cells, []).extend(
-            row.clear() for row in (self.written_by, *self.readers.values())
-        )
+    def give_back(self) -> None:
+        """Let other memories use the rows: making new ones takes longer than clearing these."""
+        self.spare += [row.clear() for row in (self.written_by, *self.readers.values())]
 
     def read(self, who: object, where: CellSet, word: int) -> None:
         """A reader reads some cells; `word` is its access."""
-        row = self.reader(who)
-        scan.put(row.at, where.runs, word)
-        if where.first < row.first:
-            row.first = where.first
-        if where.last > row.last:
-            row.last = where.last
+        row = self.readers.get(who)
+        if row is None:
+            row = self.readers[who] = self._row()
+        row.put(where, word)
 
-    def meeting(self, listed: list[tuple[CellSet, int]], where: CellSet) -> Iterator[npt.NDArray[np.int64]]:
-        """For each listed access that reaches some of the cells, an array of its word."""
-        near = [(w, word) for w, word in listed if w.first < where.last and where.first < w.last]
-        if near:
-            marked = np.zeros(self.cells, bool)
-            marked[where.index] = True
-            for w, word in near:
-                if marked[w.index].any():
-                    yield np.where(w.mark(self.cells)[where.index], word, -1)
+    def overlapping(self, listed: list[Listed], where: CellSet) -> Iterator[npt.NDArray[np.int64]]:
+        """For each listed access that reaches some of the cells, its word at these and -1 at the others."""
+        near = [(cells, word) for cells, word in listed if cells.overlaps(where)]
+        marked = where.mark(self.cells) if near else None
+        for cells, word in near:
+            if marked is not None and marked[cells.index].any():
+                yield np.where(cells.mark(self.cells)[where.index], word, -1)
 
 
 @dataclass(slots=True)
 class Segment:
-    """What a finding says about an access: who and where."""
+    """A stretch of a warp's run, or an asynchronous operation, as findings describe it."""
 
     what: str
     who: str
     generic: bool  # of the generic proxy; else of the async proxy
     atomic: bool = False  # a reduction, which does not race with others
     launch: int = 0  # of a sequence
-    cta: tuple[int, int, int] = (0, 0, 0)
+    cta: Triple = (0, 0, 0)
 
     def name(self, wrote: bool) -> str:
         """What findings call an access of it: a segment of a warp holds both loads and stores."""
@@ -166,19 +156,11 @@ class Earlier(NamedTuple):
     wrote: bool
 
 
-class LineTable:
-    """Basic block and source line of a program's PTX lines."""
-
-    def __init__(self, program: Translation) -> None:
-        self.blocks = {ins.line: n for n, block in enumerate(program.blocks) for ins in block.code}
-        self.sources = {ins.line: ins.source for block in program.blocks for ins in block.code}
-
-
-SyncPlace: TypeAlias = tuple[MemoryRegion, int, tuple[int, int, int] | None]  # region, offset, CTA or None
+SyncPlace: TypeAlias = tuple[MemoryRegion, int, Triple | None]  # region, offset, CTA or None
 
 
 class Access(NamedTuple):
-    """An access to compare with earlier ones; `fenced`: of `known`, what the async proxy sees of this memory."""
+    """An access to compare with earlier ones; `fenced`: the segments that the async proxy sees in this memory."""
 
     region: MemoryRegion
     where: CellSet

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strong accesses: atomic, volatile, relaxed, acquire and release ones. What they race with, and what they order.
+"""Strong accesses (atomic, volatile, relaxed, acquire, release): what they race with, and what they order.
 
 Two strong accesses do not race. A strong access and a plain one do, unless something orders them. Each cell keeps the
-strong accesses since its last plain write. An access that returns a value has seen those before it: what is ordered
-after it is ordered after them too, since all accesses to one location are coherent.
+strong accesses since its last plain write. An access that returns a value has seen the earlier ones: accesses that are
+ordered after it are ordered after them too, since all accesses to one location are coherent.
 
-A strong read accepts what reached it through relaxed accesses behind a fence of the writer, as the hardware does. What
-reached it through relaxed accesses without any fence may still be missing there, and is reported.
+A strong read may rely on writes that reached it through relaxed accesses if the writer has a fence, as on the hardware.
+Without any fence the writes may not be visible, which is reported.
 
 Source: PTX ISA 9.0, 8.2 (strong operations), 8.7 (morally strong), 8.8 (release and acquire patterns), 8.10
 (coherence).
@@ -36,7 +36,7 @@ UNFENCED = "missing fence between relaxed accesses"
 
 @dataclass(frozen=True)
 class Ordered:
-    """What kind of strong access: its memory order, whether in the scope of the CTA, and what it does."""
+    """A kind of strong access: its memory order, whether its scope is the CTA, and what it does."""
 
     order: str  # relaxed, acquire, release, acq_rel
     near: bool
@@ -64,9 +64,8 @@ class Warp(WarpTracker):
             self._strong(m, region, offset, size, Ordered(name, bool(scope), not write, write, not write))
             return
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
-        lanes = Lanes(self.recent, region, m, offset, size, write, space == "matrix")
         where = self.detector.cells.where(offset, size)
-        lanes.shared = where.shared
+        lanes = Lanes(self.recent, region, m, offset, size, write, space == "matrix", where.shared)
         self.detector.check(region, where, write, self.current, known, None, lanes)
         self.recent.accesses.append(lanes)
 
@@ -83,15 +82,14 @@ class Warp(WarpTracker):
         shadow = detector.shadow(region)
         where = detector.cells.where(offset, size).within(shadow.cells)
         line = detector.current_line()
-        lanes = Lanes(self.recent, region, m, offset, size, kind.writes, False, line, True)
-        lanes.shared = where.shared
-        if kind.reads and known.weak is not None:  # it accepts what was fenced by its writer alone
+        lanes = Lanes(self.recent, region, m, offset, size, kind.writes, False, where.shared, line, True)
+        if kind.reads and known.weak is not None:  # a fence of the writer is enough
             known |= Knowledge(known.weak.seen, 0, 0)
         fenced = known.shared if shadow.shared else known.world
         access = Access(region, where, kind.writes, number, line, known, fenced, lanes)
         places = [(region, place) for place in set(np.atleast_1d(offset).tolist())]
         if len(where.starts):
-            detector.check_strong(shadow, access, kind.reads)
+            detector.compare(shadow, access, kind.reads)
             self._record(access, kind, places)
         if kind.writes:
             self.known |= Knowledge(1 << number, 0, 0)
@@ -104,7 +102,7 @@ class Warp(WarpTracker):
     def _record(self, access: Access, kind: Ordered, places: list[tuple[MemoryRegion, int]]) -> None:
         """Add an access to the histories of its cells."""
         shadow, number = self.detector.shadow(access.region), access.segment
-        # an acquire needs no fence before it for what it learns itself: it waits for a release of the same place
+        # an acquire needs no fence before it: it learns from a release of the same place
         learned = self._passed([(*x, None) for x in places]).segments if kind.order == "acquire" else 0
         if shadow.strong is None:
             shadow.strong = StrongCells(shadow.cells)
@@ -127,9 +125,9 @@ class Warp(WarpTracker):
     def _order(self, places: list[tuple[MemoryRegion, int]], kind: Ordered) -> None:
         """Pass knowledge on as PTX ISA 8.8 says.
 
-        A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
-        learns what was passed, a relaxed read once a fence follows it. What is done in the scope of the CTA
-        reaches that CTA alone.
+        A release passes on all that its warp knows; a relaxed write what a fence before it has released. An acquire
+        learns it at once; a relaxed read once a fence follows. Accesses in the scope of the CTA pass on knowledge
+        within that CTA alone.
         """
         here = [(*place, self.cta) for place in places]
         everywhere = [(*place, None) for place in places]
@@ -151,7 +149,7 @@ class Warp(WarpTracker):
                 self._pass(everywhere, self.everything() if releases else self._relaxed(self.released))
 
     def _passed(self, places: Sequence[SyncPlace]) -> Knowledge:
-        """What was passed through some places; often the same through all."""
+        """The knowledge passed through some places; it is often the same for all."""
         out, last = NOTHING, None
         for place in places:
             known = self.detector.sync.get(place)
@@ -160,7 +158,7 @@ class Warp(WarpTracker):
         return out
 
     def _pass(self, places: Sequence[SyncPlace], known: Knowledge) -> None:
-        """Add what passes through some places, which often hold the same."""
+        """Pass knowledge through some places, which often hold the same."""
         last, total, sync = None, known, self.detector.sync
         for place in places:
             old = sync.get(place)
@@ -169,7 +167,7 @@ class Warp(WarpTracker):
             sync[place] = total
 
     def _relaxed(self, released: Knowledge) -> Knowledge:
-        """What a relaxed write passes on: what a fence released, and, marked so, what none did."""
+        """What a relaxed write passes on: segments that a fence released, and, marked so, the others."""
         weak = self.known.weak
         unreleased = (self.known.segments | (0 if weak is None else weak.unreleased)) & ~released.segments
         return released | Knowledge(0, 0, 0, 0, Weak(0, unreleased))

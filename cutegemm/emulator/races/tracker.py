@@ -6,11 +6,12 @@ Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fenc
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.numbers.types import Chunks, Mask, Value
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.races.cells import CellSet
 from cutegemm.emulator.races.detector import Detector
@@ -18,61 +19,68 @@ from cutegemm.emulator.races.lanes import Recent
 from cutegemm.emulator.races.shadow import NOTHING, Knowledge, as_bits
 from cutegemm.emulator.state.clusters import CTA, Gate, MBarrier
 from cutegemm.emulator.state.group import WarpSet
-from cutegemm.emulator.state.hooks import Reach, Token, Touched, Tracker
+from cutegemm.emulator.state.hooks import Reach, Touched
 from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.units.products import Place
 from cutegemm.emulator.units.wgmma_operands import Form
 
 
-class WarpTracker(Tracker):
-    """What one warp knows, and its operations under way."""
+class WarpTracker:
+    """What one warp knows, and its operations under way. `strong.Warp` adds its loads, stores and atomics."""
 
     follows = True
 
     def __init__(self, detector: Detector, group: WarpSet) -> None:
         self.detector, self.group = detector, group
-        self.who, self.cta = detector.name_of(group), group.cta.index
+        self.cta = group.cta.index
+        self.name = f"CTA {self.cta} warp {group.warps[0]}"
+        self.who = f"launch {detector.launch} {self.name}" if detector.launch else self.name
         self.recent = Recent(group.lanes)
         self.reader = ("wgmma", self.who)  # the row of what its wgmmas read
         self.known = detector.start  # finished segments this warp may rely on
         self._sum: tuple[Knowledge, int, Knowledge] | None = None  # `everything` of a knowledge and a segment
-        # Lanes that executed griddepcontrol.wait alone, until the warp's lanes meet.
+        # Lanes that executed griddepcontrol.wait alone, until the warp's lanes synchronise.
         self.waited_lanes: np.ndarray | None = None
-        # What relaxed reads have found, known once a fence follows, and what the last fence lets a relaxed write pass
-        # on; for fences of any scope within the CTA ("near") apart.
+        # Segments that relaxed reads found, known once a fence follows, and those that the last fence lets a relaxed
+        # write pass on; "near" for fences of any scope, within the CTA.
         self.seen = self.seen_near = NOTHING
         self.released = self.released_near = NOTHING
         self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
         self.inits: list[MBarrier] = []
         self.current = detector.segment("access", self.who, self.cta, True)
         self.recent.unmet.add(self.current)
-        self.pending: dict[object, set[int]] = {}  # accumulator list, or slot of A -> products not waited for
+        # accumulator list, or slot of A -> wgmmas not waited for
+        self.pending: defaultdict[object, set[int]] = defaultdict(set)
         self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
         self.ordered = False  # whether a wgmma.fence has run
         # Accumulator lists read, slots of A written since the last wgmma.fence.
         self.stale: set[object] = set()
+
+    # ---- knowledge
 
     def knowledge_of(self, m: Mask) -> Knowledge:
         """What the lanes `m` (None: all) may rely on."""
         waited = self.waited_lanes
         if waited is None or m is None or (m & ~waited).any():
             return self.known
+        return self.known | self._earlier_launches()
+
+    def _earlier_launches(self) -> Knowledge:
+        """What griddepcontrol.wait makes known."""
         before = self.detector.before
-        return self.known | Knowledge(before, before, before)
+        return Knowledge(before, before, before)
 
     def grid_wait(self, m: Mask) -> None:
         """griddepcontrol.wait by some lanes: earlier launches are over for them, and for whom they release."""
         self.detector.waited.add(self.cta)
-        before = self.detector.before
-        if m is None or self.group.whole_warps(m):
-            self.known |= Knowledge(before, before, before)
-        else:
+        if self.group.whole_warps(m):
+            self.known |= self._earlier_launches()
+        elif m is not None:
             self.waited_lanes = m.copy() if self.waited_lanes is None else self.waited_lanes | m
 
     def grid_trigger(self, m: Mask) -> None:
-        """griddepcontrol.launch_dependents: what counts is the first of a CTA."""
-        before = self.detector.before
-        ordered = before & ~self.knowledge_of(m).segments == 0
+        """griddepcontrol.launch_dependents: the first of a CTA counts."""
+        ordered = self.detector.before & ~self.knowledge_of(m).segments == 0
         self.detector.triggers.setdefault(self.cta, ordered)
 
     def everything(self, m: Mask = None) -> Knowledge:
@@ -80,8 +88,7 @@ class WarpTracker(Tracker):
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
         made = self._sum
         if made is None or made[0] is not known or made[1] != self.current:
-            done = known.segments | 1 << self.current
-            total = Knowledge(done, known.shared, known.world, known.grouped, known.weak)
+            total = Knowledge(known[0] | 1 << self.current, *known[1:])
             made = self._sum = (known, self.current, total)
         return made[2]
 
@@ -94,7 +101,7 @@ class WarpTracker(Tracker):
     def lanes_met(self) -> None:
         """The lanes of the warp have synchronised."""
         if self.waited_lanes is not None:
-            self.known |= Knowledge(self.detector.before, self.detector.before, self.detector.before)
+            self.known |= self._earlier_launches()
             self.waited_lanes = None
         self.recent.unmet = {self.current}
         self.recent.accesses.clear()
@@ -108,7 +115,7 @@ class WarpTracker(Tracker):
         self.recent.accesses.extend(parts)
 
     def stored(self, m: Mask, values: Sequence[Value]) -> None:
-        """The store that was the warp's last access writes these values: lanes that collide have to agree."""
+        """The warp's last access, a store, writes these values: lanes with the same address have to agree."""
         last = self.recent.accesses[-1] if self.recent.accesses else None
         if last is not None and last.write and last.collides(m, values):
             self.defect("race between lanes of a warp", "lanes store different values at one address")
@@ -117,21 +124,20 @@ class WarpTracker(Tracker):
 
     def release_to(self, barrier: Gate) -> None:
         """Give what this warp knows to a barrier it arrives at."""
-        barrier.knowledge = (barrier.knowledge or NOTHING) | self.everything()
+        _collect(barrier, self.everything())
         self.renew()
 
     def release_inits(self, barrier: Gate) -> None:
         """A relaxed arrival passes on only the mbarrier initialisations a fence has released."""
-        inits = Knowledge(self.initialised, self.initialised, 0)
-        barrier.knowledge = (barrier.knowledge or NOTHING) | inits
+        _collect(barrier, Knowledge(self.initialised, self.initialised, 0))
 
     def acquire_from(self, barrier: Gate) -> None:
-        """Learn what the arriving warps knew."""
+        """The warp's wait at a barrier is over: learn what the arriving warps knew."""
         self.known |= barrier.released or NOTHING
         self.lanes_met()
 
     def barrier_init(self, bar: MBarrier) -> None:
-        """An mbarrier was initialised by this warp."""
+        """This warp initialised an mbarrier."""
         bar.init = self.current
         self.inits.append(bar)
 
@@ -140,22 +146,23 @@ class WarpTracker(Tracker):
         if bar.init is None:
             return
         if bar.init != self.current and not self.everything().segments >> bar.init & 1:
-            self.detector.add("mbarrier used before its initialisation is visible", str(bar).split(" (")[0])
+            kind = "mbarrier used before its initialisation is visible"
         elif asynchronous and not (bar.fenced or self.known.shared >> bar.init & 1):
-            self.detector.add(
-                "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
-            )
+            kind = "mbarrier initialised without a fence before a bulk copy uses it"
+        else:
+            return
+        self.detector.add(kind, str(bar).split(" (")[0])
 
     def arrive(self, bars: Sequence[MBarrier], m: Mask, relaxed: bool) -> None:
         """mbarrier.arrive by the lanes `m`; a relaxed one passes on what a fence before it released."""
         for bar in bars:
             self.uses(bar, False)
-            # A fence of the CTA's scope is enough for those who wait in this CTA.
+            # A fence of the CTA's scope is enough for threads that wait in this CTA.
             fenced = self.released_near if bar.cta is self.group.cta else self.released
-            bar.knowledge = (bar.knowledge or NOTHING) | (fenced if relaxed else self.everything(m))
+            _collect(bar, fenced if relaxed else self.everything(m))
         self.renew()
 
-    def waited(self, bar: MBarrier, relaxed: bool = False) -> None:
+    def waited(self, bar: MBarrier, relaxed: bool) -> None:
         """A wait on an mbarrier succeeded; what a relaxed one learns counts once a fence follows."""
         self.uses(bar, False)
         if relaxed:
@@ -171,27 +178,26 @@ class WarpTracker(Tracker):
             shared = done if not op.endswith("global") else 0
             world = done if "shared" not in op else 0
             self.known |= Knowledge(0, shared, world)
-            if shared:
-                for bar in self.inits:
-                    bar.fenced = True
-            self.renew()
+            for bar in self.inits if shared else ():
+                bar.fenced = True
         elif op.startswith("fence.mbarrier_init"):
             for bar in self.inits:
                 bar.fenced = True
                 self.initialised |= 0 if bar.init is None else 1 << bar.init
-            self.renew()
         elif op.startswith(("fence.acq_rel", "fence.sc", "membar")):
             near = op.endswith(".cta")
             self.known |= self.seen_near if near else self.seen
             self.released_near = self.everything()
             if not near:
                 self.released = self.released_near
-            self.renew()
+        else:
+            return
+        self.renew()
 
     # ---- asynchronous operations
 
     def issue(self, what: str, generic: bool = False, m: Mask = None) -> AsyncOp:
-        """A bulk copy (of the async proxy) or an asynchronous store (of the generic one) was issued by lanes `m`."""
+        """The lanes `m` issued a bulk copy (of the async proxy) or an asynchronous store (of the generic one)."""
         return AsyncOp(self, self.detector.segment(what, self.who, self.cta, generic), m)
 
     def issue_copy(self, m: Mask = None) -> AsyncOp:
@@ -202,37 +208,30 @@ class WarpTracker(Tracker):
         return self.copying
 
     def copies_closed(self) -> None:
+        """The cp.asyncs issued so far are committed, or an mbarrier follows them."""
         self.copying = None
 
     def issue_wgmma(self, where: Place, a: Value | tuple[int, ...], b: Value, form: Form) -> AsyncOp:
         """wgmma.mma_async: its operands are read from now until its wait."""
-        token = AsyncOp(self, self.detector.segment("wgmma", self.who, self.cta, False))
+        token = self.issue("wgmma")
         registers = (where, *(("a", slot) for slot in a)) if isinstance(a, tuple) else (where,)
         if not self.ordered or not self.stale.isdisjoint(registers):
-            self.detector.add(
-                "missing wgmma.fence",
-                f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
-            )
-        left, warp = None if isinstance(a, tuple) else _first(a), self.group.warps[0] % 4
+            text = f"none between the registers' last use by {self.who} and wgmma"
+            self.detector.add("missing wgmma.fence", text)
+        left = None if isinstance(a, tuple) else _first(a)
+        cells = self.detector.cells.operands(left, _first(b), form, self.group.warps[0] % 4)
         shared = self.group.cta.shared
-        self.detector.read_operands(
-            shared, left, _first(b), form, warp, token.number, token.known, self.reader
-        )
+        self.detector.check(shared, cells, False, token.number, token.known, self.reader)
         for register in registers:
-            numbers = self.pending.get(register)
-            if numbers is None:
-                numbers = self.pending[register] = set()
-            numbers.add(token.number)
+            self.pending[register].add(token.number)
         return token
 
     def done(self, token: AsyncOp, written: bool = True) -> None:
-        """This warp has waited for an operation of its own: for its reads, or besides for what it writes globally."""
+        """This warp has waited for the reads of an operation of its own, and for its global writes if `written`."""
         finished = 1 << token.number
         if written and token.writes is not None:
             finished |= 1 << token.writes
         self.known |= Knowledge(finished, 0, 0)
-        for numbers in self.pending.values():
-            numbers.discard(token.number)
 
     def wgmma_fence(self) -> None:
         """wgmma.fence."""
@@ -255,95 +254,101 @@ class WarpTracker(Tracker):
     def accumulator(self, index: int, write: bool) -> None:
         """A register of an accumulator list is read or written."""
         if self.pending.get(index):
-            verb = "written" if write else "read"
-            self.detector.add(
-                "wgmma register used before its wait",
-                f"accumulators {verb} by CTA {self.cta} warp {self.group.warps[0]}",
-            )
-        if not write:  # compilers put the zeroing moves behind the fence, so writes say nothing
+            text = f"accumulators {'written' if write else 'read'} by {self.name}"
+            self.detector.add("wgmma register used before its wait", text)
+        if not write:  # compilers put the zeroing moves behind the fence, so a write needs none
             self.stale.add(index)
-
-    def defect(self, kind: str, text: str) -> None:
-        """Something this warp does is wrong by itself."""
-        self.detector.add(kind, f"{text}, CTA {self.cta} warp {self.group.warps[0]}")
 
     def fragment_written(self, slot: int) -> None:
         """A register that holds part of A for some wgmma is written."""
         if self.pending.get(("a", slot)):
-            who = f"CTA {self.cta} warp {self.group.warps[0]}"
-            self.detector.add("wgmma register used before its wait", f"operand A overwritten by {who}")
+            self.detector.add("wgmma register used before its wait", f"operand A overwritten by {self.name}")
         self.stale.add(("a", slot))
 
+    def defect(self, kind: str, text: str) -> None:
+        """This warp does something wrong by itself."""
+        self.detector.add(kind, f"{text}, {self.name}")
+
     def ended(self) -> None:
-        """The warp ends: operations that it never waited for."""
+        """The warp ends: report operations that it never waited for."""
         group = self.group
-        who = f"CTA {group.cta.index} warp {group.warps[0]}"
-        if group.products.open or group.products.groups:
-            self.detector.add("leftover", f"{who} ends with wgmma groups it never waited for", 0)
-        if not all(store.awaited for store in group.bulk.all()):
-            self.detector.add("leftover", f"{who} ends with bulk stores whose reads it never waited for", 0)
-        if not all(copy.tracked for copy in group.copies.all()):
-            self.detector.add("leftover", f"{who} ends with cp.async copies it never waited for", 0)
+        leftovers = {
+            "wgmma groups it never waited for": group.products.open or group.products.groups,
+            "bulk stores whose reads it never waited for": not all(x.awaited for x in group.bulk.all()),
+            "cp.async copies it never waited for": not all(x.awaited for x in group.copies.all()),
+        }
+        for what in (what for what, left in leftovers.items() if left):
+            self.detector.add("leftover", f"{self.name} ends with {what}", 0)
 
 
-class AsyncOp(Token):
+class AsyncOp:
     """An asynchronous operation as a segment: issued with what its warp knew then.
 
-    What it writes to global memory is a segment of its own: a wait for a store's reads does not cover it.
+    Its global writes are a segment of their own: a wait for a store's reads does not cover them.
     """
 
+    __slots__ = ("tracker", "number", "detector", "writes", "known", "phases")
     follows = True
 
     def __init__(self, tracker: WarpTracker, number: int, m: Mask = None) -> None:
-        self.tracker, self.number = tracker, number
+        self.tracker, self.number, self.detector = tracker, number, tracker.detector
         self.writes: int | None = None
         self.known = tracker.everything(m)
         self.phases: dict[MBarrier, int] = {}  # of the mbarriers it will complete on, when it was issued
 
-    def read_shared(self, cta: CTA, chunks: np.ndarray) -> None:
-        self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), False)
+    def read_shared(self, cta: CTA, chunks: Chunks) -> None:
+        """It reads chunks of a CTA's shared memory."""
+        self.check(cta.shared, self.detector.cells.chunks(chunks), False)
 
-    def write_shared(self, cta: CTA, chunks: np.ndarray) -> None:
-        self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), True)
+    def write_shared(self, cta: CTA, chunks: Chunks) -> None:
+        """It writes chunks of a CTA's shared memory."""
+        self.check(cta.shared, self.detector.cells.chunks(chunks), True)
 
     def write_cells(self, cta: CTA, offset: int, size: int, bar: MBarrier) -> None:
-        self.check(cta.shared, self.tracker.detector.cells.where(offset, size), True)
+        """It writes some bytes of shared memory and completes on an mbarrier there."""
+        self.check(cta.shared, self.detector.cells.where(offset, size), True)
         self.tracker.uses(bar, False)
 
     def copied(self, to: Touched, source: Touched | None, size: int) -> None:
-        where = self.tracker.detector.cells.where
+        """It is a cp.async."""
+        where = self.detector.cells.where
         self.check(to[1], where(to[2], size), True)
         if source is not None:
             self.check(source[1], where(source[2], size), False)
 
     def read_global(self, region: MemoryRegion, reach: Reach) -> None:
-        self.check(region, self.tracker.detector.cells.box(*reach), False)
+        """It reads a box of global memory."""
+        self.check(region, self.detector.cells.box(*reach), False)
 
     def write_global(self, region: MemoryRegion, reach: Reach, atomic: bool) -> None:
-        detector, tracker = self.tracker.detector, self.tracker
+        """It writes a box of global memory, or reduces into it."""
+        detector, tracker = self.detector, self.tracker
         what = detector.segments[self.number].what
-        writes = self.writes = detector.segment(what, tracker.who, tracker.cta, False)
-        detector.segments[writes].atomic = atomic
+        self.writes = detector.segment(what, tracker.who, tracker.cta, False)
+        detector.segments[self.writes].atomic = atomic
         known = self.known | Knowledge(1 << self.number, 0, 0)
-        detector.check(region, detector.cells.box(*reach), True, writes, known, None)
+        detector.check(region, detector.cells.box(*reach), True, self.writes, known, None)
 
     def check(self, region: MemoryRegion, where: CellSet, write: bool) -> None:
-        """The operation touches these cells of a region."""
-        detector, tracker = self.tracker.detector, self.tracker
-        reader = (detector.segments[self.number].what, tracker.who)
-        detector.check(region, where, write, self.number, self.known, reader)
+        """The operation accesses these cells of a region."""
+        reader = (self.detector.segments[self.number].what, self.tracker.who)
+        self.detector.check(region, where, write, self.number, self.known, reader)
 
     def uses(self, bar: MBarrier) -> None:
+        """It will complete on an mbarrier."""
         self.tracker.uses(bar, True)
         self.phases[bar] = bar.phase
 
     def complete_on(self, bar: MBarrier, amount: int = 0) -> None:
-        bar.knowledge = (bar.knowledge or NOTHING) | Knowledge(1 << self.number, 0, 0)
+        """It completes on an mbarrier, having copied `amount` bytes."""
+        _collect(bar, Knowledge(1 << self.number, 0, 0))
         if self.phases.get(bar, bar.phase) != bar.phase:
-            self.tracker.detector.add(
-                "wrong expect_tx",
-                f"{bar} completed its phase before a copy of {amount} bytes that was issued for it",
-            )
+            text = f"{bar} completed its phase before a copy of {amount} bytes that was issued for it"
+            self.detector.add("wrong expect_tx", text)
+
+
+def _collect(barrier: Gate, known: Knowledge) -> None:
+    barrier.knowledge = (barrier.knowledge or NOTHING) | known
 
 
 def _first(x: Value) -> int:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Eager:
-    """Everything completes when it is issued. The base class of the policies."""
+    """Copies and wgmma complete when they are issued. The base class of the policies."""
 
     at_once = True  # whether cp.async copies when it is issued
     starts_all = False  # whether as many clusters as fit start together
@@ -72,7 +72,7 @@ class Eager:
 
 
 class Lazy(Eager):
-    """Everything completes as late as the program allows."""
+    """Operations complete as late as the program allows."""
 
     at_once = False
 
@@ -87,7 +87,7 @@ class Lazy(Eager):
 
 
 class Random(Lazy):
-    """Everything completes at random."""
+    """Operations complete at random."""
 
     starts_all = True
 

@@ -21,15 +21,14 @@ from cutegemm.errors import EmulatorError, check
 PARAM_WINDOW = 1 << 60  # generic addresses of the parameter space; real pointers use fewer than 57 bits
 SHARED_WINDOW = 1 << 59
 LOCAL_WINDOW = 1 << 58
-SHARED_BASE = 0x400  # sm_90 reserves 1 KiB of shared memory for the system (CUDA programming guide, 16.8)
 RANK_SHIFT = 24  # a shared address holds its CTA's rank in the cluster above the offset
-ADDRESS_MOST = (1 << 56) - 1  # of host memory; what lies beyond are the windows of other spaces
+ADDRESS_MOST = (1 << 56) - 1  # of host memory; the windows of other spaces lie beyond
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Fault(Exception):
-    """An access or instruction the hardware would refuse; the machine adds where it happened."""
+    """An access or instruction the hardware would refuse; the executor adds where it happened."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class MemoryRegion:
     def __init__(self, data: np.ndarray, base: int, name: str, size: int | None = None) -> None:
         self.data, self.base, self.name = data, base, name
         self.size = len(data) if size is None else size
-        self.first = 0  # usable bytes start here (a buffer's first bytes may only pad it to 16)
+        self.first = 0  # usable bytes start here, behind the bytes that pad a buffer's start to 16
         self.parts: tuple[tuple[str, int, int], ...] = ()  # (name, first byte, bytes), the smallest first
         self.views: dict[tuple[int, int], np.ndarray] = {}
         self.shared = name.startswith("shared memory")
@@ -72,10 +71,9 @@ class MemoryRegion:
         return region
 
     def part(self, offset: int) -> str:
-        """What lies at an offset, in brackets; nothing where no names are known."""
-        found = (name for name, first, size in self.parts if first <= offset < first + size)
-        name = next(found, None)
-        return "" if name is None else f" ({name})"
+        """The name of the bytes at an offset, in brackets; "" where they have none."""
+        names = (f" ({name})" for name, first, size in self.parts if first <= offset < first + size)
+        return next(names, "")
 
     def view(self, size: int, count: int = 1) -> np.ndarray:
         """Elements of `size` bytes; rows of `count` of them when `count` > 1."""
@@ -86,6 +84,11 @@ class MemoryRegion:
             view = self.views[size, count] = view.reshape(-1, count) if count > 1 else view
         return view
 
+    def take(self, chunks: np.ndarray) -> np.ndarray:
+        """A copy of the bytes of some 16-byte chunks."""
+        data: np.ndarray = self.view(16)[chunks].view(np.uint8)
+        return data
+
 
 class GlobalMemory:
     """The registered buffers, found by address."""
@@ -95,7 +98,7 @@ class GlobalMemory:
         self.last: MemoryRegion | None = self.regions[0] if self.regions else None
 
     def word_of(self, low: int, high: int) -> MemoryRegion | None:
-        """`find`, where the bytes may begin before the region, in the 16-byte word of its first byte."""
+        """As `find`, but the bytes may begin before the region, in the 16-byte word of its first byte."""
         inside = (x for x in self.regions if x.base <= low and high <= x.base + x.size)
         return self.find(low, high) or next(inside, None)
 
@@ -110,20 +113,25 @@ class GlobalMemory:
                 return region
         return None
 
+    def find_all(self, address: int, size: int, what: str) -> MemoryRegion:
+        """The region holding `size` bytes of `what`; a Fault if none does."""
+        region = self.find(address, address + size)
+        if region is None:
+            raise Fault(f"{what} at {address:#x}: {self.describe(address)}")
+        return region
+
     def describe(self, address: int) -> str:
-        """Where an address lies relative to the nearest buffer, for reports."""
+        """Where an address lies relative to the nearest buffer."""
         if not self.regions:
             return "no buffer is registered"
         near = min(self.regions, key=lambda r: max(r.base + r.first - address, address - r.base - r.size, 0))
         start = near.base + near.first
-        if start <= address < near.base + near.size:
-            return f"{address - start:#x} bytes into {near.name!r} ({near.base + near.size - start} bytes)"
-        side = (
-            f"{start - address} bytes before"
-            if address < start
-            else f"{address - near.base - near.size} bytes past the end of"
-        )
-        return f"{side} {near.name!r} ({near.base + near.size - start} bytes)"
+        size = near.base + near.size - start
+        if start <= address < start + size:
+            return f"{address - start:#x} bytes into {near.name!r} ({size} bytes)"
+        if address < start:
+            return f"{start - address} bytes before {near.name!r} ({size} bytes)"
+        return f"{address - start - size} bytes past the end of {near.name!r} ({size} bytes)"
 
 
 def shift_address(base: Value, offset: int, bits: int) -> Value:
@@ -135,7 +143,7 @@ def shift_address(base: Value, offset: int, bits: int) -> Value:
 
 
 def widen(x: Value) -> Value:
-    """Address as 64 bits."""
+    """An address as 64 bits."""
     return x.astype(np.uint64) if x.__class__ is ND else x
 
 
@@ -159,14 +167,13 @@ def resolve(a: int) -> tuple[str, int]: ...
 def resolve(a: Vector) -> tuple[str, Vector]: ...
 def resolve(a: Any) -> tuple[str, Any]:
     """Space and address within it of a generic address (uniform or of all lanes)."""
-    first = int(a[0]) if a.__class__ is ND else a
+    lanes = a.__class__ is ND
+    first = int(a[0]) if lanes else a
     for window, space in ((PARAM_WINDOW, "param"), (SHARED_WINDOW, "shared"), (LOCAL_WINDOW, "local")):
         if first >= window:
-            if a.__class__ is ND:
-                if not ((a >= window) & (a < 2 * window)).all():
-                    raise Fault(
-                        "the lanes of one access reach different state spaces; such accesses are not emulated"
-                    )
-                return space, a if space == "param" else a - np.uint64(window)
-            return space, a if space == "param" else a - window
+            if lanes and not ((a >= window) & (a < 2 * window)).all():
+                raise Fault(
+                    "the lanes of one access reach different state spaces; such accesses are not emulated"
+                )
+            return space, a if space == "param" else a - (np.uint64(window) if lanes else window)
     return "global", a

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous operations under way: what a group of warps issued, committed and has not waited for.
+"""Asynchronous operations that a group of warps issued and has not waited for.
 
 Source: PTX ISA 9.0, 9.7.9.25 (bulk groups, cp.async groups), 9.7.16.7 (wgmma groups).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-
-from cutegemm.emulator.numbers.types import Chunks
-from cutegemm.emulator.state.hooks import Token
-from cutegemm.emulator.state.memory import MemoryRegion
 
 WARPS = 4  # of a warpgroup, PTX ISA 9.7.16.1
 
@@ -42,51 +39,33 @@ class Pending:
         return new
 
 
-class BulkStore:
-    """A store under way: first its shared bytes are read, later its global bytes are written."""
-
-    def __init__(
-        self,
-        shared: MemoryRegion,
-        chunks: Chunks,
-        inner: int,
-        token: Token,
-        write: Callable[[np.ndarray], None],
-    ) -> None:
-        self.shared, self.chunks, self.inner, self.token, self.write = shared, chunks, inner, token, write
-        self.data: np.ndarray | None = None
-        self.done = self.awaited = False
-
-    def read(self) -> np.ndarray:
-        """The source in shared memory, read once."""
-        if self.data is None:
-            self.data = self.shared.view(16)[self.chunks].view(np.uint8).reshape(-1, self.inner)
-        return self.data
-
-    def finish(self) -> None:
-        """Write to global memory, if that has not happened yet."""
-        if not self.done:
-            self.done = True
-            self.write(self.read())
-
-
 class AsyncCopy:
     """The copies of one cp.async instruction, done once."""
 
-    def __init__(self, action: Callable[[], None], token: Token) -> None:
-        self.action: Callable[[], None] | None = action
-        self.token = token
-        self.tracked = False  # whether an mbarrier tells of its completion
+    def __init__(self, action: Callable[[], None], token: Any) -> None:
+        self.action, self.token = action, token
+        self.done = False
+        self.awaited = False  # whether a wait covers it, or an mbarrier reports its completion
 
     def finish(self) -> None:
-        """Copy, if that has not happened yet."""
-        if self.action is not None:
+        """Copy, unless that has happened."""
+        if not self.done:
+            self.done = True
             self.action()
-            self.action = None
+
+
+class BulkStore(AsyncCopy):
+    """A store that first reads its shared bytes and later writes its global bytes."""
+
+    def __init__(
+        self, read: Callable[[], np.ndarray], write: Callable[[np.ndarray], None], token: Any
+    ) -> None:
+        self.read = functools.cache(read)
+        super().__init__(lambda: write(self.read()), token)
 
 
 class Batch(list[Any]):
-    """The products that some warps of a warpgroup committed together, up to the warps' `upto`-th wgmma."""
+    """The wgmmas that some warps of a warpgroup committed together, up to the warps' `upto`-th."""
 
     def __init__(self, upto: int, products: list[Any]) -> None:
         super().__init__(products)
@@ -94,10 +73,10 @@ class Batch(list[Any]):
 
 
 class Warpgroup:
-    """Four warps whose wgmmas are one operation each: nothing begins before all four have come, one's wait covers all.
+    """Four warps that execute a wgmma as one operation: it begins once all have issued it; one warp's wait covers all.
 
-    Measured on an H200 (a warp that is late by 200,000 cycles blocks the other three where they issue, and nobody's
-    wait returns before it): benchmarks/NOTES-emulator.md.
+    Measured on an H200: a warp that is late by 200,000 cycles blocks the other three where they issue, and no warp's
+    wait returns before it (benchmarks/NOTES-emulator.md).
     """
 
     def __init__(self, first: int, warps: int) -> None:
@@ -112,11 +91,17 @@ class Warpgroup:
         return min(self.issued)
 
     def upto(self, number: int) -> list[Any]:
-        """Every warp's products up to the `number`-th wgmma."""
+        """Every warp's wgmmas up to the `number`-th."""
         return [p for batch in self.batches if batch.upto <= number for p in batch]
 
+    def note(self, counts: list[int], warps: list[int], number: int) -> None:
+        """Some warps have committed (waited for) `number` wgmmas; `counts` is `issued` or `waited`."""
+        for warp in warps:
+            if warp // WARPS == self.first // WARPS:
+                counts[warp % WARPS] = number
+
     def forget(self) -> None:
-        """Drop what every warp has waited for."""
+        """Drop the batches that every warp has waited for."""
         least = min(self.waited)
         self.batches = [batch for batch in self.batches if batch.upto > least]
 

@@ -90,7 +90,7 @@ def mbarrier(e: Emitter, ins: PtxInstruction) -> None:
 @emits("brkpt")
 def breakpoint_(e: Emitter, ins: PtxInstruction) -> None:
     """A breakpoint stops the kernel, as a trap does; libraries use it on impossible paths."""
-    e.line(f"trap(G, m, {ins.line})")
+    e.line(f"trap({ins.line})")
 
 
 @emits("nanosleep")
@@ -131,13 +131,16 @@ def copy(e: Emitter, ins: PtxInstruction) -> None:
     elif op == "cp.async.bulk.commit_group":
         e.line("G.bulk.commit()")
     elif op.startswith("cp.async.bulk.wait_group"):
-        e.line(f"bulk_wait(G, {e.mask}, {int(ins.operands[0], 0)}, {op.endswith('.read')})")
+        e.line(f"wait_group(G, G.bulk, {int(ins.operands[0], 0)}, {op.endswith('.read')})")
     elif op.startswith("cp.async.bulk"):
         _bulk_copy(e, ins)
     elif op == "cp.async.commit_group":
-        e.line(f"async_commit(G, {e.mask})")
-    elif op in ("cp.async.wait_group", "cp.async.wait_all"):
-        e.line(f"async_wait(G, {e.mask}, {int(ins.operands[0], 0) if ins.operands else -1})")
+        e.line("async_commit(G)")
+    elif op == "cp.async.wait_group":
+        e.line(f"wait_group(G, G.copies, {int(ins.operands[0], 0)})")
+    elif op == "cp.async.wait_all":
+        e.line("async_commit(G)")
+        e.line("wait_group(G, G.copies, 0)")
     elif op.startswith("cp.async.mbarrier.arrive"):
         e.line(f"async_arrive(G, {e.mask}, {e.address(ins.operands[0])}, {'noinc' in op})")
     elif op.startswith(("cp.async.ca", "cp.async.cg")):

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.flow import Block, is_branch
 from cutegemm.emulator.ptx.kernel import PtxInstruction
-from cutegemm.emulator.state.geometry import SPECIAL_REGISTERS
-from cutegemm.emulator.state.memory import PARAM_WINDOW, SHARED_BASE
+from cutegemm.emulator.state.geometry import SHARED_BASE, SPECIAL_REGISTERS
+from cutegemm.emulator.state.memory import PARAM_WINDOW
 from cutegemm.errors import EmulatorError
 
 CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, kept as a predicate register
@@ -127,7 +127,7 @@ class Emitter:
         if head == "brx":
             raise Unknown("indirect branch")
         if head == "trap":
-            self.line(f"trap(G, m, {ins.line})")
+            self.line(f"trap({ins.line})")
             self.line(f"return {self.program.exit}")
             return
         target = self.program.exit if head in ("ret", "exit") else self.targets[ins.operands[0]]
@@ -136,7 +136,7 @@ class Emitter:
             return
         p, negate = ins.guard
         where = f"{target}, {self.number + 1}, {block.reconverge}, {block.splits}"
-        self.line(f"return G.branch({self.src(p, 1)}, {negate}, {where}, m)")
+        self.line(f"return G.branch({self.src(p, 1)}, {negate}, {where})")
 
     # ---- operands
 
@@ -169,7 +169,7 @@ class Emitter:
             return re.sub(r"\W", "_", name)
         if name in self.program.slots:
             return f"R[{self.program.slots[name]}]"
-        return "uninitialised(G)"
+        return "uninitialised()"
 
     def _symbol(self, x: str) -> str:
         program = self.program

@@ -29,14 +29,15 @@ def locate(
 def locate(group: WarpSet, m: Mask, a: Any, size: int, space: str) -> tuple[MemoryRegion | None, Any]:
     """Region and byte offsets of one access of `size` bytes per lane; `a` holds only active lanes.
 
+    The region is None when the lanes reach several.
+
     Raises:
         Fault: out of bounds or misaligned.
     """
-    device = group.device
     if space == "shared":
         return _locate_shared(group, a, size)
     if space == "param":
-        region = device.params
+        region = group.device.params
     elif space == "local":
         region = group.local
         a = a + group.local_bases(m)
@@ -56,7 +57,7 @@ def _locate_global(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
     if region is None:
         bad = next((x for x in (a.tolist() if lanes else [a]) if memory.find(x, x + size) is None), None)
         if bad is None:
-            return None, a  # the lanes reach several buffers
+            return None, a
         raise Fault(f"global access out of bounds: address {bad:#x}, {size} bytes, {memory.describe(bad)}")
     if (int(np.bitwise_or.reduce(a)) if lanes else a) & (size - 1):
         bad = next(x for x in (a.tolist() if lanes else [a]) if x % size)
@@ -68,7 +69,7 @@ def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
     cta = group.cta
     if a.__class__ is not ND:
         rank, offset = a >> RANK_SHIFT, a & OFFSET_MASK
-        both, high = offset, offset
+        both = low = high = offset
     else:
         a = a.astype(np.uint32)
         ranks = a >> np.uint32(RANK_SHIFT)
@@ -76,12 +77,11 @@ def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
         if len(cta.peers) > 1 and not (ranks == rank).all():
             return None, a
         offset = a & np.uint32(OFFSET_MASK)
-        both, high = int(np.bitwise_or.reduce(offset)), int(offset.max())
+        both, low, high = int(np.bitwise_or.reduce(offset)), int(offset.min()), int(offset.max())
     if rank >= len(cta.peers):
         raise Fault(f"shared access to CTA {rank} of a cluster of {len(cta.peers)}: address {high:#x}")
     cta.peers[rank].must_live("a shared access reaches")
     target = cta.peers[rank].shared
-    low = offset if offset.__class__ is not ND else int(offset.min())
     if high + size > target.size or low < target.first:
         raise Fault(
             f"shared access out of bounds: offset {high:#x}, {size} bytes of {target.size} "
@@ -92,34 +92,37 @@ def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
     return target, offset
 
 
+def _addresses(group: WarpSet, m: Mask, a: Any, space: str, generic: tuple[str, ...]) -> tuple[str, Any]:
+    """Space and addresses of the active lanes: one int where all share it, except in local memory."""
+    if m is not None and a.__class__ is ND:
+        a = a[m]
+    if space in generic:
+        space, a = resolve(a)
+    if space == "local" and a.__class__ is not ND:
+        a = np.full(len(group.active(m)), a, np.uint64)
+    return space, a
+
+
 def load(
     group: WarpSet, m: Mask, a: Value, size: int, count: int, space: str, order: str
 ) -> tuple[Value, ...]:
     """Values of a load: a tuple of `count` ints or full-length vectors (zero in inactive lanes).
 
-    `order` is "" or what makes the access strong: relaxed (volatile too) or acquire. A strong load may be polling.
+    `order` is "", or relaxed (volatile too) or acquire for a strong load, which may be polling.
     """
     if order:
         group.budget -= POLL_COST
-    if space in ("generic", "const"):
-        space, a = resolve(a if m is None or a.__class__ is not ND else a[m])
-        active = True
-    else:
-        active = False
-    shift = size.bit_length() - 1
-    x = a if m is None or a.__class__ is not ND or active else a[m]
-    if space == "local" and x.__class__ is not ND:
-        x = np.full(group.lanes if m is None else int(m.sum()), x, np.uint64)
+    space, x = _addresses(group, m, a, space, ("generic", "const"))
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
-        return _each_lane(group, m, np.asarray(x), size, count, space, order)
+        return _each_lane(group, m, x, size, count, space, order)
     if order:
         polled(group, region, offset)
-    if group.device.watch.listening:
+    if group.device.watch.hears("access"):
         group.device.watch.access(group, Touch(m, region, offset, size * count, False, space, order))
     if offset.__class__ is not ND:
-        row = region.view(size)[(offset >> shift) : (offset >> shift) + count]
-        return tuple(int(v) for v in row)
+        first = offset // size
+        return tuple(region.view(size)[first : first + count].tolist())
     index = (offset // offset.dtype.type(size * count)).astype(np.int64)
     values = region.view(size, count)[index]
     values = np.ascontiguousarray(values.T) if count > 1 else values[None]
@@ -133,17 +136,15 @@ def load(
 def polled(group: WarpSet, region: MemoryRegion, offset: Value) -> None:
     """Remember what a strong read looked at: if it is polling, a deadlock report names it."""
     first = int(offset[0]) if offset.__class__ is ND else offset
-    group.waiting, group.waiting_at = ("memory", region.name, first - region.first), group.pc
+    group.wait_for("memory", region.name, first - region.first)
 
 
 def _each_lane(
     group: WarpSet, m: Mask, x: Vector, size: int, count: int, space: str, order: str
 ) -> tuple[Vector, ...]:
-    """The rare access whose lanes reach several buffers or CTAs: lane by lane."""
+    """The rare load whose lanes reach several buffers or CTAs: lane by lane."""
     out = np.zeros((count, group.lanes), WIDTHS[size])
-    for lane, address in zip(
-        np.flatnonzero(m).tolist() if m is not None else range(group.lanes), x.tolist(), strict=True
-    ):
+    for lane, address in zip(group.active(m).tolist(), x.tolist(), strict=True):
         region, offset = locate(group, m, address, size * count, space)
         if group.tracker.follows:
             one = np.arange(group.lanes) == lane
@@ -158,38 +159,28 @@ def store(
     """Write `values` (one per vector element); where lanes collide the last one wins. `order`: relaxed, release."""
     group.device.events += 1
     count = len(values)
-    uniform = a.__class__ is not ND
-    if m is not None and a.__class__ is ND:
-        a = a[m]
-    if space == "generic":
-        space, a = resolve(a)
-    if space == "local" and uniform:
-        a = np.full(group.lanes if m is None else int(m.sum()), a, np.uint64)
-        uniform = False
-    offset: Any  # a vector unless `uniform`
-    region, offset = locate(group, m, a, size * count, space)
+    space, x = _addresses(group, m, a, space, ("generic",))
+    offset: Any  # a vector, or one int for all lanes
+    region, offset = locate(group, m, x, size * count, space)
     if region is None:
-        lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
-        for lane, address in zip(lanes.tolist(), np.asarray(a).tolist(), strict=True):
+        for lane, address in zip(group.active(m).tolist(), x.tolist(), strict=True):
             one = np.arange(group.lanes) == lane
             store(group, one, address, tuple(lane_of(v, lane) for v in values), size, space, order)
         return
-    if group.device.watch.listening:
+    if group.device.watch.hears("access"):
         group.device.watch.access(group, Touch(m, region, offset, size * count, True, space, order))
         if not order and space != "local":
             group.tracker.stored(m, values)
     view = region.view(size)
-    kind = WIDTHS[size]
-    if uniform:
+    if offset.__class__ is not ND:
+        last = int(group.active(m)[-1])
         for i, v in enumerate(values):
-            view[offset // size + i] = wrap(
-                lane_of(v, -1 if m is None else int(np.flatnonzero(m)[-1])), 8 * size
-            )
+            view[offset // size + i] = wrap(lane_of(v, last), 8 * size)
         return
     index = (offset // offset.dtype.type(size)).astype(np.int64)
     for i, v in enumerate(values):
         if v.__class__ is ND:
-            v = (v if m is None else v[m]).astype(kind)
+            v = (v if m is None else v[m]).astype(WIDTHS[size])
         else:
             v = v & ((1 << 8 * size) - 1)
         view[index + i if i else index] = v

@@ -7,9 +7,10 @@ Source: PTX ISA 9.0, 9.7.9.25.4.2 (cp.reduce.async.bulk), 9.7.9.27.1.3 (cp.reduc
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST, locate, polled
 
+Reduce: TypeAlias = Callable[[Bytes, Bytes], Bytes]  # of the bytes in memory and of new ones
 _FLOAT_ACTS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "min": np.fmin, "max": np.fmax}
 _ACTS: dict[str, Callable[[Any, Any], Any]] = {
     **REDUCTIONS,
@@ -29,7 +31,7 @@ _ACTS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def add_flushed(a: Real, b: Real) -> Real:
+def _add_flushed(a: Real, b: Real) -> Real:
     """fp32 sum as L2 forms it: subnormal operands and results become zero of their sign (PTX ISA 9.7.13.5)."""
     return floats.flush(floats.flush(a) + floats.flush(b))
 
@@ -46,25 +48,27 @@ def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], 
         return np.where(old == new, operands[1], old)
     if kind in ("f32", "f64"):
         real = FLOAT[int(kind[1:])]
-        act = add_flushed if operation == "add" and in_l2 and kind == "f32" else _FLOAT_ACTS[operation]
+        act = _add_flushed if operation == "add" and in_l2 and kind == "f32" else _FLOAT_ACTS[operation]
         made: Vector = np.asarray(act(old.view(real), new.view(real)))
         return np.asarray(floats.bits(made.ravel())).view(pattern).reshape(made.shape)
     if kind.startswith(("f16", "bf16")):
-        read, narrow = (
-            (floats.f16, floats.narrow_f16) if kind[0] == "f" else (floats.bf16, floats.narrow_bf16)
-        )
+        half = kind[0] == "f"
+        read, narrow = (floats.f16, floats.narrow_f16) if half else (floats.bf16, floats.narrow_bf16)
         x, y = (read(v.view(np.uint16)).astype(np.float32) for v in (old, new))
         return np.asarray(narrow(_FLOAT_ACTS[operation](x, y))).astype(np.uint16).view(pattern)
     if operation not in _ACTS:
         raise Fault(f"reduction {operation} is not emulated")
     whole = SINT[8 * pattern.itemsize] if kind[0] == "s" else pattern
-    whole_numbers: Vector = _ACTS[operation](old.view(whole), new.view(whole)).astype(whole).view(pattern)
-    return whole_numbers
+    integers: Vector = _ACTS[operation](old.view(whole), new.view(whole)).astype(whole).view(pattern)
+    return integers
 
 
-def reduce_bytes(old: Bytes, new: Bytes, kind: str, item: int, operation: str) -> Bytes:
-    """`old` and `new`, contiguous bytes of elements of a type, combined as L2 does: bytes again."""
-    pattern = UINT[8 * item]
+def reducer(operation: str, kind: str, item: int) -> Reduce:
+    """How L2 combines contiguous bytes of elements of a type, `item` bytes each."""
+    return functools.partial(_reduce, operation=operation, kind=kind, pattern=UINT[8 * item])
+
+
+def _reduce(old: Bytes, new: Bytes, operation: str, kind: str, pattern: type[np.generic]) -> Bytes:
     return combine(operation, kind, old.view(pattern), [new.view(pattern)], True).view(np.uint8)
 
 
@@ -87,27 +91,22 @@ def atomic(
     size = {"f16": 2, "bf16": 2, "b16": 2}.get(kind, 8 if "64" in kind else 4)
     pattern = UINT[8 * size]
     old = np.zeros(group.lanes, pattern)
-    lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
+    lanes = group.active(m)
     operands = [np.broadcast_to(np.asarray(v).astype(pattern), group.lanes) for v in values]
-    where, address = space, np.broadcast_to(np.asarray(a, np.uint64), group.lanes)[lanes]
-    if where == "generic":
-        where, address = resolve(address)
-    for region, chosen in _by_region(group, m, address, size, where):
+    address = np.broadcast_to(np.asarray(a, np.uint64), group.lanes)[lanes]
+    if space == "generic":
+        space, address = resolve(address)
+    for region, chosen in _by_region(group, m, address, size, space):
         mine = lanes[chosen]
-        offset = locate(group, m, address[chosen], size, where)[1]
-        view, index = region.view(size), offset.astype(np.int64) // size
+        offset = locate(group, m, address[chosen], size, space)[1].astype(np.int64)
+        view, index = region.view(size), offset // size
         for turn in _turns(index):
             at, who = index[turn], mine[turn]
             old[who] = view[at]
             view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
-        if group.device.watch.listening:
-            mask = None
-            if len(mine) < group.lanes:
-                mask = np.zeros(group.lanes, bool)
-                mask[mine] = True
-            group.device.watch.atomics(
-                group, mask, region, offset.astype(np.int64), size, order, returns and used
-            )
+        if group.device.watch.hears("access"):
+            mask = None if len(mine) == group.lanes else np.isin(np.arange(group.lanes), mine)
+            group.device.watch.atomics(group, mask, region, offset, size, order, returns and used)
         if returns:
             polled(group, region, offset[-1:])
     return old

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cp.async: copies of 4, 8 or 16 bytes per thread from global to shared memory, and their groups.
+"""cp.async: copies of 4, 8 or 16 bytes per thread from global to shared memory, and their mbarriers.
 
 Source: PTX ISA 9.0, 9.7.9.25.3 (cp.async), 9.7.13.15.16 (cp.async.mbarrier.arrive).
 """
@@ -12,7 +12,6 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of
-from cutegemm.emulator.state.clusters import MBarrier
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault, MemoryRegion
 from cutegemm.emulator.state.pending import AsyncCopy
@@ -24,7 +23,7 @@ def async_copy(
     group: WarpSet, m: Mask, destination: Value, source: Value, size: int, used: Value, around_l1: bool
 ) -> None:
     """cp.async: copies `used` bytes per lane and zero-fills up to `size`; .cg goes around L1."""
-    lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
+    lanes = group.active(m)
 
     def spread(x: Value) -> Vector:
         return x[lanes] if x.__class__ is ND else np.full(len(lanes), x, np.uint64)
@@ -45,9 +44,8 @@ def async_copy(
     device.watch.async_copy(to_place, source_place, size, around_l1)
     token = group.tracker.issue_copy(m)
     token.copied(to_place, source_place, size)
-    copy = AsyncCopy(
-        functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size), token
-    )
+    action = functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size)
+    copy = AsyncCopy(action, token)
     if device.completion.at_once:
         copy.finish()
     group.copies.open.append(copy)
@@ -72,53 +70,39 @@ def _copy(
     amount: Vector,
     size: int,
 ) -> None:
+    columns = np.arange(size)
     data = np.zeros((len(offset), size), np.uint8)
     if place is not None:
-        source, start = place
-        columns = np.arange(size)
-        index = start.astype(np.int64)[:, None] + columns
+        source, start = place[0].data, place[1].astype(np.int64)[:, None]
         keep = columns < amount[reads][:, None]
-        data[reads] = np.where(keep, source.data[np.where(keep, index, start.astype(np.int64)[:, None])], 0)
-    region.data[offset[:, None] + np.arange(size)] = data
+        data[reads] = np.where(keep, source[np.where(keep, start + columns, start)], 0)
+    region.data[offset[:, None] + columns] = data
 
 
-def async_commit(group: WarpSet, m: Mask) -> None:
+def async_commit(group: WarpSet) -> None:
     """cp.async.commit_group."""
     group.copies.commit()
     group.tracker.copies_closed()
 
 
-def async_wait(group: WarpSet, m: Mask, pending: int) -> None:
-    """cp.async.wait_group (or wait_all for a negative number)."""
-    if pending < 0:
-        async_commit(group, m)
-        pending = 0
-    groups = group.copies.groups
-    group.device.watch.waited_for(groups[: max(len(groups) - pending, 0)], group.program)
-    while len(groups) > pending:
-        for copy in groups.pop(0):
-            copy.finish()
-            group.tracker.done(copy.token)
-
-
 def async_arrive(group: WarpSet, m: Mask, address: Value, no_increment: bool) -> None:
     """cp.async.mbarrier.arrive: an arrival once the copies that these threads have issued are complete."""
     copies = list(group.copies.all())
-    bars = [find(group, lane_of(address, lane)) for lane in range(group.lanes) if m is None or m[lane]]
+    bars = [find(group, lane_of(address, lane)) for lane in group.active(m).tolist()]
     for copy in copies:
-        copy.tracked = True
+        copy.awaited = True
     if not no_increment:
         for bar in bars:
             bar.pending += 1
     group.tracker.copies_closed()
-    group.device.submit(functools.partial(_arrived, copies, bars))
 
-
-def _arrived(copies: list[AsyncCopy], bars: list[MBarrier]) -> None:
-    for copy in copies:
-        copy.finish()
+    def arrive() -> None:
+        for copy in copies:
+            copy.finish()
+            for bar in bars:
+                copy.token.complete_on(bar)
         for bar in bars:
-            copy.token.complete_on(bar)
-    for bar in bars:
-        bar.pending -= 1
-        bar.advance()
+            bar.pending -= 1
+            bar.advance()
+
+    group.device.submit(arrive)

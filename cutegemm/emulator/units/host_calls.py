@@ -22,10 +22,6 @@ _SIGNED, _FLOATS = "dic", "fFeEgGaA"
 LONGEST = 1 << 16  # bytes of a string, against one that is not closed
 
 
-def _lanes(group: WarpSet, m: Mask) -> list[int]:
-    return list(range(group.lanes)) if m is None else np.flatnonzero(m).tolist()
-
-
 def _argument(group: WarpSet, lane: int, place: int, size: int = 8) -> int:
     """A call's argument of one lane, which lies in local memory."""
     only = np.arange(group.lanes) == lane
@@ -35,9 +31,7 @@ def _argument(group: WarpSet, lane: int, place: int, size: int = 8) -> int:
 
 def _string(group: WarpSet, address: int) -> str:
     """A zero-terminated string in global memory."""
-    region = group.device.memory.find(address, address + 1)
-    if region is None:
-        raise Fault(f"a string at {address:#x}: {group.device.memory.describe(address)}")
+    region = group.device.memory.find_all(address, 1, "a string")
     start = address - region.base
     raw = region.data[start : min(region.size, start + LONGEST)].tobytes()
     return str(raw.split(b"\0")[0], "utf-8", "replace")
@@ -45,15 +39,14 @@ def _string(group: WarpSet, address: int) -> str:
 
 def vprintf(group: WarpSet, m: Mask, format_at: int, values_at: int, result_at: int | None) -> None:
     """vprintf(format, values): prints lane by lane, as far as the values of each lane say."""
-    for lane in _lanes(group, m):
+    for lane in group.active(m).tolist():
         text = _string(group, _argument(group, lane, format_at))
         pointer = _argument(group, lane, values_at)
         printed = _formatted(group, lane, text, pointer)
         group.device.printed.append(printed)
         print(printed, end="")
     if result_at is not None:
-        count = np.full(group.lanes, 0, np.uint64)
-        group.local.data[(count + group.local_bases(None) + np.uint64(result_at)).astype(np.int64)] = 1
+        group.local.data[(group.local_bases(None) + np.uint64(result_at)).astype(np.int64)] = 1
 
 
 def _formatted(group: WarpSet, lane: int, text: str, pointer: int) -> str:
@@ -86,7 +79,7 @@ def _formatted(group: WarpSet, lane: int, text: str, pointer: int) -> str:
 
 def assertfail(group: WarpSet, m: Mask, message: int, file: int, line: int, function: int) -> None:
     """__assertfail(message, file, line, function, size): a failed device assertion stops the kernel."""
-    lane = _lanes(group, m)[0]
+    lane = int(group.active(m)[0])
     text, path, name = (_string(group, _argument(group, lane, at)) for at in (message, file, function))
     raise Fault(
         f"{path}:{_argument(group, lane, line, 4)}: {name}: assertion `{text}` failed, lane {lane % 32}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wgmma: accumulator registers, instructions as they are issued, their groups: when they begin, what a wait covers.
+"""wgmma: accumulator registers, instructions as they are issued, and their groups.
 
-A wgmma is one operation of the four warps of its warpgroup (`pending.Warpgroup`). A committed group's products are
-computed at once, or at the wait that names it (late policy), or between; products of one group on the same
-accumulators are computed together (`products.py`).
+A wgmma is one operation of the four warps of its warpgroup (`pending.Warpgroup`). The completion policy computes a
+committed group at once, at the wait that names it, or between. The wgmmas of a group on the same accumulators are
+computed together (`products.py`).
 
 Source: PTX ISA 9.0, 9.7.16 (wgmma); benchmarks/NOTES-emulator.md, synchronisation.
 """
@@ -27,7 +27,7 @@ from cutegemm.emulator.units.wgmma_operands import Form
 def accumulator_get(group: WarpSet, index: int, register: int) -> Vector:
     """Read an accumulator register."""
     group.tracker.accumulator(index, False)
-    return group.matrix(index).register(register).reshape(group.lanes)
+    return accumulator_peek(group, index, register)
 
 
 def accumulator_peek(group: WarpSet, index: int, register: int) -> Vector:
@@ -53,15 +53,16 @@ def wgmma_issue(
     """wgmma.mma_async: remembered until its group is committed."""
     token = group.tracker.issue_wgmma(where, a, b, form)
     group.device.watch.wgmma(group, form, isinstance(a, tuple))
-    scale = scale if scale.__class__ is ND else bool(scale)
-    if scale.__class__ is ND and scale.all():
+    if scale.__class__ is not ND:
+        scale = bool(scale)
+    elif scale.all():
         scale = True
     group.products.open.append(PendingWgmma(group, where, a, b, scale, form, token))
     group.wgmma_issued += 1
 
 
 def refuse_mask(group: WarpSet, mask: npt.NDArray[np.bool_]) -> None:
-    """wgmma is for whole warpgroups."""
+    """Only whole warpgroups may execute wgmma."""
     if not mask.reshape(-1, 32).all(1).any() or group.stack:
         raise Fault("wgmma in divergent code")
 
@@ -73,13 +74,13 @@ def _warpgroups_of(group: WarpSet) -> list[Warpgroup]:
         numbers = list(dict.fromkeys(w // WARPS for w in group.warps))
         for number in numbers:
             if number not in made:
-                made[number] = Warpgroup(number * WARPS, group.device.warps)
+                made[number] = Warpgroup(number * WARPS, group.device.geometry.warps)
         group.warpgroups = [made[number] for number in numbers]
     return group.warpgroups
 
 
 def wgmma_commit(group: WarpSet) -> bool:
-    """wgmma.commit_group: a group begins once every warp of the warpgroup has come; False while one is missing."""
+    """wgmma.commit_group: False while a warp of the warpgroup has not issued its wgmmas."""
     if not group.wgmma_committing:
         _commit(group)
     for one in _warpgroups_of(group):
@@ -98,9 +99,7 @@ def _commit(group: WarpSet) -> None:
     group.products.open = []
     for one in _warpgroups_of(group):
         one.batches.append(batch)
-        for warp in group.warps:
-            if warp // WARPS == one.first // WARPS:
-                one.issued[warp % WARPS] = group.wgmma_issued
+        one.note(one.issued, group.warps, group.wgmma_issued)
         begun = [p for p in one.upto(one.together) if not p.offered]
         for p in begun:
             p.offered = True
@@ -109,7 +108,7 @@ def _commit(group: WarpSet) -> None:
 
 
 def _joined(issued: list[PendingWgmma]) -> list[PendingWgmma]:
-    """Products in order, those that follow each other on the same accumulators joined."""
+    """wgmmas in order, joined where one follows another on the same accumulators."""
     products: list[PendingWgmma] = []
     latest: dict[Place, PendingWgmma] = {}  # per accumulator list; the order between lists does not matter
     for p in issued:
@@ -131,7 +130,5 @@ def wgmma_wait(group: WarpSet, pending: int) -> None:
         products = one.upto(upto)
         compute(products)
         group.tracker.wgmma_done([token for p in products for token in p.tokens])
-        for warp in group.warps:
-            if warp // WARPS == one.first // WARPS:
-                one.waited[warp % WARPS] = upto
+        one.note(one.waited, group.warps, upto)
         one.forget()

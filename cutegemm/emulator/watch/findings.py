@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run found: one finding per cause, with a count, an example and a label; suppressions from a file.
+"""Findings of a run: one per cause, with a count, an example and a label; suppressions from a file.
 
-Accesses that race for one reason do so at many lines (unrolled loops) and many times. They are grouped: same kind,
-same operations, same memory, and either an instruction of the same basic block or the same pair of source lines.
+Accesses that race for one reason do so at many PTX lines (unrolled loops) and many times. They are one finding if they
+are of the same kind, operations and memory, and share an instruction's basic block or both source lines.
 """
 
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,14 +53,8 @@ class Cause:
 
     def same(self, other: Cause) -> bool:
         """Whether two share a block, or both source lines: unrolled code has many blocks for one line."""
-        alike = (self.kind, self.label, self.memory, self.earlier, self.later) == (
-            other.kind,
-            other.label,
-            other.memory,
-            other.earlier,
-            other.later,
-        )
-        if not alike:
+        mine, theirs = ((x.kind, x.label, x.memory, x.earlier, x.later) for x in (self, other))
+        if mine != theirs:
             return False
         if None not in self.sources and self.sources == other.sources:
             return True
@@ -72,35 +67,30 @@ class Findings:
     def __init__(self) -> None:
         self.by_cause: dict[Cause, Finding] = {}
 
-    def seen(self, cause: Cause, lines: tuple[int, int], times: int = 1) -> bool:
-        """Count a finding of a known cause; False when it is the first of its cause and wants an example."""
-        found = self.by_cause.get(cause)
-        if found is None:
-            return False
-        found.count += times
-        if lines not in found.pairs:
-            found.pairs.append(lines)
-        return True
-
-    def add(self, cause: Cause, text: str, lines: tuple[int, int]) -> None:
-        """The first finding of its cause."""
-        self.by_cause[cause] = Finding(cause.kind, text, lines, cause.label, 1, [lines])
+    def add(self, cause: Cause, lines: tuple[int, int], text: Callable[[], str]) -> None:
+        """Count a defect; `text` describes the first one of its cause."""
+        known = self.by_cause.get(cause)
+        if known is None:
+            self.by_cause[cause] = Finding(cause.kind, text(), lines, cause.label, 1, [lines])
+            return
+        known.count += 1
+        if lines not in known.pairs:
+            known.pairs.append(lines)
 
     def listed(self) -> list[Finding]:
-        """One finding per cause: those whose causes share an instruction's block are one."""
-        out: list[tuple[list[Cause], Finding]] = []
+        """One finding per cause; causes that are the same are one."""
+        merged: list[tuple[list[Cause], Finding]] = []
         for cause, found in self.by_cause.items():
-            near = [entry for entry in out if any(cause.same(other) for other in entry[0])]
-            made = Finding(found.kind, found.text, found.lines, found.label, found.count, list(found.pairs))
             causes = [cause]
-            for entry in near:
-                causes = entry[0] + causes
-                first = entry[1]
+            made = Finding(found.kind, found.text, found.lines, found.label, found.count, list(found.pairs))
+            near = [entry for entry in merged if any(cause.same(other) for other in entry[0])]
+            for others, first in near:
+                causes = others + causes
                 first.count += made.count
                 first.pairs += [pair for pair in made.pairs if pair not in first.pairs]
                 made = first
-            out = [entry for entry in out if all(entry is not n for n in near)] + [(causes, made)]
-        return [found for _, found in out]
+            merged = [entry for entry in merged if all(entry is not n for n in near)] + [(causes, made)]
+        return [made for _, made in merged]
 
 
 @dataclass(frozen=True)
@@ -110,23 +100,24 @@ class Suppression:
     kind: str
     text: str
 
-    def matches(self, found: Finding) -> bool:
-        """Whether it speaks of this finding."""
-        return fnmatch.fnmatchcase(found.kind, self.kind) and fnmatch.fnmatchcase(
-            found.text, f"*{self.text}*"
-        )
+    def matches(self, finding: Finding) -> bool:
+        """Whether it suppresses a finding."""
+        kind = fnmatch.fnmatchcase(finding.kind, self.kind)
+        return kind and fnmatch.fnmatchcase(finding.text, f"*{self.text}*")
 
 
-def read_suppressions(path: str | Path) -> list[Suppression]:
-    """The suppressions of a file: lines of `KIND-PATTERN : TEXT-PATTERN`, what follows `#` is a comment.
+def read_suppressions(path: str | Path | None) -> list[Suppression]:
+    """The suppressions of a file: lines of `KIND-PATTERN : TEXT-PATTERN`; a comment begins with `#`.
 
     Raises:
         EmulatorError: a line without a colon; a file that cannot be read.
     """
+    if path is None:
+        return []
     try:
         lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, ValueError) as e:
-        # a ValueError: a path that can be none, or a file that is no text
+        # a ValueError: not a possible path, or not a text file
         raise field_error(EmulatorError, "suppressions", str(path), f"cannot be read as text ({e})") from e
     out = []
     for number, line in enumerate(lines, 1):
@@ -140,7 +131,9 @@ def read_suppressions(path: str | Path) -> list[Suppression]:
     return out
 
 
-def without_suppressed(found: list[Finding], rules: list[Suppression]) -> tuple[list[Finding], list[Finding]]:
-    """Findings that no rule speaks of, and those that one does."""
-    kept = [f for f in found if not any(rule.matches(f) for rule in rules)]
-    return kept, [f for f in found if not any(f is k for k in kept)]
+def without_suppressed(
+    findings: list[Finding], rules: list[Suppression]
+) -> tuple[list[Finding], list[Finding]]:
+    """The findings that no rule suppresses, and the others."""
+    kept = [f for f in findings if not any(rule.matches(f) for rule in rules)]
+    return kept, [f for f in findings if not any(f is k for k in kept)]

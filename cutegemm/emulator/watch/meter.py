@@ -21,7 +21,7 @@ import numpy.typing as npt
 from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.ptx.executable import Translation
-from cutegemm.emulator.state.clusters import WARP
+from cutegemm.emulator.state.geometry import WARP
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer, Reach, Touch, Touched
 from cutegemm.emulator.state.memory import MemoryRegion

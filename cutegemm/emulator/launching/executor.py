@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine: starts clusters, and chooses the order in which warps run.
+"""The executor of a launch: starts clusters, and chooses the order in which warps run.
 
-Clusters start one after another, a further one (up to the resident set) whenever those that run are stuck; so
-kernels whose CTAs wait for each other run, and others stay quick. A policy decides when asynchronous work completes
-(`state/completion.py`).
+Clusters start one after another. Whenever all running ones are stuck, another one starts, up to the resident set: so
+kernels whose CTAs wait for each other run, and others stay quick. A policy decides when asynchronous operations
+complete (`state/completion.py`).
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cutegemm.emulator.launching.context import Alone, Chain, grid_workspace
 from cutegemm.emulator.launching.progress_bar import Progress
 from cutegemm.emulator.launching.request import Launch, Options
 from cutegemm.emulator.launching.stops import deadlock, place_of
+from cutegemm.emulator.launching.stream import Stream, grid_workspace
 from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.races.strong import Races
-from cutegemm.emulator.state.clusters import WARP, Cluster, EmulatedDevice
+from cutegemm.emulator.state.clusters import Cluster, EmulatedDevice
 from cutegemm.emulator.state.completion import POLICIES
-from cutegemm.emulator.state.geometry import BlockCounts, Geometry
+from cutegemm.emulator.state.geometry import WARP, BlockCounts, Geometry
 from cutegemm.emulator.state.group import SPLIT, Diverged, WarpSet
 from cutegemm.emulator.state.hooks import Observers
 from cutegemm.emulator.state.memory import PARAM_WINDOW, Fault, MemoryRegion
-from cutegemm.emulator.units.bulk import bulk_wait
+from cutegemm.emulator.units.bulk import wait_group
 from cutegemm.emulator.watch.coverage import Watcher
 from cutegemm.emulator.watch.findings import Finding
-from cutegemm.emulator.watch.l2 import L2
 from cutegemm.emulator.watch.meter import Meter
 from cutegemm.errors import EmulatorError, field_error
 
@@ -41,7 +40,7 @@ MOST, STEP = 255, 8  # registers of a thread, and the unit they are given in
 
 
 def launched_with(kernel: Kernel) -> int | None:
-    """Registers a thread of a kernel is launched with, or None where it does not say."""
+    """Registers a thread of a kernel is launched with, or None if the kernel does not say."""
     directives = kernel.directives
     if "maxnreg" in directives:
         return directives["maxnreg"][0]
@@ -55,8 +54,8 @@ def launched_with(kernel: Kernel) -> int | None:
     return min(max(asked, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
 
 
-def parameter_space(program: Translation, params: Sequence[bytes]) -> MemoryRegion:
-    """The launch's parameters laid out as the kernel declares them, each of its size."""
+def _parameter_space(program: Translation, params: Sequence[bytes]) -> MemoryRegion:
+    """The launch's parameters, laid out as the kernel declares them."""
     declared = program.kernel.params
     total = max((p.offset + p.size for p in declared), default=0)
     data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
@@ -69,27 +68,28 @@ class Executor:
     """One launch on its device: which clusters run, who observes them."""
 
     def __init__(
-        self, program: Translation, what: Launch, options: Options, l2: L2, context: Alone | Chain
+        self, program: Translation, what: Launch, options: Options, resident: int, stream: Stream
     ) -> None:
-        self.options, self.counts = options, BlockCounts()
-        memory = context.memory_of(what)
+        self.options, self.resident, self.counts = options, resident, BlockCounts()
+        memory = stream.memory_of(what.buffers)
         self.device = device = EmulatedDevice(
             program=program,
             geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes, what.shared_parts),
             memory=memory,
-            params=parameter_space(program, what.params),
+            params=_parameter_space(program, what.params),
             completion=POLICIES[options.policy](options.seed),
-            symbols=context.symbols_of(program, memory),
+            symbols=stream.symbols_of(program, memory),
             environment=grid_workspace(program, memory),
             registers=launched_with(program.kernel),
         )
-        self.detector = context.detector_of(program, options.strict) if options.races else None
+        self.detector = stream.detector_of(program, options.strict, what.pdl) if options.races else None
         self.coverage = Watcher(program) if options.races else None
-        self.meter = Meter(program, l2) if options.meter else None
+        self.meter = Meter(program, stream.l2) if options.meter else None
         races = None if self.detector is None else Races(self.detector)
-        device.watch = Observers(
-            *(x for x in (races, self.coverage, self.meter, context.written) if x is not None)
-        )
+        observers = (races, self.coverage, self.meter, stream.written)
+        device.watch = Observers(*(x for x in observers if x is not None))
+        # the race detector needs one warp per group
+        self.warps_per_group = 1 if options.races else options.warps_per_group or device.geometry.warps
         self.running: dict[Cluster, list[WarpSet]] = {}  # their groups of warps that have not ended
         self.started = time.monotonic()
         self.clusters = device.geometry.ctas // device.geometry.cluster_ctas
@@ -97,7 +97,7 @@ class Executor:
         self.progress = Progress(device.geometry.ctas, options.progress)
 
     def found(self) -> list[Finding]:
-        """What the race detector has found, nothing without one."""
+        """The findings of the race detector so far."""
         return [] if self.detector is None else self.detector.findings.listed()
 
     def run(self) -> None:
@@ -108,7 +108,7 @@ class Executor:
         """
         device, running, completion = self.device, self.running, self.device.completion
         following, waiting = device.geometry.clusters(), self.clusters
-        resident = max(1, (self.options.resident_ctas or 1) // device.geometry.cluster_ctas)
+        resident = max(1, self.resident // device.geometry.cluster_ctas)
         starts, idle = min(waiting, resident) if completion.starts_all else 0, 0
         while waiting or running or completion.queue:
             for _ in range(starts or (not running and waiting > 0)):
@@ -131,16 +131,13 @@ class Executor:
                 idle += 1
                 device.timed_out = True
                 if idle > STUCK_ROUNDS:
-                    unstarted = (waiting, self.clusters, self.options.resident_ctas)
-                    raise self._stopped(
-                        deadlock([g for groups in running.values() for g in groups], unstarted)
-                    )
+                    stuck = [g for groups in running.values() for g in groups]
+                    raise self._stopped(deadlock(stuck, waiting, self.clusters, self.resident))
             self._check_time()
 
     def _start(self, cluster: Cluster) -> None:
         """Create the warps of a cluster, grouped as the options say."""
-        warps = self.device.warps
-        step = self.options.warps_per_group or warps
+        warps, step = self.device.geometry.warps, self.warps_per_group
         self.running[cluster] = [
             WarpSet(cta, list(range(w, min(w + step, warps))))
             for cta in cluster.ctas
@@ -150,7 +147,7 @@ class Executor:
             self.device.watch.warp_started(group)
 
     def _round(self, every: bool) -> bool:
-        """Every group gets a time slice; whether one made progress without polling."""
+        """Give every group a time slice; whether one made progress without polling."""
         groups = [g for live in self.running.values() for g in live]
         completion, moved = self.device.completion, False
         for group in completion.order(groups, every, lambda g: g.cta.pace):
@@ -171,7 +168,7 @@ class Executor:
         """A group has reached its end."""
         self.device.watch.warp_ended(group)
         group.bulk.commit()
-        bulk_wait(group, None, 0, False)
+        wait_group(group, group.bulk, 0)
         self.device.events += 1
         self._replace(group, ())
         group.cta.ended(len(group.warps))
@@ -184,7 +181,7 @@ class Executor:
             raise self._stopped(f"an asynchronous copy: {e}") from e
 
     def _run(self, group: WarpSet) -> bool:
-        """Run a group until it blocks, ends, splits or has used up its time slice; whether it made progress."""
+        """Run a group until it blocks, ends, splits or uses up its time slice; whether it made progress."""
         device, program = self.device, self.device.program
         functions, exit_block = program.functions, program.exit
         group.budget = device.completion.budget()
@@ -219,7 +216,10 @@ class Executor:
                 group.stretch += 1
                 unpolled -= 1
         except Diverged as diverged:
-            self._replace(group, self._apart(group, diverged.keys))
+            try:
+                self._replace(group, group.split_by(diverged.keys))
+            except Fault as e:
+                raise self._stopped(place_of(group, e)) from e
             return True
         except EmulatorError:
             raise
@@ -229,12 +229,6 @@ class Executor:
         if group.budget != unpolled:
             group.stretch = 0
         return group.stretch >= STRETCH
-
-    def _apart(self, group: WarpSet, keys: np.ndarray) -> list[WarpSet]:
-        try:
-            return group.split_by(keys)
-        except Fault as e:
-            raise self._stopped(place_of(group, e)) from e
 
     def _stopped(self, why: str) -> EmulatorError:
         """The error of a kernel that cannot go on."""
