@@ -19,7 +19,7 @@ from cutegemm.emulator.ptx.flow import Block
 from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
 
 WORD = re.compile(r"[%$A-Za-z_][\w$.]*")
-# A translated block: runs for a group, its registers and its active lanes, and gives the block that follows.
+# A translated block: runs for a group, its registers and its active lanes; returns the next block.
 BlockFunction: TypeAlias = Callable[[Any, list[Any], Any], int]
 
 
@@ -48,7 +48,6 @@ class Translation:
 
     @functools.cached_property
     def _mentions(self) -> Counter[str]:
-        """How many instructions name each register."""
         return Counter(
             word
             for block in self.blocks
@@ -57,7 +56,7 @@ class Translation:
         )
 
     def mentions(self, register: str) -> int:
-        """How many instructions name a register; a value written to one that two name is used."""
+        """How many instructions name a register; if two do, a value written to it is used."""
         return self._mentions[register]
 
     def instruction_at(self, file: str, line: int) -> PtxInstruction | None:

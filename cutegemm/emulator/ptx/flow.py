@@ -19,13 +19,13 @@ BLOCKING = (
     "barrier.cta", "barrier.red", "barrier.cluster.wait", "wgmma.commit_group", "setmaxnreg.inc",
     "nanosleep",
 )  # fmt: skip
-# Instructions that act for whole warps or warpgroups, so that warps that diverge around them are split into groups.
+# Instructions that act for whole warps or warpgroups: a group whose warps diverge around them is split.
 COLLECTIVE = (*BLOCKING, "wgmma", "barrier.cluster", "cp.async.bulk.wait_group", "cp.async.wait")
 
 
 @dataclass
 class Block:
-    """A basic block: its instructions, successors (the kernel's length stands for the exit) and reconvergence point."""
+    """A basic block: its instructions, successors (the number of blocks stands for the exit), reconvergence point."""
 
     code: list[PtxInstruction] = field(default_factory=list)
     successors: list[int] = field(default_factory=list)
@@ -119,9 +119,8 @@ def _reconvergence_points(blocks: list[Block]) -> None:
     for n, block in enumerate(blocks):
         if len(block.successors) < 2:
             continue
-        want = sizes[n] - 1
-        rest = after[n] & ~(1 << n)
-        block.reconverge = next((m for m in _ones(rest) if sizes[m] == want), exit_block)
+        others = after[n] & ~(1 << n)
+        block.reconverge = next((m for m in _ones(others) if sizes[m] == sizes[n] - 1), exit_block)
     waits = [any(i.op.startswith(COLLECTIVE) for i in b.code) for b in blocks]
     for block in blocks:
         if len(block.successors) > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a PTX text is made of: instructions, variables, parameters, kernels.
+"""The contents of a PTX text: instructions, variables, parameters, kernels.
 
 Source: PTX ISA 9.0, chapters 4 (syntax) and 5 (state spaces, types, variables).
 """
@@ -63,7 +63,7 @@ class Param:
 
 @dataclass
 class Kernel:
-    """One .entry: what the text says of it, before translation."""
+    """One .entry as the text has it, before translation."""
 
     name: str
     params: list[Param] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Kernel:
     variables: dict[str, Variable] = field(default_factory=dict)  # its own and the module's
     code: list[PtxInstruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index into code
-    # What `launching/launch.py` keeps of it: its translation, made when it is first launched.
+    # its translation, which `launching/launch.py` makes and keeps when it is first launched
     program: object | None = field(default=None, init=False, repr=False, compare=False)
 
     def register_type(self, name: str) -> str | None:
