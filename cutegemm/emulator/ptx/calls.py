@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Kernel, PtxInstruction
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Kernel, PtxInstruction, items
 
 NAME = r"[A-Za-z_$%][\w$]*"
 _WORD = re.compile(rf"(?<![\w$.%]){NAME}")
@@ -109,9 +109,7 @@ class _Inliner:
         function = self.functions[name]
         self.calls += 1
         prefix = f"call{self.calls}$"
-        lists = [
-            [x.strip() for x in o.strip("() ").split(",") if x.strip()] for o in ins.operands if o[0] == "("
-        ]
+        lists = [items(o) for o in ins.operands if o.startswith("(")]
         at = ins.operands.index(name)
         results = lists[0] if at else []
         arguments = lists[-1] if len(ins.operands) > at + 1 else []

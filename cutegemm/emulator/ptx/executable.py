@@ -29,11 +29,17 @@ class Translation:
 
     kernel: Kernel
     blocks: list[Block]
-    slots: dict[str, int]
-    accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
-    half_lists: list[bool]  # whether a list holds packed fp16
-    fragments: frozenset[str]  # registers that hold operand A of a wgmma
     functions: list[list[BlockFunction]] = field(default_factory=list)  # per block: full, masked
+    # Where a register lies: in a variable of its block's function, in a slot of the group's register list, or in an
+    # accumulator matrix (its number, and the register's number within).
+    locals: set[str] = field(default_factory=set)
+    slots: dict[str, int] = field(default_factory=dict)
+    views: dict[str, tuple[int, int]] = field(default_factory=dict)
+    accumulators: list[tuple[str, ...]] = field(
+        default_factory=list
+    )  # register lists of wgmma, each a matrix
+    half_lists: list[bool] = field(default_factory=list)  # whether a list holds packed fp16
+    fragments: set[str] = field(default_factory=set)  # registers that hold operand A of a wgmma
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0

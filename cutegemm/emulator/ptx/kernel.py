@@ -40,6 +40,11 @@ class PtxInstruction:
         return f"{guard}{self.op} {', '.join(self.operands)}".rstrip()
 
 
+def items(operand: str) -> list[str]:
+    """Elements of a list operand `{a, b}` or `(a, b)`, or the operand alone."""
+    return [x.strip() for x in operand.strip().strip("{}()").split(",") if x.strip()]
+
+
 @dataclass(frozen=True)
 class Variable:
     """A .shared, .local, .const or .global variable; `size` in bytes, None for an extern array."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cutegemm.emulator.ptx.kernel import PtxInstruction
-from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
+from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits, only
 
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 _BINARY = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}"}
@@ -24,8 +24,7 @@ SPECIAL = {  # function -> modifiers it may have; without .approx it is rounded 
 def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     """add, sub, mul, fma, mad, div, neg, abs, min and max of a floating-point type."""
     head, mods = ins.parts[0], set(ins.parts[1:-1])
-    if mods - _ARITHMETIC or (mods & {"xorsign", "abs"} and head not in ("min", "max")):
-        raise Unknown(f"modifiers {', '.join(sorted(mods - _ARITHMETIC))}")
+    only(mods, *(_ARITHMETIC if head in ("min", "max") else _ARITHMETIC - {"xorsign", "abs"}))
     d, *o = ins.operands
     if len(o) != {"fma": 3, "mad": 3, "neg": 1, "abs": 1}.get(head, 2):
         raise Unknown("operands")
@@ -82,11 +81,13 @@ def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
 
 
 def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
-    """16-bit arithmetic, as 16-bit patterns. fp32 holds sums and products of fp16 and bf16 well enough that
-    rounding them again is rounding once (24 >= 2 * 11 + 2), fma goes through fp64."""
-    if "ftz" in mods and base != "f16":
-        raise Unknown("ftz")
+    """16-bit arithmetic, as 16-bit patterns.
+
+    fp32 sums and products of fp16 and bf16, rounded again, are rounded once (24 >= 2 * 11 + 2). fma goes through fp64.
+    """
     if "ftz" in mods:
+        if base != "f16":
+            raise Unknown("ftz")
         v = [f"flush_half({x})" for x in v]
     if head == "fma":
         text = f"fma64_wide({', '.join(v)})"
@@ -105,8 +106,9 @@ def special_function(e: Emitter, ins: PtxInstruction) -> None:
     """Approximate functions, and rcp and sqrt rounded to nearest."""
     head, kind = ins.parts[0], ins.parts[-1]
     mods = set(ins.parts[1:-1])
-    if mods - SPECIAL[head] or kind not in FLOATS:
-        raise Unknown(f"modifiers {', '.join(sorted(mods - SPECIAL[head]))}")
+    if kind not in FLOATS:
+        raise Unknown("type")
+    only(mods, *SPECIAL[head])
     d, a = ins.operands
     if kind in ("f32", "f64"):
         value = f"{kind}({e.src(a, bits_of(kind))})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emit_float import FLOATS, arithmetic_float
-from cutegemm.emulator.translate.emitter import CARRY, Emitter, Unknown, bits_of, emits
+from cutegemm.emulator.translate.emitter import CARRY, Emitter, Unknown, bits_of, emits, only
 
 ONES = {16: "0xFFFF", 32: "M32", 64: "M64"}
 
@@ -47,12 +47,6 @@ _FORMS: dict[str, tuple[tuple[int, ...], str]] = {
 def store_integer(e: Emitter, operand: str, text: str, bits: int) -> None:
     """Result of Python or NumPy integer arithmetic, brought back to `bits`."""
     e.dst(operand, f"(t if (t := {text}).__class__ is ND else t & {ONES[bits]})")
-
-
-def _only(mods: list[str], *known: str) -> None:
-    """Refuse modifiers that the caller does not handle."""
-    if set(mods) - set(known):
-        raise Unknown(f"modifiers {', '.join(sorted(set(mods) - set(known)))}")
 
 
 @emits("neg", "abs", "and", "or", "xor", "not", "cnot", "lop3", "brev", "popc", "clz", "bfe", "bfi", "bfind")
@@ -113,7 +107,7 @@ def _multiply(
 def _pairs(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     """add, min and max of u16x2 and s16x2."""
     head, mods = ins.parts[0], ins.parts[1:-1]
-    _only(mods, *(["relu"] if kind == "s16x2" and head != "add" else []))
+    only(mods, *(["relu"] if kind == "s16x2" and head != "add" else []))
     if kind not in ("u16x2", "s16x2") or head not in ("add", "min", "max"):
         raise Unknown("packed integers")
     a, b = (e.src(x, 32) for x in ins.operands[1:])
@@ -160,11 +154,11 @@ def shift(e: Emitter, ins: PtxInstruction) -> None:
     bits, signed = bits_of(kind), kind[0] == "s"
     d, *o = ins.operands
     if head == "shf":
-        _only(ins.parts[1:-1], "l", "r", "wrap", "clamp")
+        only(ins.parts[1:-1], "l", "r", "wrap", "clamp")
         operands = ", ".join(e.src(x, 32) for x in o)
         e.dst(d, f"funnel({operands}, {ins.parts[1] == 'l'}, {ins.parts[2] == 'clamp'})")
         return
-    _only(ins.parts[1:-1])
+    only(ins.parts[1:-1])
     a, amount = e.src(o[0], bits), e.src(o[1], 32)
     if amount.isdigit() and int(amount) < bits and not signed:
         text = f"{a} {'<<' if head == 'shl' else '>>'} {amount}"

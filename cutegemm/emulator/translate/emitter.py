@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.flow import Block, is_branch
-from cutegemm.emulator.ptx.kernel import PtxInstruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction, items
 from cutegemm.emulator.state.geometry import SHARED_BASE, SPECIAL_REGISTERS
 from cutegemm.emulator.state.memory import PARAM_WINDOW
 from cutegemm.errors import EmulatorError
@@ -40,6 +40,13 @@ class Unknown(Exception):
     """An emitter does not know this form of its instruction."""
 
 
+def only(mods: Iterable[str], *known: str | None) -> None:
+    """Refuse modifiers other than the known ones."""
+    others = set(mods) - set(known)
+    if others:
+        raise Unknown(f"modifiers {', '.join(sorted(others))}")
+
+
 def _unknown(ins: PtxInstruction, why: object) -> EmulatorError:
     text = str(ins)[:200]
     rule = f"line {ins.line}: {text}: the emulator does not know this instruction ({why})"
@@ -47,7 +54,7 @@ def _unknown(ins: PtxInstruction, why: object) -> EmulatorError:
 
 
 def check_known(block: Block) -> None:
-    """Refuse a block with an instruction that no emitter takes.
+    """Refuse a block with an instruction that has no emitter.
 
     Raises:
         EmulatorError: naming the instruction and its PTX line.
@@ -60,30 +67,19 @@ def check_known(block: Block) -> None:
 @functools.cache
 def bits_of(kind: str) -> int:
     """Width in bits of a PTX type name."""
-    return _BITS.get(kind) or int(re.sub(r"\D", "", kind.removesuffix("x2"))) * (
-        2 if kind.endswith("x2") else 1
-    )
+    digits = re.sub(r"\D", "", kind.removesuffix("x2"))
+    return _BITS.get(kind) or int(digits) * (2 if kind.endswith("x2") else 1)
 
 
 class Emitter:
     """Writes the Python of one block. Emitters ask it for operands and hand it results."""
 
-    def __init__(
-        self,
-        program: Translation,
-        targets: dict[str, int],
-        locals_: set[str],
-        views: dict[str, tuple[int, int]],
-        number: int,
-        masked: bool,
-    ) -> None:
-        self.program, self.kernel, self.targets = program, program.kernel, targets
-        self.locals, self.views, self.number = locals_, views, number
+    def __init__(self, program: Translation, targets: dict[str, int], number: int, masked: bool) -> None:
+        self.program, self.kernel, self.targets, self.number = program, program.kernel, targets, number
         self.mask: str | None = "m" if masked else None
         self.lines: list[str] = []
         self.origin: list[PtxInstruction | None] = []
         self.params = {p.name: PARAM_WINDOW + p.offset for p in self.kernel.params}
-        self.fragments = program.fragments
 
     def block(self, block: Block) -> list[str]:
         """Lines of the block's function."""
@@ -95,7 +91,7 @@ class Emitter:
                     raise
                 raise _unknown(ins, e) from e
             self.origin += [ins] * (len(self.lines) - len(self.origin))
-        if not block.code or not (is_branch(block.code[-1])):
+        if not is_branch(block.code[-1]):
             self.line(f"return {self.number + 1}")
             self.origin.append(None)
         return self.lines
@@ -163,9 +159,9 @@ class Emitter:
         return self._symbol(x)
 
     def _register(self, name: str) -> str:
-        if name in self.views:
-            return "accumulator_get(G, {}, {})".format(*self.views[name])
-        if name in self.locals:
+        if name in self.program.views:
+            return "accumulator_get(G, {}, {})".format(*self.program.views[name])
+        if name in self.program.locals:
             return re.sub(r"\W", "_", name)
         if name in self.program.slots:
             return f"R[{self.program.slots[name]}]"
@@ -192,33 +188,33 @@ class Emitter:
             return "32"
         raise Unknown(f"operand {x}")
 
-    def items(self, operand: str) -> list[str]:
-        """Elements of a vector operand `{a, b}`, or the operand alone."""
-        return [x.strip() for x in operand.strip().strip("{}").split(",")]
-
     def sources(self, operand: str, bits: int) -> str:
         """Expressions for the elements of a vector operand, as a tuple."""
-        return "(" + "".join(f"{self.src(x, bits)}, " for x in self.items(operand)) + ")"
+        return "(" + "".join(f"{self.src(x, bits)}, " for x in items(operand)) + ")"
 
     def results(self, operand: str, call: str) -> None:
-        """Write the elements of what a call returns to those of a vector operand."""
+        """Write the elements of a call's result to those of a vector operand."""
         self.line(f"v = {call}")
-        for i, name in enumerate(self.items(operand)):
+        for i, name in enumerate(items(operand)):
             self.dst(name, f"v[{i}]")
+
+    def pair(self, operand: str, call: str) -> None:
+        """Write the two results of a call to a destination `d|p`; p may be absent."""
+        self.line(f"t, q = {call}")
+        d, _, p = operand.partition("|")
+        self.dst(d, "t")
+        if p:
+            self.dst(p, "q")
 
     def address(self, operand: str) -> str:
         """Expression for `[base+offset]`."""
         m = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+)\s*)?\]", operand.strip())
         if m is None:
             raise Unknown(f"address {operand}")
-        return self.offset(m[1], int(m[2] or "0", 0))
-
-    def offset(self, base: str, offset: int) -> str:
-        """Expression for a base register, symbol or number plus a constant."""
-        text = self.src(base, 64)
-        width = self.width(base) or 64
+        text, offset = self.src(m[1], 64), int(m[2] or "0", 0)
         if offset == 0:
             return text
+        width = self.width(m[1]) or 64
         return f"({text}+{offset})" if text.isdigit() else f"shift_address({text}, {offset}, {width})"
 
     # ---- results
@@ -232,16 +228,14 @@ class Emitter:
         width = self.width(name)
         if width is None:
             raise Unknown(f"destination {name}")
-        if name in self.views:
-            i, j = self.views[name]
+        if name in self.program.views:
+            i, j = self.program.views[name]
             self.line(f"accumulator_set(G, {i}, {j}, {expression}, {self.mask})")
             return
         place = self._register(name)
-        if name in self.fragments:
+        if name in self.program.fragments:
             self.line(f"G.tracker.fragment_written({self.program.slots[name]})")
-        if self.mask is None or (name in self.locals and self.mask == "m"):
-            self.line(f"{place} = {expression}")
-        else:
-            self.line(
-                f"{place} = mrg({self.mask}, {expression}, {place}, {'BOOL' if width == 1 else f'U{width}'})"
-            )
+        if self.mask is not None and not (name in self.program.locals and self.mask == "m"):
+            kind = "BOOL" if width == 1 else f"U{width}"
+            expression = f"mrg({self.mask}, {expression}, {place}, {kind})"
+        self.line(f"{place} = {expression}")

@@ -292,7 +292,7 @@ BIG:
 
 
 def test_device_functions_return_through_parameters_and_registers():
-    """Arguments in .param and .reg, structures, nested and guarded calls, labels of a scope (9.7.12.5 call, 9.7.12.6 ret)."""
+    """Arguments in .param and .reg, structures, nested and guarded calls, labels of a scope (9.7.12.5, 9.7.12.6)."""
     text = """
  {{ .param .b32 a; .param .b32 r; st.param.b32 [a], {a}; call.uni (r), triple, (a); ld.param.b32 %r50, [r]; }}
  {{ .param .align 8 .b8 a[8]; .param .align 8 .b8 r[8]; st.param.v2.b32 [a], {{%r50, {a}}};
