@@ -17,6 +17,7 @@ from cutegemm.emulator.numbers.types import Value
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES
+from cutegemm.emulator.state.hooks import row_starts
 from cutegemm.emulator.units.wgmma_operands import Form, operand_chunks
 
 CACHED = 4096  # entries of each cache
@@ -122,9 +123,7 @@ class Cells:
     def _box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> CellSet:
         """Cells of rows of bytes from `offset` on: `shape` ends with a row's bytes; the rows have `strides`."""
         row = -(-(offset % self.size + shape[-1]) // self.size)
-        starts = np.array([offset // self.size], np.int64)
-        for n, stride in zip(shape, strides):
-            starts = (starts[:, None] + np.arange(n) * (stride // self.size)).ravel()
+        starts = row_starts(offset // self.size, shape, tuple(stride // self.size for stride in strides))
         return CellSet(starts, row, int(starts[0]), int(starts[-1]) + row)
 
     def _operands(self, a: int | None, b: int, form: Form, warp: int) -> CellSet:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.races.detector import Detector
 from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
@@ -56,12 +55,12 @@ class Warp(WarpTracker):
     """What one warp knows, with its accesses, plain and strong."""
 
     def access(self, touch: Touch) -> None:
+        """A load or store."""
         m, region, offset, size, write, space, strong = touch
         if space in ("param", "local"):
             return
         if strong:
-            name, _, scope = strong.partition(".")
-            self._strong(m, region, offset, size, Ordered(name, bool(scope), not write, write, not write))
+            self._strong(touch, not write, not write)
             return
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
         where = self.detector.cells.where(offset, size)
@@ -69,34 +68,35 @@ class Warp(WarpTracker):
         self.detector.check(region, where, write, self.current, known, None, lanes)
         self.recent.accesses.append(lanes)
 
-    def atomics(
-        self, m: Mask, region: MemoryRegion, offset: Value, size: int, order: str, returns: bool
-    ) -> None:
-        name, _, scope = order.partition(".")
-        self._strong(m, region, offset, size, Ordered(name, bool(scope), True, True, returns))
+    def atomics(self, touch: Touch, returns: bool) -> None:
+        """An atomic operation; `returns`: whether something uses its values."""
+        self._strong(touch, True, returns)
 
-    def _strong(self, m: Mask, region: MemoryRegion, offset: Value, size: int, kind: Ordered) -> None:
-        """A strong access by the lanes `m`, at one offset or at one for each lane."""
+    def _strong(self, touch: Touch, reads: bool, returns: bool) -> None:
+        """A strong access, at one offset or at one for each lane."""
+        m, region, offset, size, writes, _, strong = touch
+        order, _, scope = strong.partition(".")
+        kind = Ordered(order, bool(scope), reads, writes, returns)
         detector, known = self.detector, self.everything(m)
-        number = detector.segment(kind.what, self.who, self.cta, True) if kind.writes else self.current
+        number = detector.segment(kind.what, self.who, self.cta, True) if writes else self.current
         shadow = detector.shadow(region)
         where = detector.cells.where(offset, size).within(shadow.cells)
         line = detector.current_line()
-        lanes = Lanes(self.recent, region, m, offset, size, kind.writes, False, where.shared, line, True)
-        if kind.reads and known.weak is not None:  # a fence of the writer is enough
+        lanes = Lanes(self.recent, region, m, offset, size, writes, False, where.shared, line, True)
+        if reads and known.weak is not None:  # a fence of the writer is enough
             known |= Knowledge(known.weak.seen, 0, 0)
         fenced = known.shared if shadow.shared else known.world
-        access = Access(region, where, kind.writes, number, line, known, fenced, lanes)
+        access = Access(region, where, writes, number, line, known, fenced, lanes)
         places = [(region, place) for place in set(np.atleast_1d(offset).tolist())]
         if len(where.starts):
-            detector.compare(shadow, access, kind.reads)
+            detector.compare(shadow, access, reads)
             self._record(access, kind, places)
-        if kind.writes:
+        if writes:
             self.known |= Knowledge(1 << number, 0, 0)
             self.recent.unmet.add(number)
             self.recent.accesses.append(lanes)
         self._order(places, kind)
-        if kind.writes and kind.order in ("release", "acq_rel"):
+        if writes and order in ("release", "acq_rel"):
             self.renew()
 
     def _record(self, access: Access, kind: Ordered, places: list[tuple[MemoryRegion, int]]) -> None:
@@ -182,17 +182,8 @@ class Races(Observer):
     def access(self, group: WarpSet, touch: Touch) -> None:
         group.tracker.access(touch)
 
-    def atomics(
-        self,
-        group: WarpSet,
-        m: Mask,
-        region: MemoryRegion,
-        offsets: Vector,
-        size: int,
-        order: str,
-        returns: bool,
-    ) -> None:
-        group.tracker.atomics(m, region, offsets, size, order, returns)
+    def atomics(self, group: WarpSet, touch: Touch, returns: bool) -> None:
+        group.tracker.atomics(touch, returns)
 
     def overrun(self, text: str) -> None:
         self.detector.add("more arrivals than an mbarrier was initialised for", text)

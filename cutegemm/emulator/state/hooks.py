@@ -12,14 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
-from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.state.memory import MemoryRegion
 
 # Bytes a cp.async touches: lanes, region, byte offsets.
 Touched: TypeAlias = tuple[Vector, MemoryRegion, Vector]
 # A box within a region: first byte, shape (the last extent in bytes), strides of the other dimensions.
 Reach: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+def row_starts(start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """First bytes of the rows of a box."""
+    rows = np.array([start], np.int64)
+    for n, stride in zip(shape, strides):
+        rows = (rows[:, None] + np.arange(n) * stride).ravel()
+    return rows
 
 
 class Touch(NamedTuple):
@@ -61,13 +71,8 @@ class Observer:
     def access(self, group: Any, touch: Touch) -> None:
         """An access is about to happen."""
 
-    def atomics(
-        self, group: Any, m: Mask, region: MemoryRegion, offsets: Vector, size: int, order: str, returns: bool
-    ) -> None:
-        """The lanes `m` executed an atomic operation on one region, at a byte offset for each lane.
-
-        `returns`: whether an instruction uses the values that it returned.
-        """
+    def atomics(self, group: Any, touch: Touch, returns: bool) -> None:
+        """An atomic operation happened; `returns`: whether an instruction uses the values that it returned."""
 
     def tensor_load(self, group: Any, tensor: Any, at: tuple[int, ...], bars: Sequence[Any]) -> None:
         """A tensor load of the box at `at` was issued, completing on `bars`."""
@@ -93,8 +98,8 @@ class Observer:
     def polled(self, block: int) -> None:
         """A try_wait or test_wait found its phase incomplete."""
 
-    def waited_for(self, groups: Sequence[Any], program: Translation) -> None:
-        """A wait for groups of asynchronous work names these."""
+    def waited_for(self, groups: Sequence[Any]) -> None:
+        """An instruction waits for these groups of asynchronous operations."""
 
     def overrun(self, text: str) -> None:
         """An mbarrier got more arrivals than it was initialised for; without an observer this is a fault."""

@@ -19,6 +19,7 @@ from cutegemm.emulator.numbers import floats
 from cutegemm.emulator.numbers.types import Bytes, Mask, Real, Value, Vector
 from cutegemm.emulator.numbers.values import FLOAT, REDUCTIONS, SINT, UINT
 from cutegemm.emulator.state.group import WarpSet
+from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST, locate, polled
 
@@ -106,7 +107,8 @@ def atomic(
             view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
         if group.device.watch.hears("access"):
             mask = None if len(mine) == group.lanes else np.isin(np.arange(group.lanes), mine)
-            group.device.watch.atomics(group, mask, region, offset, size, order, returns and used)
+            touch = Touch(mask, region, offset, size, True, "shared" if region.shared else "global", order)
+            group.device.watch.atomics(group, touch, returns and used)
         if returns:
             polled(group, region, offset[-1:])
     return old

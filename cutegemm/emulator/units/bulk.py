@@ -101,7 +101,7 @@ def issue_store(group: WarpSet, chunks: Chunks, token: Any, write: Callable[[np.
 def wait_group(group: WarpSet, queue: Pending, pending: int, read_only: bool = False) -> None:
     """cp.async[.bulk].wait_group[.read]: all but the last `pending` groups are complete (or have been read)."""
     finished = queue.groups[: max(len(queue.groups) - pending, 0)]
-    group.device.watch.waited_for(finished, group.program)
+    group.device.watch.waited_for(finished)
     for operation in (x for issued in finished for x in issued):
         operation.awaited = True
         if read_only:

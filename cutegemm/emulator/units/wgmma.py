@@ -125,7 +125,7 @@ def wgmma_wait(group: WarpSet, pending: int) -> None:
         upto = group.products.groups.pop(0).upto
     if not upto:
         return
-    group.device.watch.waited_for([upto], group.program)
+    group.device.watch.waited_for([upto])
     for one in _warpgroups_of(group):
         products = one.upto(upto)
         compute(products)

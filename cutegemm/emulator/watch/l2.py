@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A set-associative L2 cache: which sectors a launch finds in it, fetches from DRAM, and writes back.
 
-Lines of 128 bytes hold four sectors of 32; a line missing from its set takes the place of the least recently used;
-only the sectors asked for are fetched; a written sector needs no fetch and is written back when its line leaves.
-Buffers lie one after another in the order they were registered, so that counts repeat from run to run.
+Cache lines of 128 bytes hold four sectors of 32. A missing line replaces the least recently used one of its set, and
+only the requested sectors are fetched. A written sector needs no fetch and is written back when its line leaves.
+Buffers lie one after another in the order of their first use, so that counts repeat from run to run.
 
-A model: the real cache hashes addresses, is split in two halves, and has the L1 caches in front of it, which are
-not modelled, so repeated plain loads of one multiprocessor count here where the hardware has them in L1.
+This is a model: the real cache hashes addresses and is split in two halves. L1 caches are not modelled, so repeated
+plain loads of one multiprocessor count here where the hardware has them in L1.
 
 Source: NVIDIA H100 architecture whitepaper (50 MB L2), Nsight Compute documentation (lines and sectors).
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cutegemm.emulator.state.hooks import row_starts
 from cutegemm.emulator.state.memory import MemoryRegion
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
@@ -23,7 +24,7 @@ WAYS = 16
 
 
 class L2:
-    """The cache and its counts, in sectors; one may serve several launches in turn."""
+    """The cache and its counts, in sectors; several launches may use it in turn."""
 
     def __init__(self, size: int = L2_BYTES) -> None:
         self.sets = max(size // (LINE_BYTES * WAYS), 1)
@@ -72,9 +73,7 @@ class L2:
 
 def sectors_of(start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
     """Sorted, distinct sectors of rows of bytes from address `start`; `shape` ends with a row's bytes."""
-    rows = np.array([start], np.int64)
-    for n, step in zip(shape, strides):
-        rows = (rows[:, None] + np.arange(n) * step).ravel()
+    rows = row_starts(start, shape, strides)
     low, high = rows // SECTOR_BYTES, (rows + shape[-1] - 1) // SECTOR_BYTES
     span = int((high - low).max()) + 1
     sectors = low[:, None] + np.arange(span)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each warp of a CTA executed, and the roles that warps fall into by their asynchronous work.
+"""What each warp of a CTA executed, and the roles of warps by the asynchronous operations they issue.
 
-A role is named by what its warps issue: tensor and bulk loads, cp.async, wgmma, mma. How often a warp blocked
+A role has the name of what its warps issue: tensor and bulk loads, cp.async, wgmma, mma. How often a warp blocked
 depends on the order in which the emulator runs warps: it shows which role waits for which, not for how long.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from cutegemm.emulator.ptx.flow import Block
 from cutegemm.emulator.state.geometry import BlockCounts
 
-# Opcode prefix -> what a warp that executes it does.
+# Opcode prefix -> the role of a warp that executes it.
 WORK = {
     "cp.async.bulk.tensor": "TMA",
     "cp.reduce.async.bulk": "TMA",
@@ -27,12 +27,12 @@ WORK = {
     "wmma.mma": "mma",
 }
 STORES = (".global.shared::cta", ".bulk_group")  # copies to global memory: any warp's epilogue may issue one
+ISSUE = "wgmma issue"  # of wgmma.commit_group, which blocks until all warps of the warpgroup have come
 WAITS = {
     "mbarrier.try_wait": "mbarrier", "mbarrier.test_wait": "mbarrier", "bar.sync": "CTA barrier",
     "barrier.sync": "CTA barrier", "barrier.cta.sync": "CTA barrier", "bar.red": "CTA barrier",
     "barrier.cluster.wait": "cluster barrier", "wgmma.wait_group": "wgmma", "cp.async.bulk.wait_group": "bulk group",
-    "wgmma.commit_group": "wgmma issue",
-    "cp.async.wait": "cp.async group",
+    "wgmma.commit_group": ISSUE, "cp.async.wait": "cp.async group",
 }  # fmt: skip
 
 
@@ -45,7 +45,6 @@ class WarpRole:
     instructions: Counter[str] = field(default_factory=Counter)  # per opcode
     waits: Counter[str] = field(default_factory=Counter)  # waits executed, per kind
     blocked: Counter[str] = field(default_factory=Counter)  # how many of those blocked
-
     per_warp: dict[int, Counter[str]] = field(default_factory=dict)  # instructions of each warp, per opcode
 
     @property
@@ -72,14 +71,13 @@ def per_warp(counts: BlockCounts, warps: int, blocks: int) -> dict[int, np.ndarr
 def roles_of(
     blocks: list[Block], warps: int, counts: BlockCounts, waits: Mapping[int, Counter[str]]
 ) -> list[WarpRole]:
-    """The roles of a launch, in the order of their first warps; `waits` are those that blocked, by warp and kind."""
+    """The roles of a launch, in the order of their first warps; `waits` counts those that blocked, by warp and kind."""
     roles: dict[str, WarpRole] = {}
     for warp, ran in per_warp(counts, warps, len(blocks)).items():
         executed: Counter[str] = Counter()
         for block, n in zip(blocks, ran.tolist(), strict=True):
-            if n:
-                for ins in block.code:
-                    executed[ins.op] += n
+            for ins in block.code if n else ():
+                executed[ins.op] += n
         role = roles.setdefault(_name(executed), WarpRole(_name(executed), []))
         role.warps.append(warp)
         role.instructions += executed
@@ -99,5 +97,5 @@ def _name(executed: Counter[str]) -> str:
 
 
 def wait_kind(op: str) -> str | None:
-    """What kind of wait an opcode is, if any."""
+    """The kind of wait of an opcode, if it is one."""
     return next((kind for head, kind in WAITS.items() if op.startswith(head)), None)

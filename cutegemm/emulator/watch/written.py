@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which elements of a run's outputs its launches stored to, by any way into global memory."""
+"""Which elements of a run's outputs its launches stored to, by any kind of store."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Vector
-from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.group import WarpSet
-from cutegemm.emulator.state.hooks import Observer, Reach, Touch
+from cutegemm.emulator.state.hooks import Observer, Reach, Touch, row_starts
 from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.state.tensors import Tensor
 from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.findings import Finding
 
 NEVER_WRITTEN = "elements never written"
-# bytes: accesses are aligned to their own size, at most that
-ALIGN = 16
+ALIGN = 16  # bytes; the greatest alignment of an access
 
 
 @dataclass(frozen=True)
 class WatchedOutput:
-    """Memory of which a run has to write every element.
+    """Memory that a run has to write in full.
 
     Attributes:
         view: its elements.
@@ -39,7 +36,7 @@ class WatchedOutput:
 
 
 class _Marks:
-    """A byte for each byte that an output spans: not zero once it was stored to."""
+    """A byte for each byte that an output spans: nonzero once it was stored to."""
 
     def __init__(self, output: WatchedOutput) -> None:
         self.output = output
@@ -50,11 +47,11 @@ class _Marks:
         self.bytes = np.zeros(-(-(self.end - self.begin) // ALIGN) * ALIGN + ALIGN, np.uint8)
 
     def put(self, first: Any) -> None:
-        """Mark bytes by their places behind `begin`; those outside are another's."""
+        """Mark bytes by their distance from `begin`; others lie outside the output."""
         self.bytes[first[(first >= 0) & (first < len(self.bytes))]] = 1
 
     def finding(self) -> Finding | None:
-        """What was never written, if anything."""
+        """The elements that were never written, if there are any."""
         view = self.output.view
         shape, strides = (*view.shape, view.item), (*view.strides, 1)
         memory = self.bytes[view.address - self.begin :]
@@ -72,52 +69,33 @@ class _Marks:
 
 
 class Written(Observer):
-    """An observer of the stores of a run's launches; `outputs` are what has to be written."""
+    """Records the stores of a run's launches to the `outputs` that they have to write."""
 
     def __init__(self, outputs: Sequence[WatchedOutput]) -> None:
         self._marks = [_Marks(x) for x in outputs if 0 not in x.view.shape]
 
-    def _near(self, region: MemoryRegion) -> list[_Marks]:
+    def _put(self, region: MemoryRegion, starts: np.ndarray, size: int) -> None:
+        """Mark `size` bytes from each of some bytes of a region."""
         end = region.base + region.size
-        return [x for x in self._marks if x.begin < end and region.base < x.end]
+        for marks in self._marks:
+            if marks.begin < end and region.base < marks.end:
+                marks.put((starts[:, None] + np.arange(size)).ravel() + (region.base - marks.begin))
 
     def access(self, group: WarpSet, touch: Touch) -> None:
-        _, region, offset, size, write, space, _ = touch
-        if not write or space != "global":
-            return
-        for marks in self._near(region):
-            at = (offset.astype(np.int64) if offset.__class__ is ND else np.array([offset])) + (
-                region.base - marks.begin
-            )
-            marks.put((at[:, None] + np.arange(size)).ravel())
+        if touch.write and touch.space == "global":
+            self._put(touch.region, np.atleast_1d(np.asarray(touch.offset, np.int64)), touch.size)
 
-    def atomics(
-        self,
-        group: WarpSet,
-        m: Mask,
-        region: MemoryRegion,
-        offsets: Vector,
-        size: int,
-        order: str,
-        returns: bool,
-    ) -> None:
-        self.access(group, Touch(m, region, offsets, size, True, "global"))
+    def atomics(self, group: WarpSet, touch: Touch, returns: bool) -> None:
+        self.access(group, touch)
 
     def tensor_store(self, group: WarpSet, tensor: Tensor, reach: Reach | None) -> None:
-        if reach is None:
-            return
-        start, shape, strides = reach
-        for marks in self._near(tensor.region):
-            starts = np.array([start + tensor.region.base - marks.begin])
-            for extent, stride in zip(shape, strides, strict=False):
-                starts = (starts[:, None] + np.arange(extent) * stride).ravel()
-            marks.put((starts[:, None] + np.arange(shape[-1])).ravel())
+        if reach is not None:
+            self._put(tensor.region, row_starts(*reach), reach[1][-1])
 
     def bulk(self, region: MemoryRegion, start: int, size: int, write: bool, copies: int) -> None:
-        for marks in self._near(region) if write else ():
-            marks.put(np.arange(size) + (start + region.base - marks.begin))
+        if write:
+            self._put(region, np.array([start]), size)
 
     def findings(self) -> list[Finding]:
         """One for every output that was not written in full."""
-        found = (x.finding() for x in self._marks)
-        return [x for x in found if x is not None]
+        return [finding for marks in self._marks if (finding := marks.finding()) is not None]
