@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from cutegemm.emulator.launching.progress_bar import Progress
 from cutegemm.emulator.launching.request import Launch, Options
-from cutegemm.emulator.launching.stops import deadlock, place_of
 from cutegemm.emulator.launching.stream import Stream, grid_workspace
 from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import Kernel
@@ -36,7 +36,8 @@ from cutegemm.errors import EmulatorError, field_error
 STRETCH = 200  # blocks run without polling or blocking that count as progress
 STUCK_ROUNDS = 100  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
 SM_REGISTERS = 65536  # 32-bit registers of an SM of sm_90, CUDA programming guide, table 28
-MOST, STEP = 255, 8  # registers of a thread, and the unit they are given in
+MOST, STEP = 255, 8  # registers of a thread, and the unit they are allocated in
+MOST_LINES = 16  # groups of warps that a deadlock report lists
 
 
 def launched_with(kernel: Kernel) -> int | None:
@@ -58,7 +59,7 @@ def _parameter_space(program: Translation, params: Sequence[bytes]) -> MemoryReg
     """The launch's parameters, laid out as the kernel declares them."""
     declared = program.kernel.params
     total = max((p.offset + p.size for p in declared), default=0)
-    data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
+    data = np.zeros((total // 16 + 2) * 16, np.uint8)
     for p, value in zip(declared, params, strict=True):
         data[p.offset : p.offset + p.size] = np.frombuffer(value, np.uint8)
     return MemoryRegion(data, PARAM_WINDOW, "parameters")
@@ -132,7 +133,12 @@ class Executor:
                 device.timed_out = True
                 if idle > STUCK_ROUNDS:
                     stuck = [g for groups in running.values() for g in groups]
-                    raise self._stopped(deadlock(stuck, waiting, self.clusters, self.resident))
+                    lines = ["deadlock: nothing can move"]
+                    if waiting:
+                        unstarted = f"{waiting} of {self.clusters} clusters have not started"
+                        lines.append(f"  {unstarted}: {self.resident} CTAs fit")
+                    lines += [f"  {_waits(group)}" for group in stuck[:MOST_LINES]]
+                    raise self._stopped("\n".join(lines))
             self._check_time()
 
     def _start(self, cluster: Cluster) -> None:
@@ -219,12 +225,12 @@ class Executor:
             try:
                 self._replace(group, group.split_by(diverged.keys))
             except Fault as e:
-                raise self._stopped(place_of(group, e)) from e
+                raise self._stopped(_place_of(group, e)) from e
             return True
         except EmulatorError:
             raise
         except Exception as e:
-            raise self._stopped(place_of(group, e)) from e
+            raise self._stopped(_place_of(group, e)) from e
         group.pc = pc
         if group.budget != unpolled:
             group.stretch = 0
@@ -240,3 +246,32 @@ class Executor:
         if limit is not None and time.monotonic() - self.started > limit:
             rule = f"stopped after {self.finished_ctas} of {self.device.geometry.ctas} CTAs had ended"
             raise field_error(EmulatorError, "max_seconds", limit, rule)
+
+
+def _place_of(group: WarpSet, error: Exception) -> str:
+    """PTX line, CTA and warps of an error raised while a group ran, with its text."""
+    ins = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        ins = group.program.instruction_at(frame.f_code.co_filename, line) or ins
+    text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
+    if isinstance(error, TypeError) and "NoneType" in text:
+        text = "read of a register that was not written before"
+    elif isinstance(error, TypeError) and "Undefined" in text:
+        text = "use of bits of a register that were not written before"
+    where = "outside the kernel" if ins is None else f"{ins.place} `{str(ins)[:100]}`"
+    return f"{where}, CTA {group.cta.index}, warps {_ranges(group.warps)}: {text}"
+
+
+def _waits(group: WarpSet) -> str:
+    """What a group of warps waits for, at which instruction."""
+    waits, block = "spins", group.pc
+    if group.waiting is not None:
+        what, block, polls = group.waiting
+        waits = f"{'spins on' if polls else 'waits for'} {what()}"
+    ins = group.program.blocks[min(block, group.program.exit - 1)].code[0]
+    who = f"CTA {group.cta.index} warps {_ranges(group.warps)}"
+    return f"{who} {waits} at {ins.place} `{str(ins)[:100]}`"
+
+
+def _ranges(warps: list[int]) -> str:
+    return str(warps[0]) if len(warps) == 1 else f"{warps[0]}..{warps[-1]}"

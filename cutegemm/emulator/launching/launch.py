@@ -172,12 +172,7 @@ def _report(executor: Executor, rules: list[Suppression]) -> Report:
     for block, n in zip(blocks, counts.per_block(len(blocks)), strict=True):
         for ins in block.code if n else ():
             instructions[ins.op] += n
-    sizes = [len(b.code) for b in blocks]
-    by_warp = {
-        warps: sum(n * size for n, size in zip(ran, sizes, strict=True))
-        for warps, ran in counts.by_warp.items()
-    }
-    report = Report(dict(instructions), by_warp, *without_suppressed(executor.found(), rules))
+    report = Report(dict(instructions), *without_suppressed(executor.found(), rules))
     report.coverage = None if executor.coverage is None else executor.coverage.coverage(counts)
     report.printed = "".join(executor.device.printed)
     meter = executor.meter

@@ -22,7 +22,6 @@ class Report:
     """
 
     instructions: dict[str, int]
-    by_warp: dict[tuple[int, ...], int]
     findings: list[Finding] = field(default_factory=list)
     suppressed: list[Finding] = field(default_factory=list)
     sums: dict[str, float] = field(default_factory=dict)

@@ -23,13 +23,8 @@ WIDTH = 110  # columns of the printed tables
 COSTLY_LINES = 8
 
 
-def kinds(report: Report) -> Counter[str]:
-    """Warp instructions by kind: the opcode without types, spaces narrowed to those that matter."""
-    return by_kind(report.instructions)
-
-
 def by_kind(instructions: Mapping[str, int]) -> Counter[str]:
-    """Counts per opcode added up by kind."""
+    """Warp instructions by kind: the opcode without types, spaces narrowed to those that matter."""
     out: Counter[str] = Counter()
     for op, count in instructions.items():
         out[kind_of(op)] += count
@@ -41,11 +36,8 @@ def kind_of(op: str) -> str:
     parts = op.split(".")
     head = parts[0]
     if head in ("ld", "st", "atom", "red"):
-        space = next(
-            (p.split("::")[0] for p in parts if p.split("::")[0] in ("global", "shared", "param", "local")),
-            "",
-        )
-        return f"{head}.{space}" if space else head
+        spaces = [p.split("::")[0] for p in parts]
+        return ".".join([head, *(x for x in spaces if x in ("global", "shared", "param", "local"))][:2])
     if head in ("wgmma", "mbarrier", "wmma", "mma"):
         return ".".join(parts[:2])
     if op.startswith("cp."):
@@ -68,7 +60,7 @@ def profile(report: Report, other: Report | None = None) -> str:
     console = Console(width=WIDTH, record=True, file=io.StringIO())
     table = Table("kind", "all warps", *(role.name for role in report.roles), title="warp instructions")
     roles = [by_kind(role.instructions) for role in report.roles]
-    for kind, count in kinds(report).most_common():
+    for kind, count in by_kind(report.instructions).most_common():
         table.add_row(kind, f"{count:,}", *(f"{role[kind]:,}" for role in roles))
     console.print(table)
     table = Table("counter", "value", title="traffic and work")
@@ -120,7 +112,7 @@ def compare(first: Report, second: Report) -> str:
     _needed("second", second)
     console = Console(width=WIDTH, record=True, file=io.StringIO())
     table = Table("", "first", "second", "ratio")
-    one, two = kinds(first), kinds(second)
+    one, two = by_kind(first.instructions), by_kind(second.instructions)
     rows: list[tuple[str, float, float]]
     rows = [(k, one[k], two[k]) for k in sorted(one | two, key=lambda k: -max(one[k], two[k]))]
     names = dict.fromkeys([*first.counters, *second.counters])

@@ -35,6 +35,12 @@ class PtxInstruction:
         """The opcode split at its dots: `add.s32` gives ["add", "s32"]."""
         return self.op.split(".")
 
+    @property
+    def place(self) -> str:
+        """Its PTX line and, where known, its source line."""
+        source = "" if self.source is None else f" ({self.source[0].rsplit('/', 1)[-1]}:{self.source[1]})"
+        return f"PTX line {self.line}{source}"
+
     def __str__(self) -> str:
         guard = "" if self.guard is None else f"@{'!' if self.guard[1] else ''}{self.guard[0]} "
         return f"{guard}{self.op} {', '.join(self.operands)}".rstrip()

@@ -41,26 +41,24 @@ from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Fin
 
 
 class LineTable:
-    """Basic block and source line of a program's PTX lines."""
+    """The instructions of a launch by PTX line, for findings."""
 
     def __init__(self, program: Translation, launch: int) -> None:
         self.launch = launch
-        self.blocks = {ins.line: n for n, block in enumerate(program.blocks) for ins in block.code}
-        self.sources = {ins.line: ins.source for block in program.blocks for ins in block.code}
+        self.lines = {ins.line: (n, ins) for n, block in enumerate(program.blocks) for ins in block.code}
 
     def block(self, line: int) -> tuple[int, int]:
         """The launch and the basic block of a line."""
-        return self.launch, self.blocks.get(line, -line)
+        return self.launch, self.lines[line][0] if line in self.lines else -line
 
     def source(self, line: int) -> tuple[int, str, int] | None:
         """The launch, and the source file and line, where debug information says so."""
-        source = self.sources.get(line)
+        source = self.lines[line][1].source if line in self.lines else None
         return None if source is None else (self.launch, *source)
 
     def text(self, line: int) -> str:
         """A PTX line, with its source line where known."""
-        source = self.sources.get(line)
-        return f"PTX line {line}" + (f" ({source[0].rsplit('/', 1)[-1]}:{source[1]})" if source else "")
+        return self.lines[line][1].place if line in self.lines else f"PTX line {line}"
 
 
 class Detector:

@@ -72,6 +72,10 @@ class NamedBarrier(Gate):
         self.value: int | None = None  # of bar.red
         self.result: int | None = None
 
+    def __str__(self) -> str:
+        expected = self.expected or "all"
+        return f"barrier {self.number}, where {self.arrived} of {expected} threads have arrived"
+
     def arrive(self, warps: int, count: int | None) -> None:
         """Count warps in; all participants must give the same count."""
         if count is not None and (count % WARP or count == 0):
@@ -135,6 +139,11 @@ class MBarrier(Gate):
             f"; wrong expect_tx: {self.announced} bytes were announced in all, copies brought {self.brought}"
         )
         return text if self.tx else ""
+
+    def awaited(self, state: int) -> str:
+        """What a wait for a phase, or for its parity, waits for."""
+        note = self.mismatch() if self.pending == 0 or self.tx < 0 else ""
+        return f"{self}, to complete phase {'parity ' if state < 2 else ''}{state}{note}"
 
     def __str__(self) -> str:
         return (
@@ -219,6 +228,9 @@ class Cluster(Gate):
         for rank in range(size):
             index = (x + rank % cx, y + rank // cx % cy, z + rank // (cx * cy))
             self.ctas.append(CTA(device, self, index, rank))
+
+    def __str__(self) -> str:
+        return f"the cluster barrier, where {self.arrived} of {self.live_warps} warps have arrived"
 
     def release(self) -> None:
         """Complete the cluster barrier if every live warp has arrived."""

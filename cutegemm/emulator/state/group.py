@@ -8,6 +8,7 @@ the paths hold no wait, one path runs after the other under a mask until they re
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +71,8 @@ class WarpSet:
         self.stack: list[Reconvergence] = []
         self.pc, self.done, self.budget = 0, False, 0
         self.stretch = 0  # blocks run since it last polled or blocked
-        self.waiting: tuple[Any, ...] | None = None  # what a blocked group waits for, for the deadlock report
-        self.waiting_at = 0  # and the block where it does
+        # for a deadlock report: the text of what the group waits for, in which block, and whether it polls
+        self.waiting: tuple[Callable[[], str], int, bool] | None = None
         # of the meter: the wait counted last, and the instructions executed when the last wgmma was issued
         self.blocked_at: tuple[int, int] | None = None
         self.wgmma_clock: int | None = None
@@ -226,9 +227,9 @@ class WarpSet:
         new.wgmma_issued, new.wgmma_committing = self.wgmma_issued, self.wgmma_committing
         return new
 
-    def wait_for(self, *what: Any) -> None:
-        """Remember what the group is blocked on, for a deadlock report."""
-        self.waiting, self.waiting_at = what, self.pc
+    def wait_for(self, what: Callable[[], str], polls: bool = False) -> None:
+        """Remember what the group is blocked on or polls."""
+        self.waiting = what, self.pc, polls
 
     def matrix(self, index: int) -> Accumulators:
         """The matrix of an accumulator list, made on first use."""

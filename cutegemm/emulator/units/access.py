@@ -6,6 +6,7 @@ Source: PTX ISA 9.0, 9.7.9.8 (ld), 9.7.9.11 (st).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -136,7 +137,7 @@ def load(
 def polled(group: WarpSet, region: MemoryRegion, offset: Value) -> None:
     """Remember what a strong read looked at: if it is polling, a deadlock report names it."""
     first = int(offset[0]) if offset.__class__ is ND else offset
-    group.wait_for("memory", region.name, first - region.first)
+    group.wait_for(functools.partial("byte {:#x} of {}".format, first - region.first, region.name), True)
 
 
 def _each_lane(

@@ -10,6 +10,7 @@ Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligne
         group.tracker.release_to(bar)
         bar.arrive(group.active_warps, count)
     if bar.phase == group.bar_ticket:
-        group.wait_for("barrier", bar)
+        group.wait_for(bar.__str__)
         return False
     group.bar_ticket = None
     group.tracker.acquire_from(bar)
@@ -92,7 +93,7 @@ def cluster_wait(group: WarpSet, m: Mask) -> bool:
     if group.cluster_ticket is None:
         raise Fault("barrier.cluster.wait without an arrive before it")
     if cluster.phase == group.cluster_ticket:
-        group.wait_for("cluster barrier", cluster)
+        group.wait_for(cluster.__str__)
         return False
     group.cluster_ticket = None
     group.tracker.acquire_from(cluster)
@@ -200,7 +201,8 @@ def mbarrier_wait(
         for bar, _ in targets:
             group.tracker.waited(bar, relaxed)
         return True
-    group.wait_for("mbarrier", *incomplete[0])
+    bar, awaited = incomplete[0]
+    group.wait_for(functools.partial(bar.awaited, awaited))
     device.watch.polled(group.pc)
     if len(incomplete) < len(targets) and len(group.warps) > 1 and not group.stack:
         _split_by_completion(group, m, address, state, incomplete)
@@ -235,7 +237,7 @@ def set_registers(group: WarpSet, count: int, more: bool) -> bool:
         )
     need = sum(max(count - h, 0) for h in held) if more else 0
     if need and need > pool.free:
-        group.wait_for("setmaxnreg", pool)
+        group.wait_for(pool.__str__)
         return False
     for w in group.warps:
         pool.held[w] = count

@@ -85,7 +85,7 @@ def wgmma_commit(group: WarpSet) -> bool:
         _commit(group)
     for one in _warpgroups_of(group):
         if one.together < group.wgmma_issued:
-            group.wait_for("wgmma", one)
+            group.wait_for(one.__str__)
             return False
     group.wgmma_committing = False
     return True

@@ -46,11 +46,6 @@ class LineCost:
     units: int = 0
     ideal: int = 0
 
-    @property
-    def efficiency(self) -> float:
-        """Least possible over actual: 1.0 is coalesced or free of conflicts."""
-        return self.ideal / self.units if self.units else 1.0
-
 
 class Meter(Observer):
     """Counts of one launch."""
