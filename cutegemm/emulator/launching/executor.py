@@ -22,7 +22,7 @@ from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.races.strong import Races
 from cutegemm.emulator.state.clusters import Cluster, EmulatedDevice
-from cutegemm.emulator.state.completion import POLICIES
+from cutegemm.emulator.state.completion import Completion
 from cutegemm.emulator.state.geometry import WARP, BlockCounts, Geometry
 from cutegemm.emulator.state.group import SPLIT, Diverged, WarpSet
 from cutegemm.emulator.state.hooks import Observers
@@ -78,7 +78,7 @@ class Executor:
             geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes, what.shared_parts),
             memory=memory,
             params=_parameter_space(program, what.params),
-            completion=POLICIES[options.policy](options.seed),
+            completion=Completion(options.policy, options.seed),
             symbols=stream.symbols_of(program, memory),
             environment=grid_workspace(program, memory),
             registers=launched_with(program.kernel),
@@ -110,7 +110,7 @@ class Executor:
         device, running, completion = self.device, self.running, self.device.completion
         following, waiting = device.geometry.clusters(), self.clusters
         resident = max(1, self.resident // device.geometry.cluster_ctas)
-        starts, idle = min(waiting, resident) if completion.starts_all else 0, 0
+        starts, idle = 0 if completion.rng is None else min(waiting, resident), 0
         while waiting or running or completion.queue:
             for _ in range(starts or (not running and waiting > 0)):
                 self._start(Cluster(device, next(following)))
@@ -156,7 +156,7 @@ class Executor:
         """Give every group a time slice; whether one made progress without polling."""
         groups = [g for live in self.running.values() for g in live]
         completion, moved = self.device.completion, False
-        for group in completion.order(groups, every, lambda g: g.cta.pace):
+        for group in completion.order(groups, every):
             if not group.done:
                 moved |= self._run(group)
                 self._complete(completion.stir)

@@ -121,7 +121,7 @@ class Options:
         def need(name: str, legal: bool, rule: str) -> None:
             check(legal, EmulatorError, rule, field=name, value=getattr(self, name))
 
-        need("policy", among(self.policy, tuple(POLICIES)), f"one of {', '.join(POLICIES)}")
+        need("policy", among(self.policy, POLICIES), f"one of {', '.join(POLICIES)}")
         for name, low in {"seed": 0, "warps_per_group": 1, "resident_ctas": 1}.items():
             value = getattr(self, name)
             if value is not None or name == "seed":

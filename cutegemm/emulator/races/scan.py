@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race detector's two compiled loops: which segments are found in some cells, and a word put into cells.
+"""The race detector's two compiled loops: list the segments in some cells, and put a word into cells.
 
 A cell's word is 64 bits: the segment in the low half, the PTX line of its access in the high half (`word`); -1 is an
 empty cell. Rows store the complement, so that an empty row is zeros, whose pages the system gives on first write. Cells
@@ -15,11 +15,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from cutegemm.emulator.numbers.native import Loop, Native
+from cutegemm.emulator.numbers.native import I32, I64, Loop, Native
 
 MOST = 64  # different segments that `found` lists
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_I1 = ir.IntType(1)
 _OUT = (ctypes.c_int32 * MOST)()
 _OUT_AT = ctypes.addressof(_OUT)
 
@@ -64,61 +64,43 @@ def _cells(b: ir.IRBuilder, row: Any, runs: Any) -> Iterator[Any]:
     def word(index: Any) -> Any:
         return b.load(b.gep(runs, [index]))
 
-    count, length = word(_I64(0)), word(_I64(1))
+    count, length = word(I64(0)), word(I64(1))
     with Loop(b, count, 1) as run:
-        first = b.gep(row, [word(b.add(run, _I64(2)))])
+        first = b.gep(row, [word(b.add(run, I64(2)))])
         with Loop(b, length, 1) as cell:
             yield b.gep(first, [cell])
 
 
 def _found(module: ir.Module) -> None:
     """int found(int64 *row, int64 *runs, int32 *out): number of values written to `out`, -1 beyond MOST."""
-    kind = ir.FunctionType(_I32, [_I64.as_pointer(), _I64.as_pointer(), _I32.as_pointer()])
+    kind = ir.FunctionType(I32, [I64.as_pointer(), I64.as_pointer(), I32.as_pointer()])
     function = ir.Function(module, kind, "found")
     row, runs, out = function.args
     b = ir.IRBuilder(function.append_basic_block())
-    last, listed = b.alloca(_I32), b.alloca(_I64)
-    b.store(_I32(-2), last)
-    b.store(_I64(0), listed)
-    full = function.append_basic_block("full")
-    with ir.IRBuilder.goto_block(b, full):
-        b.ret(_I32(-1))
+    last, listed, seen = b.alloca(I32), b.alloca(I64), b.alloca(_I1)
+    b.store(I32(-2), last)
+    b.store(I64(0), listed)
     for place in _cells(b, row, runs):
-        value = b.trunc(b.not_(b.load(place)), _I32)
+        value = b.trunc(b.not_(b.load(place)), I32)
         with b.if_then(b.icmp_signed("!=", value, b.load(last)), likely=False):
             b.store(value, last)
-            _list(b, value, out, listed, full)
-    b.ret(b.trunc(b.load(listed), _I32))
-
-
-def _list(b: ir.IRBuilder, value: Any, out: Any, listed: Any, full: Any) -> None:
-    """Append a value unless it is listed."""
-    search, known, new = (b.append_basic_block(name) for name in ("search", "known", "new"))
-    count = b.load(listed)
-    before = b.block
-    compare = b.append_basic_block("compare")
-    b.branch(search)
-    b.position_at_end(search)
-    index = b.phi(_I64)
-    index.add_incoming(_I64(0), before)
-    b.cbranch(b.icmp_signed("<", index, count), compare, new)
-    b.position_at_end(compare)
-    following = b.add(index, _I64(1))
-    index.add_incoming(following, compare)
-    b.cbranch(b.icmp_signed("==", b.load(b.gep(out, [index])), value), known, search)
-    b.position_at_end(new)
-    append = b.append_basic_block("append")
-    b.cbranch(b.icmp_signed(">=", count, _I64(MOST)), full, append)
-    b.position_at_end(append)
-    b.store(value, b.gep(out, [count]))
-    b.store(b.add(count, _I64(1)), listed)
-    b.branch(known)
-    b.position_at_end(known)
+            b.store(_I1(0), seen)
+            count = b.load(listed)
+            with Loop(b, count, 1) as index:  # runs once if nothing is listed
+                same = b.icmp_signed("==", b.load(b.gep(out, [index])), value)
+                same = b.and_(same, b.icmp_signed("<", index, count))
+                b.store(b.or_(b.load(seen), same), seen)
+            with b.if_then(b.not_(b.load(seen))):
+                with b.if_then(b.icmp_signed(">=", count, I64(MOST))):
+                    b.ret(I32(-1))
+                b.store(value, b.gep(out, [count]))
+                b.store(b.add(count, I64(1)), listed)
+    b.ret(b.trunc(b.load(listed), I32))
 
 
 def _put(module: ir.Module) -> None:
     """void put(int64 *row, int64 *runs, int64 word)."""
-    kind = ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64.as_pointer(), _I64])
+    kind = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64.as_pointer(), I64])
     function = ir.Function(module, kind, "put")
     row, runs, cell = function.args
     b = ir.IRBuilder(function.append_basic_block())

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.emulator.ptx.executable import Translation
-from cutegemm.emulator.state.completion import Eager
+from cutegemm.emulator.state.completion import Completion
 from cutegemm.emulator.state.geometry import SHARED_BASE, WARP, Geometry, Triple
 from cutegemm.emulator.state.hooks import Observers
 from cutegemm.emulator.state.memory import RANK_SHIFT, Fault, GlobalMemory, MemoryRegion
@@ -30,7 +30,7 @@ class EmulatedDevice:
     geometry: Geometry
     memory: GlobalMemory
     params: MemoryRegion
-    completion: Eager
+    completion: Completion
     symbols: dict[str, int]  # addresses of the module's variables
     environment: dict[str, int]  # special registers of a cooperative launch
     registers: int | None  # of a thread when it starts, if the kernel says so

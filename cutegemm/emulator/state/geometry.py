@@ -22,14 +22,6 @@ SMS = 132  # of an H200 (SXM)
 SM_THREADS, SM_CTAS, SM_SHARED = 2048, 32, 233_472  # per SM of sm_90, CUDA programming guide, table 28
 SHARED_BASE = 0x400  # sm_90 reserves 1 KiB of shared memory for the system (CUDA programming guide, 16.8)
 Triple: TypeAlias = tuple[int, int, int]
-# Special registers that the emulator has, except clocks.
-SPECIAL_REGISTERS = frozenset((
-    "smid", "nsmid", "gridid", "nwarpid", "warpid", "laneid", "dynamic_smem_size", "total_smem_size",
-    "cluster_ctarank", "cluster_nctarank", "is_explicit_cluster", "envreg1", "envreg2",
-    *(f"lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")),
-    *(f"{name}.{axis}" for axis in "xyz" for name in (
-        "tid", "ntid", "ctaid", "nctaid", "cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid")),
-))  # fmt: skip
 
 
 def occupancy(threads: int, shared_bytes: int) -> int:
@@ -155,3 +147,10 @@ class BlockCounts:
     def per_block(self, blocks: int) -> list[int]:
         """Warps that ran each block."""
         return [sum(column) for column in zip([0] * blocks, *self.by_warp.values())]
+
+
+# Special registers that the emulator has, except clocks.
+SPECIAL_REGISTERS = frozenset((
+    "envreg1", "envreg2", *lane_facts((0,), (WARP, 1, 1)).special,
+    *Geometry((1, 1, 1), (WARP, 1, 1), (1, 1, 1), 0, 0).special((0, 0, 0), 0),
+))  # fmt: skip

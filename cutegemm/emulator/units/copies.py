@@ -46,7 +46,7 @@ def async_copy(
     token.copied(to_place, source_place, size)
     action = functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size)
     copy = AsyncCopy(action, token)
-    if device.completion.at_once:
+    if device.completion.eager:
         copy.finish()
     group.copies.open.append(copy)
     device.events += 1
