@@ -7,6 +7,7 @@ Source: PTX ISA 9.0, 9.7.9.8 (ld), 9.7.9.11 (st).
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -56,18 +57,18 @@ def _locate_global(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
     low, high = (int(a.min()), int(a.max())) if lanes else (a, a)
     region = memory.find(low, high + size)
     if region is None:
-        bad = next((x for x in (a.tolist() if lanes else [a]) if memory.find(x, x + size) is None), None)
+        bad = next((x for x in np.atleast_1d(a).tolist() if memory.find(x, x + size) is None), None)
         if bad is None:
             return None, a
         raise Fault(f"global access out of bounds: address {bad:#x}, {size} bytes, {memory.describe(bad)}")
     if (int(np.bitwise_or.reduce(a)) if lanes else a) & (size - 1):
-        bad = next(x for x in (a.tolist() if lanes else [a]) if x % size)
+        bad = next(x for x in np.atleast_1d(a).tolist() if x % size)
         raise Fault(f"misaligned global access: address {bad:#x}, {size} bytes")
     return region, a - (np.uint64(region.base) if lanes else region.base)
 
 
 def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | None, Any]:
-    cta = group.cta
+    peers = group.cta.peers
     if a.__class__ is not ND:
         rank, offset = a >> RANK_SHIFT, a & OFFSET_MASK
         both = low = high = offset
@@ -75,14 +76,14 @@ def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
         a = a.astype(np.uint32)
         ranks = a >> np.uint32(RANK_SHIFT)
         rank = int(ranks[0])
-        if len(cta.peers) > 1 and not (ranks == rank).all():
+        if len(peers) > 1 and not (ranks == rank).all():
             return None, a
         offset = a & np.uint32(OFFSET_MASK)
         both, low, high = int(np.bitwise_or.reduce(offset)), int(offset.min()), int(offset.max())
-    if rank >= len(cta.peers):
-        raise Fault(f"shared access to CTA {rank} of a cluster of {len(cta.peers)}: address {high:#x}")
-    cta.peers[rank].must_live("a shared access reaches")
-    target = cta.peers[rank].shared
+    if rank >= len(peers):
+        raise Fault(f"shared access to CTA {rank} of a cluster of {len(peers)}: address {high:#x}")
+    peers[rank].must_live("a shared access reaches")
+    target = peers[rank].shared
     if high + size > target.size or low < target.first:
         raise Fault(
             f"shared access out of bounds: offset {high:#x}, {size} bytes of {target.size} "
@@ -93,11 +94,21 @@ def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
     return target, offset
 
 
-def _addresses(group: WarpSet, m: Mask, a: Any, space: str, generic: tuple[str, ...]) -> tuple[str, Any]:
+def by_region(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> list[Vector]:
+    """Masks of the active lanes that reach the same region; `a` holds only active lanes."""
+    lanes = group.active(m)
+    masks: dict[MemoryRegion, Vector] = {}
+    for lane, address in zip(lanes.tolist(), a.tolist(), strict=True):
+        region = locate(group, m, address, size, space)[0]
+        masks.setdefault(region, np.zeros(group.lanes, bool))[lane] = True
+    return list(masks.values())
+
+
+def _addresses(group: WarpSet, m: Mask, a: Any, space: str) -> tuple[str, Any]:
     """Space and addresses of the active lanes: one int where all share it, except in local memory."""
     if m is not None and a.__class__ is ND:
         a = a[m]
-    if space in generic:
+    if space == "generic":
         space, a = resolve(a)
     if space == "local" and a.__class__ is not ND:
         a = np.full(len(group.active(m)), a, np.uint64)
@@ -113,10 +124,14 @@ def load(
     """
     if order:
         group.budget -= POLL_COST
-    space, x = _addresses(group, m, a, space, ("generic", "const"))
+    space, x = _addresses(group, m, a, "generic" if space == "const" else space)
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
-        return _each_lane(group, m, x, size, count, space, order)
+        split = (
+            load(group, one, a, size, count, space, order)
+            for one in by_region(group, m, x, size * count, space)
+        )
+        return tuple(functools.reduce(operator.or_, values) for values in zip(*split, strict=True))
     if order:
         polled(group, region, offset)
     if group.device.watch.hears("access"):
@@ -140,33 +155,18 @@ def polled(group: WarpSet, region: MemoryRegion, offset: Value) -> None:
     group.wait_for(functools.partial("byte {:#x} of {}".format, first - region.first, region.name), True)
 
 
-def _each_lane(
-    group: WarpSet, m: Mask, x: Vector, size: int, count: int, space: str, order: str
-) -> tuple[Vector, ...]:
-    """The rare load whose lanes reach several buffers or CTAs: lane by lane."""
-    out = np.zeros((count, group.lanes), WIDTHS[size])
-    for lane, address in zip(group.active(m).tolist(), x.tolist(), strict=True):
-        region, offset = locate(group, m, address, size * count, space)
-        if group.tracker.follows:
-            one = np.arange(group.lanes) == lane
-            group.tracker.access(Touch(one, region, offset, size * count, False, space, order))
-        out[:, lane] = region.view(size)[offset // size : offset // size + count]
-    return tuple(out)
-
-
 def store(
     group: WarpSet, m: Mask, a: Value, values: Sequence[Value], size: int, space: str, order: str = ""
 ) -> None:
     """Write `values` (one per vector element); where lanes collide the last one wins. `order`: relaxed, release."""
     group.device.events += 1
     count = len(values)
-    space, x = _addresses(group, m, a, space, ("generic",))
+    space, x = _addresses(group, m, a, space)
     offset: Any  # a vector, or one int for all lanes
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
-        for lane, address in zip(group.active(m).tolist(), x.tolist(), strict=True):
-            one = np.arange(group.lanes) == lane
-            store(group, one, address, tuple(lane_of(v, lane) for v in values), size, space, order)
+        for one in by_region(group, m, x, size * count, space):
+            store(group, one, a, values, size, space, order)
         return
     if group.device.watch.hears("access"):
         group.device.watch.access(group, Touch(m, region, offset, size * count, True, space, order))

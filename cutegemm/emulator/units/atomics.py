@@ -21,7 +21,7 @@ from cutegemm.emulator.numbers.values import FLOAT, REDUCTIONS, SINT, UINT
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import Fault, resolve
-from cutegemm.emulator.units.access import POLL_COST, locate, polled
+from cutegemm.emulator.units.access import POLL_COST, by_region, locate, polled
 
 Reduce: TypeAlias = Callable[[Bytes, Bytes], Bytes]  # of the bytes in memory and of new ones
 _FLOAT_ACTS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "min": np.fmin, "max": np.fmax}
@@ -89,38 +89,32 @@ def atomic(
     group.device.events += 1
     if returns:
         group.budget -= POLL_COST
+    generic = space
     size = {"f16": 2, "bf16": 2, "b16": 2}.get(kind, 8 if "64" in kind else 4)
     pattern = UINT[8 * size]
     old = np.zeros(group.lanes, pattern)
     lanes = group.active(m)
     operands = [np.broadcast_to(np.asarray(v).astype(pattern), group.lanes) for v in values]
-    address = np.broadcast_to(np.asarray(a, np.uint64), group.lanes)[lanes]
-    if space == "generic":
-        space, address = resolve(address)
-    for region, chosen in _by_region(group, m, address, size, space):
-        mine = lanes[chosen]
-        offset = locate(group, m, address[chosen], size, space)[1].astype(np.int64)
-        view, index = region.view(size), offset // size
-        for turn in _turns(index):
-            at, who = index[turn], mine[turn]
-            old[who] = view[at]
-            view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
-        if group.device.watch.hears("access"):
-            mask = None if len(mine) == group.lanes else np.isin(np.arange(group.lanes), mine)
-            touch = Touch(mask, region, offset, size, True, "shared" if region.shared else "global", order)
-            group.device.watch.atomics(group, touch, returns and used)
-        if returns:
-            polled(group, region, offset[-1:])
+    a = np.broadcast_to(np.asarray(a, np.uint64), group.lanes)
+    space, address = resolve(a[lanes]) if space == "generic" else (space, a[lanes])
+    region, offset = locate(group, m, address, size, space)
+    if region is None:
+        for one in by_region(group, m, address, size, space):
+            part = atomic(group, one, a, values, operation, kind, generic, returns, order, used)
+            old[one] = part[one]
+        return old
+    offset = offset.astype(np.int64)
+    view, index = region.view(size), offset // size
+    for turn in _turns(index):
+        at, who = index[turn], lanes[turn]
+        old[who] = view[at]
+        view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
+    if group.device.watch.hears("access"):
+        touch = Touch(m, region, offset, size, True, "shared" if region.shared else "global", order)
+        group.device.watch.atomics(group, touch, returns and used)
+    if returns:
+        polled(group, region, offset[-1:])
     return old
-
-
-def _by_region(group: WarpSet, m: Mask, address: Vector, size: int, space: str) -> list[tuple[Any, Any]]:
-    """The regions that the active lanes reach, and which of these lanes reach each."""
-    region = locate(group, m, address, size, space)[0]
-    if region is not None:
-        return [(region, slice(None))]
-    reached = [locate(group, m, x, size, space)[0] for x in address.tolist()]
-    return [(r, np.array([x is r for x in reached])) for r in dict.fromkeys(reached)]
 
 
 def _turns(index: npt.NDArray[np.int64]) -> list[Any]:
