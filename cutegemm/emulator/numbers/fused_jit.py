@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 
 from cutegemm.emulator.numbers.floats import CANONICAL_NAN, bits, f32, fma32
-from cutegemm.emulator.numbers.native import F32, I32, I64, Loop, Native, load_vector, splat, store_vector
+from cutegemm.emulator.numbers.native import F32, I32, I64, Native, load_vector, loop, splat, store_vector
 from cutegemm.emulator.numbers.types import Value
 from cutegemm.emulator.numbers.values import ND
 
@@ -58,7 +58,7 @@ def _loop() -> Any:
     b = ir.IRBuilder(function.append_basic_block())
     floats, words = ir.VectorType(F32, WIDTH), ir.VectorType(I32, WIDTH)
     multiply = ir.Function(module, ir.FunctionType(floats, [floats] * 3), f"llvm.fma.v{WIDTH}f32")
-    with Loop(b, lanes, WIDTH) as lane:
+    with loop(b, lanes, WIDTH) as lane:
         places = [b.add(b.mul(lanes, I64(row)), lane) for row in range(4)]
         total = b.call(multiply, [load_vector(b, rows, place, floats) for place in places[:3]])
         nan = b.fcmp_unordered("uno", total, total)

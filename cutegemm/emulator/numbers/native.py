@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import binding, ir
@@ -36,28 +38,20 @@ class Native:
         return made
 
 
-class Loop:
-    """for index in range(0, stop, step), at least once: the body is what is built inside the with statement."""
-
-    def __init__(self, builder: ir.IRBuilder, stop: Any, step: int) -> None:
-        self.b, self.stop, self.step = builder, stop, step
-
-    def __enter__(self) -> Any:
-        b = self.b
-        before, self.block = b.block, b.append_basic_block()
-        b.branch(self.block)
-        b.position_at_end(self.block)
-        self.index = b.phi(I64)
-        self.index.add_incoming(I64(0), before)
-        return self.index
-
-    def __exit__(self, *_: object) -> None:
-        b = self.b
-        following = b.add(self.index, I64(self.step))
-        self.index.add_incoming(following, b.block)
-        after = b.append_basic_block()
-        b.cbranch(b.icmp_signed("<", following, self.stop), self.block, after)
-        b.position_at_end(after)
+@contextmanager
+def loop(b: ir.IRBuilder, stop: Any, step: int) -> Iterator[Any]:
+    """for index in range(0, stop, step), at least once: its body is built inside the with statement."""
+    before, body = b.block, b.append_basic_block()
+    b.branch(body)
+    b.position_at_end(body)
+    index = b.phi(I64)
+    index.add_incoming(I64(0), before)
+    yield index
+    following = b.add(index, I64(step))
+    index.add_incoming(following, b.block)
+    after = b.append_basic_block()
+    b.cbranch(b.icmp_signed("<", following, stop), body, after)
+    b.position_at_end(after)
 
 
 def splat(kind: ir.VectorType, x: float) -> ir.Constant:

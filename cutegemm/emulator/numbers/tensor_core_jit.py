@@ -25,10 +25,10 @@ from cutegemm.emulator.numbers.native import (
     I16,
     I32,
     I64,
-    Loop,
     Native,
     any_lane,
     load_vector,
+    loop,
     splat,
     store_vector,
 )
@@ -69,8 +69,8 @@ def add(
     n = c.shape[-1]
     d = np.array(c, np.float32, order="C")
     pointers = [x.ctypes.data for x in (*left, *right, d)]
-    loop = _compiled_add(depth, fraction, 16 if n % 16 == 0 else 8)
-    return None if loop(*pointers, d.size // (m * n), m, n, k) else d
+    compiled = _compiled_add(depth, fraction, 16 if n % 16 == 0 else 8)
+    return None if compiled(*pointers, d.size // (m * n), m, n, k) else d
 
 
 def _values(b: ir.IRBuilder, raw: Any, kind: str, width: int) -> tuple[Any, Any]:
@@ -111,7 +111,7 @@ def _compiled_split(kind: str, across: bool) -> Any:
     special = b.alloca(words)
     b.store(each(0), special)
     least = FORMATS[kind].least
-    with Loop(b, rows, 1) as row, Loop(b, per_row, 1) as chunk:
+    with loop(b, rows, 1) as row, loop(b, per_row, 1) as chunk:
         number = b.load(b.gep(chunks, [b.add(b.mul(row, per_row), chunk)]))
         raw = load_vector(b, memory, b.mul(number, I64(CHUNK)), items, CHUNK)
         value, nan = _values(b, raw, kind, width)
@@ -224,10 +224,10 @@ def _compiled_add(depth: int, fraction: int, width: int) -> Callable[..., int]:
     v = _Lanes(module, b, width, fraction)
     flags = b.alloca(v.v32)
     b.store(v.int32(0), flags)
-    with Loop(b, count, 1) as p, Loop(b, m, 1) as i, Loop(b, n, width) as j:
+    with loop(b, count, 1) as p, loop(b, m, 1) as i, loop(b, n, width) as j:
         row = b.add(b.mul(p, m), i)
         place = b.add(b.mul(row, n), j)
-        with Loop(b, k, depth) as first:
+        with loop(b, k, depth) as first:
             steps = [b.add(first, I64(x)) for x in range(depth)]
             left = [b.add(b.mul(row, k), x) for x in steps]
             right = [b.add(b.mul(b.add(b.mul(p, k), x), n), j) for x in steps]

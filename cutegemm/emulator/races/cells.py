@@ -65,12 +65,6 @@ class CellSet:
         """Whether its bounds and those of another set, or of a row, overlap."""
         return bool(self.first < other.last and other.first < self.last)
 
-    def mark(self, cells: int) -> np.ndarray:
-        """All cells of a region, true at these."""
-        out = np.zeros(cells, bool)
-        out[self.index] = True
-        return out
-
     def within(self, cells: int) -> CellSet:
         """The cells that lie in a region of so many cells."""
         if self.first >= 0 and self.last <= cells and self.length and len(self.starts):

@@ -17,12 +17,10 @@ import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.races import scan
 from cutegemm.emulator.races.cells import Cells, CellSet, cell_bytes
-from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
 from cutegemm.emulator.races.shadow import (
     NOTHING,
@@ -32,6 +30,7 @@ from cutegemm.emulator.races.shadow import (
     Segment,
     Shadow,
     ShadowRow,
+    StrongCells,
     SyncPlace,
 )
 from cutegemm.emulator.state.clusters import CTA
@@ -163,22 +162,20 @@ class Detector:
                 if where.overlaps(row):
                     self._compare_row(row, False, access)
             self._compare_listed(shadow, shadow.wide_reads, False, access)
-        if reads and shadow.shared and (writers is None or -1 in writers):
+        if reads and shadow.shared and -1 in writers:
             self._uninitialised(shadow, access)
 
-    def _compare_row(self, row: ShadowRow, was_write: bool, access: Access) -> list[int] | None:
-        """Report the accesses in a row that an access races with; their segments, or None if there are many."""
-        where = access.where
-        earlier = scan.found(row.at, where.runs)
-        if earlier is None or not self._harmless(earlier, was_write, access):
-            self._compare_words(~row.cells[where.index], was_write, access)
-        return earlier
+    def _compare_row(self, row: ShadowRow, was_write: bool, access: Access) -> list[int]:
+        """Report the accesses in a row that an access races with; the words of its cells."""
+        words = row.words(access.where)
+        self._compare_words(words, lambda word: row.first_cell(access.where, word), was_write, access)
+        return words
 
     def _compare_listed(
         self, shadow: Shadow, listed: list[tuple[CellSet, int]], was_write: bool, access: Access
     ) -> None:
-        for words in shadow.overlapping(listed, access.where):
-            self._compare_words(words, was_write, access._replace(lanes=None))
+        cells = shadow.overlapping(listed, access.where)
+        self._compare_words(list(cells), cells.__getitem__, was_write, access._replace(lanes=None))
 
     def _compare_strong(self, cells: StrongCells, access: Access) -> None:
         """Report the strong accesses that a plain or asynchronous one races with."""
@@ -190,59 +187,42 @@ class Detector:
             history = cells.cells[cell]
             if lanes is not None:
                 for wrote, bits in ((True, history.writes), (False, history.reads)):
-                    own = [p for p in lanes.recent.unmet if bits >> p & 1]
-                    if own and (wrote or access.write) and (met := lanes.meets(wrote, True)) is not None:
-                        earlier = Earlier(own[-1], met[0], wrote)
-                        self.report("race between lanes of a warp", OBSERVED, earlier, access, met[1])
+                    own = [p for p in lanes.recent.segments if bits >> p & 1]
+                    if own and (wrote or access.write) and (other := lanes.conflict(wrote, True)):
+                        line, at = other
+                        earlier = Earlier(own[-1], line, wrote)
+                        self.report("race between lanes of a warp", OBSERVED, earlier, access, at)
                         return
             elif missing := history.writes & access.known.segments & ~access.fenced:
                 p = missing.bit_length() - 1
                 earlier = Earlier(p, history.lines[p], True)
                 self.report("missing proxy fence", OBSERVED, earlier, access, cell * self.cell)
 
-    def _harmless(self, segments: list[int], was_write: bool, access: Access) -> bool:
-        """Whether no access of these segments races with an access, as `_compare_words` finds one by one."""
-        _, _, _, segment, _, known, fenced, lanes = access
-        done, now_async = known[0], not self.segments[segment].generic
-        for p in segments:
-            if p < 0:
-                continue
-            if lanes is not None and p in lanes.recent.unmet:
-                return False
-            if p == segment:
-                continue
-            if not done >> p & 1:
-                return False
-            if was_write and now_async and self.segments[p].generic and not fenced >> p & 1:
-                return False
-        return True
-
-    def _compare_words(self, before: npt.NDArray[np.int64], was_write: bool, access: Access) -> None:
-        """Report the accesses an access races with; `before` has the word of each of its cells."""
+    def _compare_words(
+        self, words: list[int], cell_of: Callable[[int], int], was_write: bool, access: Access
+    ) -> None:
+        """Report the accesses that an access races with; `cell_of` finds a cell of both, given a word."""
         _, _, write, segment, _, known, fenced, lanes = access
-        now = self.segments[segment]
-        first = int(before.flat[0])
-        previous = [first] if (before == first).all() else np.unique(before).tolist()
-        for word in previous:
+        done, now_async = known.segments, not self.segments[segment].generic
+        for word in sorted(words):
             if word < 0:
                 continue
             p, line = scan.access_of(word)
             label, at = OBSERVED, -1
-            if lanes is not None and p in lanes.recent.unmet and (met := lanes.meets(was_write)) is not None:
+            if lanes is not None and p in lanes.recent.segments and (other := lanes.conflict(was_write)):
                 kind = "race between lanes of a warp"
-                line, at = met
+                line, at = other
             elif p == segment:
                 continue
-            elif not known.segments >> p & 1:
-                kind = ("write" if was_write else "read") + "-" + ("write" if write else "read") + " race"
+            elif not done >> p & 1:
+                kind = f"{'write' if was_write else 'read'}-{'write' if write else 'read'} race"
                 if known.grouped >> p & 1:
                     label = BY_THE_LETTER
-            elif was_write and not now.generic and self.segments[p].generic and not fenced >> p & 1:
+            elif was_write and now_async and self.segments[p].generic and not fenced >> p & 1:
                 kind = "missing proxy fence"
             else:
                 continue
-            if at < 0:
-                at = int(access.where.index[int(np.flatnonzero(before == word)[0])]) * self.cell
+            at = cell_of(word) * self.cell if at < 0 else at
             self.report(kind, label, Earlier(p, line, was_write), access, at)
 
     # ---- findings

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race detector's two compiled loops: list the segments in some cells, and put a word into cells.
+"""The race detector's two compiled loops: list the accesses in some cells, and set cells.
 
-A cell's word is 64 bits: the segment in the low half, the PTX line of its access in the high half (`word`); -1 is an
-empty cell. Rows store the complement, so that an empty row is zeros, whose pages the system gives on first write. Cells
-come as `Where.runs`: 64-bit words (number of runs, cells of each, first cell of each run).
+A cell holds 64 bits: the segment of an access in the low half, its PTX line in the high half (`word`); -1 is an empty
+cell. Rows store the complement, so an empty row is zeros, whose pages the system provides on first write. Cells are
+given as `CellSet.runs`: 64-bit words (number of runs, cells of each, first cell of each run).
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
 
-from cutegemm.emulator.numbers.native import I32, I64, Loop, Native
+from cutegemm.emulator.numbers.native import I32, I64, Native, loop
 
-MOST = 64  # different segments that `found` lists
+MOST = 64  # different words that `words_in` lists
 
 _I1 = ir.IntType(1)
-_OUT = (ctypes.c_int32 * MOST)()
+_OUT = (ctypes.c_int64 * MOST)()
 _OUT_AT = ctypes.addressof(_OUT)
 
 
 def word(segment: int, line: int) -> int:
-    """What a cell holds of an access by a segment at a PTX line."""
+    """What a cell holds for an access by a segment at a PTX line."""
     return segment | line << 32
 
 
@@ -34,8 +35,8 @@ def access_of(cell: int) -> tuple[int, int]:
     return cell & 0xFFFFFFFF, cell >> 32
 
 
-def found(row: int, runs: int) -> list[int] | None:
-    """The different segments in the cells `runs` of the row at an address; None when there are many."""
+def words_in(row: int, runs: int) -> list[int] | None:
+    """The different words in the cells `runs` of the row at an address; None if there are more than MOST."""
     count = _functions()[0](row, runs, _OUT_AT)
     return _OUT[:count] if count >= 0 else None
 
@@ -48,45 +49,46 @@ def put(row: int, runs: int, cell: int) -> None:
 @functools.cache
 def _functions() -> tuple[Any, Any]:
     module = ir.Module()
-    _found(module)
+    _words_in(module)
     _put(module)
     native = Native(module)
     address = ctypes.c_void_p
     return (
-        native.function("found", ctypes.PYFUNCTYPE(ctypes.c_int32, address, address, address)),
+        native.function("words_in", ctypes.PYFUNCTYPE(ctypes.c_int32, address, address, address)),
         native.function("put", ctypes.PYFUNCTYPE(None, address, address, ctypes.c_int64)),
     )
 
 
-def _cells(b: ir.IRBuilder, row: Any, runs: Any) -> Iterator[Any]:
-    """Loops over the cells of all runs; yields each cell's place."""
+@contextmanager
+def _each_cell(b: ir.IRBuilder, row: Any, runs: Any) -> Iterator[Any]:
+    """A loop over the cells of all runs, with a pointer to the cell."""
 
     def word(index: Any) -> Any:
         return b.load(b.gep(runs, [index]))
 
     count, length = word(I64(0)), word(I64(1))
-    with Loop(b, count, 1) as run:
+    with loop(b, count, 1) as run:
         first = b.gep(row, [word(b.add(run, I64(2)))])
-        with Loop(b, length, 1) as cell:
+        with loop(b, length, 1) as cell:
             yield b.gep(first, [cell])
 
 
-def _found(module: ir.Module) -> None:
-    """int found(int64 *row, int64 *runs, int32 *out): number of values written to `out`, -1 beyond MOST."""
-    kind = ir.FunctionType(I32, [I64.as_pointer(), I64.as_pointer(), I32.as_pointer()])
-    function = ir.Function(module, kind, "found")
+def _words_in(module: ir.Module) -> None:
+    """int words_in(int64 *row, int64 *runs, int64 *out): number of words written to `out`, -1 if more than MOST."""
+    kind = ir.FunctionType(I32, [I64.as_pointer()] * 3)
+    function = ir.Function(module, kind, "words_in")
     row, runs, out = function.args
     b = ir.IRBuilder(function.append_basic_block())
-    last, listed, seen = b.alloca(I32), b.alloca(I64), b.alloca(_I1)
-    b.store(I32(-2), last)
+    last, listed, seen = b.alloca(I64), b.alloca(I64), b.alloca(_I1)
+    b.store(I64(-2), last)  # no cell holds -2
     b.store(I64(0), listed)
-    for place in _cells(b, row, runs):
-        value = b.trunc(b.not_(b.load(place)), I32)
+    with _each_cell(b, row, runs) as place:
+        value = b.not_(b.load(place))
         with b.if_then(b.icmp_signed("!=", value, b.load(last)), likely=False):
             b.store(value, last)
             b.store(_I1(0), seen)
             count = b.load(listed)
-            with Loop(b, count, 1) as index:  # runs once if nothing is listed
+            with loop(b, count, 1) as index:  # runs once if nothing is listed
                 same = b.icmp_signed("==", b.load(b.gep(out, [index])), value)
                 same = b.and_(same, b.icmp_signed("<", index, count))
                 b.store(b.or_(b.load(seen), same), seen)
@@ -104,6 +106,6 @@ def _put(module: ir.Module) -> None:
     function = ir.Function(module, kind, "put")
     row, runs, cell = function.args
     b = ir.IRBuilder(function.append_basic_block())
-    for place in _cells(b, row, runs):
+    with _each_cell(b, row, runs) as place:
         b.store(b.not_(cell), place)
     b.ret_void()

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from cutegemm.emulator.races import scan
 from cutegemm.emulator.races.cells import CellSet
-from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
 from cutegemm.emulator.state.geometry import Triple
 from cutegemm.emulator.state.memory import MemoryRegion
@@ -90,6 +87,67 @@ class ShadowRow:
         if where.last > self.last:
             self.last = where.last
 
+    def words(self, where: CellSet) -> list[int]:
+        """The different words in some cells."""
+        words = scan.words_in(self.at, where.runs)
+        return np.unique(~self.cells[where.index]).tolist() if words is None else words
+
+    def first_cell(self, where: CellSet, word: int) -> int:
+        """The first of some cells that holds a word."""
+        return int(where.index[np.flatnonzero(~self.cells[where.index] == word)[0]])
+
+
+@dataclass(slots=True)
+class History:
+    """The strong accesses to a cell since its last plain write: sets of segments as bits, and their PTX lines."""
+
+    writes: int = 0
+    reads: int = 0
+    lines: dict[int, int] = field(default_factory=dict)
+    # Warp -> the segment of its last access that returned a value, and the segments that it came after.
+    seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def unseen(self, bits: int, known: int) -> int:
+        """Those of `bits` that no access in `known` came after."""
+        for segment, before in self.seen.values():
+            if bits and known >> segment & 1:
+                bits &= ~before
+        return bits
+
+
+class StrongCells:
+    """The cells of a region that strong accesses reached, all within [first, last)."""
+
+    def __init__(self, cells: int) -> None:
+        self.marked = np.zeros(cells, bool)
+        self.first, self.last = cells, 0
+        self.cells: dict[int, History] = {}
+
+    def near(self, where: CellSet) -> list[int]:
+        """The cells that are in `where` too."""
+        if not where.overlaps(self):
+            return []
+        index = where.index
+        common: list[int] = index[self.marked[index]].tolist()
+        return common
+
+    def histories(self, where: CellSet) -> list[History]:
+        """The histories of all the cells of `where`; new ones where there are none."""
+        self.first, self.last = min(self.first, where.first), max(self.last, where.last)
+        self.marked[where.index] = True
+        return [self.cells.setdefault(cell, History()) for cell in where.index.tolist()]
+
+    def clear(self, where: CellSet) -> None:
+        """A plain write: earlier accesses are ordered before it, or have been reported."""
+        for cell in self.near(where):
+            del self.cells[cell]
+            self.marked[cell] = False
+
+    def written(self, where: CellSet) -> np.ndarray:
+        """For each of the cells, whether a strong write reached it."""
+        cells = self.cells
+        return np.array([c in cells and cells[c].writes != 0 for c in where.index.tolist()], bool)
+
 
 # Cells that an access reached, and its word.
 Listed: TypeAlias = tuple[CellSet, int]
@@ -123,13 +181,15 @@ class Shadow:
             row = self.readers[who] = self._row()
         row.put(where, word)
 
-    def overlapping(self, listed: list[Listed], where: CellSet) -> Iterator[npt.NDArray[np.int64]]:
-        """For each listed access that reaches some of the cells, its word at these and -1 at the others."""
+    def overlapping(self, listed: list[Listed], where: CellSet) -> dict[int, int]:
+        """The word of each listed access that reaches some of the cells, and the first of these cells."""
         near = [(cells, word) for cells, word in listed if cells.overlaps(where)]
-        marked = where.mark(self.cells) if near else None
-        for cells, word in near:
-            if marked is not None and marked[cells.index].any():
-                yield np.where(cells.mark(self.cells)[where.index], word, -1)
+        if not near:
+            return {}
+        marked = np.zeros(self.cells, bool)
+        marked[where.index] = True
+        common = {word: cells.index[marked[cells.index]] for cells, word in near}
+        return {word: int(cells.min()) for word, cells in common.items() if len(cells)}
 
 
 @dataclass(slots=True)

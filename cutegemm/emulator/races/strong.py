@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutegemm.emulator.races.detector import Detector
-from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
-from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Knowledge, SyncPlace, Weak
+from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Knowledge, StrongCells, SyncPlace, Weak
 from cutegemm.emulator.races.tracker import WarpTracker
 from cutegemm.emulator.state.clusters import Cluster
 from cutegemm.emulator.state.group import WarpSet
@@ -93,7 +92,7 @@ class Warp(WarpTracker):
             self._record(access, kind, places)
         if writes:
             self.known |= Knowledge(1 << number, 0, 0)
-            self.recent.unmet.add(number)
+            self.recent.segments.add(number)
             self.recent.accesses.append(lanes)
         self._order(places, kind)
         if writes and order in ("release", "acq_rel"):
@@ -136,7 +135,7 @@ class Warp(WarpTracker):
             passed = near if kind.near else near | self._passed(everywhere)
             if kind.order in ("acquire", "acq_rel"):
                 self.known |= passed
-                self.lanes_met()
+                self.lanes_synchronised()
             elif passed != NOTHING:
                 self.seen |= passed
                 self.seen_near |= near

@@ -48,7 +48,7 @@ class WarpTracker:
         self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
         self.inits: list[MBarrier] = []
         self.current = detector.segment("access", self.who, self.cta, True)
-        self.recent.unmet.add(self.current)
+        self.recent.segments.add(self.current)
         # accumulator list, or slot of A -> wgmmas not waited for
         self.pending: defaultdict[object, set[int]] = defaultdict(set)
         self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
@@ -96,23 +96,23 @@ class WarpTracker:
         """Begin a new segment."""
         self.known = self.everything()
         self.current = self.detector.segment("access", self.who, self.cta, True)
-        self.recent.unmet.add(self.current)
+        self.recent.segments.add(self.current)
 
-    def lanes_met(self) -> None:
+    def lanes_synchronised(self) -> None:
         """The lanes of the warp have synchronised."""
         if self.waited_lanes is not None:
             self.known |= self._earlier_launches()
             self.waited_lanes = None
-        self.recent.unmet = {self.current}
+        self.recent.segments = {self.current}
         self.recent.accesses.clear()
 
-    def some_met(self, met: np.ndarray) -> None:
+    def some_synchronised(self, lanes: np.ndarray) -> None:
         """Some lanes have synchronised: what one of them knows or did, all of them know."""
-        if self.waited_lanes is not None and (self.waited_lanes & met).any():
-            self.waited_lanes = self.waited_lanes | met
-        parts = [part for old in self.recent.accesses for part in old.parted(met)]
+        if self.waited_lanes is not None and (self.waited_lanes & lanes).any():
+            self.waited_lanes = self.waited_lanes | lanes
+        accesses = [access for old in self.recent.accesses for access in old.split(lanes)]
         self.recent.accesses.clear()
-        self.recent.accesses.extend(parts)
+        self.recent.accesses.extend(accesses)
 
     def stored(self, m: Mask, values: Sequence[Value]) -> None:
         """The warp's last access, a store, writes these values: lanes with the same address have to agree."""
@@ -134,7 +134,7 @@ class WarpTracker:
     def acquire_from(self, barrier: Gate) -> None:
         """The warp's wait at a barrier is over: learn what the arriving warps knew."""
         self.known |= barrier.released or NOTHING
-        self.lanes_met()
+        self.lanes_synchronised()
 
     def barrier_init(self, bar: MBarrier) -> None:
         """This warp initialised an mbarrier."""

@@ -54,17 +54,17 @@ def warp_sync(group: WarpSet, m: Mask, members: Value = M32) -> None:
     if not group.tracker.follows:
         return
     if m is None and _is_full(members):
-        group.tracker.lanes_met()
+        group.tracker.lanes_synchronised()
         return
     for lanes, mask in _cohorts(group, m, members):
-        met = lanes & _named(group, mask)
-        if not met[lanes].all():
-            lane = int(np.flatnonzero(lanes & ~met)[0]) % WARP
+        synchronised = lanes & _named(group, mask)
+        if not synchronised[lanes].all():
+            lane = int(np.flatnonzero(lanes & ~synchronised)[0]) % WARP
             group.tracker.defect("lane missing from its member mask", f"lane {lane} with mask {mask:#x}")
-        if group.whole_warps(met):
-            group.tracker.lanes_met()
-        elif np.count_nonzero(met) > 1:
-            group.tracker.some_met(met)
+        if group.whole_warps(synchronised):
+            group.tracker.lanes_synchronised()
+        elif np.count_nonzero(synchronised) > 1:
+            group.tracker.some_synchronised(synchronised)
 
 
 def _cohorts(group: WarpSet, m: Mask, members: Value) -> list[tuple[npt.NDArray[np.bool_], int]]:
