@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of the race detector's shadows, and which of them an access, a box or an operand reaches.
+"""Cells of the race detector's shadow memory, and which of them an access, a box or an operand reaches.
 
-Loops and pipelines reach the same cells again and again, so results are cached.
+Loops and pipelines reach the same cells many times, so results are cached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CACHED = 4096  # entries of each cache
 
 
 def cell_bytes(program: Translation) -> int:
-    """4-byte cells, or smaller ones when the kernel accesses shared or global memory in smaller units."""
+    """Bytes of a cell: 4, or fewer if the kernel accesses shared or global memory in smaller units."""
     sizes = [4]
     for block in program.blocks:
         for ins in block.code:
@@ -36,11 +36,11 @@ def cell_bytes(program: Translation) -> int:
 
 
 class CellSet:
-    """A set of cells: runs of `length` cells each from `starts` on, all within [first, last)."""
+    """A set of cells: a run of `length` cells begins at each of `starts`; all lie within [first, last)."""
 
     def __init__(self, starts: np.ndarray, length: int, first: int, last: int) -> None:
         self.starts, self.length, self.first, self.last = starts, length, first, last
-        self.shared = True  # of an access of several lanes: whether two of them may reach the same bytes
+        self.shared = True  # whether two lanes of the access may reach the same bytes
 
     @classmethod
     def run(cls, first: int, last: int) -> CellSet:
@@ -53,7 +53,7 @@ class CellSet:
 
     @functools.cached_property
     def runs(self) -> int:
-        """Address of the runs as the compiled loops take them."""
+        """Address of the runs in the format of the compiled loops (`scan`)."""
         return self._words.ctypes.data
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class CellSet:
         return bool(self.first < other.last and other.first < self.last)
 
     def within(self, cells: int) -> CellSet:
-        """The cells that lie in a region of so many cells."""
+        """The cells of this set that lie in a region of `cells` cells."""
         if self.first >= 0 and self.last <= cells and self.length and len(self.starts):
             return self
         inside = self.index[(self.index >= 0) & (self.index < cells)]
@@ -74,7 +74,7 @@ class CellSet:
 
 
 class Cells:
-    """From bytes to cells of `size` bytes."""
+    """Converts bytes to cells of `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -99,7 +99,7 @@ class Cells:
         return made
 
     def chunks(self, chunks: np.ndarray) -> CellSet:
-        """Cells of 16-byte chunks, cached with their array: most come from a cache themselves."""
+        """Cells of 16-byte chunks. The cache uses the array's identity: most arrays come from a cache themselves."""
         made = self.by_array.get(id(chunks))
         if made is None or made[0] is not chunks:
             if len(self.by_array) >= CACHED:
@@ -115,16 +115,18 @@ class Cells:
         return CellSet(chunks.ravel().astype(np.int64) * per, per, low * per, high * per)
 
     def _box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> CellSet:
-        """Cells of rows of bytes from `offset` on: `shape` ends with a row's bytes; the rows have `strides`."""
+        """Cells of a box (`Reach`)."""
         row = -(-(offset % self.size + shape[-1]) // self.size)
         starts = row_starts(offset // self.size, shape, tuple(stride // self.size for stride in strides))
         return CellSet(starts, row, int(starts[0]), int(starts[-1]) + row)
 
     def _operands(self, a: int | None, b: int, form: Form, warp: int) -> CellSet:
-        """Cells that warp `warp` of a warpgroup reads with a wgmma of these descriptors (`a` None: from registers)."""
+        """Cells that a warp of a warpgroup reads for a wgmma with these descriptors; `a` is None for A in registers."""
         n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
         chunks = [operand_chunks(b, n, k * ITEM_BYTES[b_type], trans_b, ITEM_BYTES[b_type]).ravel()]
-        if a is not None:  # a warp reads its 16 rows, or all when they do not lie apart
+        if (
+            a is not None
+        ):  # a warp reads its 16 rows of A, or all of A if its chunks hold elements of several rows
             left = operand_chunks(a, 64, k * ITEM_BYTES[a_type], trans_a, ITEM_BYTES[a_type])
             chunks.append((left if trans_a else left[16 * warp : 16 * warp + 16]).ravel())
         return self._chunks(np.unique(np.concatenate(chunks)))

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Race detector: happens-before over warps, barriers, mbarriers, asynchronous copies and wgmma, and proxies.
+"""Race detector: happens-before for warps, barriers, mbarriers, asynchronous copies, wgmma and proxies.
 
-Each warp's run is cut into segments at its releases; each asynchronous operation is a segment of its own. A warp knows
-a set of finished segments (a bit set in a Python int). Barriers carry such sets from arriving to waiting warps. Two
-accesses to the same bytes, one of them a write, race unless the later one knows the earlier one's segment. An
-asynchronous operation must also know, through fence.proxy.async, the writes of plain instructions in shared or global
-memory. Asynchronous operations are not ordered, so bit sets are used rather than vector clocks.
+A warp begins a new segment after each release; each asynchronous operation is a segment of its own. A warp knows
+a set of finished segments (a bit set in a Python int). Barriers pass such sets from arriving to waiting warps. Two
+accesses to the same bytes, one of them a write, race unless the later one knows the earlier one's segment. A
+fence.proxy.async must also have made the writes of plain instructions known to an asynchronous operation that accesses
+the same memory. Asynchronous operations are not ordered, so bit sets are used instead of vector clocks.
 
-Needs one warp per group. Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fence.proxy).
+The detector needs one warp per group.
+
+Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fence.proxy).
 """
 
 from __future__ import annotations
@@ -51,17 +53,17 @@ class LineTable:
         return self.launch, self.lines[line][0] if line in self.lines else -line
 
     def source(self, line: int) -> tuple[int, str, int] | None:
-        """The launch, and the source file and line, where debug information says so."""
+        """The launch, source file and source line of a PTX line, if there is debug information."""
         source = self.lines[line][1].source if line in self.lines else None
         return None if source is None else (self.launch, *source)
 
     def text(self, line: int) -> str:
-        """A PTX line, with its source line where known."""
+        """A PTX line, with its source line if known."""
         return self.lines[line][1].place if line in self.lines else f"PTX line {line}"
 
 
 class Detector:
-    """What one launch, or several that overlap, did to memory, and which accesses race."""
+    """Finds races between the accesses of one launch, or of several that overlap."""
 
     def __init__(self, program: Translation, strict: bool, cell: int | None = None) -> None:
         self.segments: list[Segment] = []
@@ -72,17 +74,17 @@ class Detector:
         self.cell = cell_bytes(program) if cell is None else cell
         self.cells = Cells(self.cell)
         self.shadows: dict[MemoryRegion, Shadow] = {}
-        self.spare: dict[int, list[ShadowRow]] = {}  # empty rows by their cells
-        self.sync: dict[SyncPlace, Knowledge] = {}  # knowledge passed through places of strong accesses
+        self.spare: dict[int, list[ShadowRow]] = {}  # empty rows by number of cells
+        self.sync: dict[SyncPlace, Knowledge] = {}  # knowledge that strong accesses pass through a place
         self.enter(program)
 
     def enter(self, program: Translation) -> None:
-        """A launch starts: the first one, or the next of a sequence whose launches may overlap."""
+        """A launch starts: the first one, or one that may overlap the launches before."""
         self.program = program
         self.findings = Findings()
         self.launches.append(LineTable(program, len(self.launches)))
         self.first = len(self.segments)  # number of the launch's first segment
-        self.waited: set[Triple] = set()  # CTAs of which a thread executed griddepcontrol.wait
+        self.waited: set[Triple] = set()  # CTAs in which a thread executed griddepcontrol.wait
         # CTA -> whether its first trigger came after a wait.
         self.triggers: dict[Triple, bool] = {}
 
@@ -117,8 +119,8 @@ class Detector:
     ) -> None:
         """Record a plain or asynchronous access and report those it races with.
 
-        `reader` names the row of an asynchronous reader. Reductions, which do not race with each other, and
-        asynchronous reads of global memory, which are wide and seldom written over, are only listed.
+        `reader` names the row of an asynchronous reader. Reductions do not race with each other, and asynchronous
+        reads of global memory are wide and rarely overwritten: both are kept in lists instead of rows.
         """
         shadow = self.shadows.get(region) or self.shadow(region)
         where = where.within(shadow.cells)
@@ -166,7 +168,7 @@ class Detector:
             self._uninitialised(shadow, access)
 
     def _compare_row(self, row: ShadowRow, was_write: bool, access: Access) -> list[int]:
-        """Report the accesses in a row that an access races with; the words of its cells."""
+        """Report the accesses in a row that an access races with; returns the words of its cells."""
         words = row.words(access.where)
         self._compare_words(words, lambda word: row.first_cell(access.where, word), was_write, access)
         return words
@@ -201,7 +203,7 @@ class Detector:
     def _compare_words(
         self, words: list[int], cell_of: Callable[[int], int], was_write: bool, access: Access
     ) -> None:
-        """Report the accesses that an access races with; `cell_of` finds a cell of both, given a word."""
+        """Report which of the accesses `words` an access races with; `cell_of` gives a cell that both reach."""
         _, _, write, segment, _, known, fenced, lanes = access
         done, now_async = known.segments, not self.segments[segment].generic
         for word in sorted(words):
@@ -228,7 +230,7 @@ class Detector:
     # ---- findings
 
     def report(self, kind: str, label: str, earlier: Earlier, access: Access, at: int) -> None:
-        """A pair of accesses; `at` is a byte of the region that both reach."""
+        """Report a pair of accesses; `at` is a byte of the region that both reach."""
         old, new = self.segments[earlier.segment], self.segments[access.segment]
         sides = (self.launches[old.launch], earlier.line), (self.launches[new.launch], access.line)
         name = access.region.name
@@ -253,7 +255,7 @@ class Detector:
         sides: tuple[tuple[LineTable, int], tuple[LineTable, int]],
         text: Callable[[], str],
     ) -> None:
-        """A defect of two accesses; `sides` are their launches and PTX lines."""
+        """Add a finding; `sides` are the launches and PTX lines of its two accesses."""
         one, other = sides
         blocks = one[0].block(one[1]), other[0].block(other[1])
         sources = one[0].source(one[1]), other[0].source(other[1])
@@ -277,14 +279,14 @@ class Detector:
         self._add("uninitialised read", OBSERVED, "shared memory", ("", new.what), (side, side), text)
 
     def add(self, kind: str, text: str, line: int | None = None) -> None:
-        """Report a defect that is not a pair of accesses."""
+        """Report a defect of one operation."""
         side = self.launches[-1], self.current_line() if line is None else line
         what = re.sub(r"\(.*?\)|0x[0-9a-f]+|\d+", "", text) if line == 0 else ""
         full = f"{text}, {side[0].text(side[1])}"
         self._add(kind, OBSERVED, "", ("", what), (side, side), lambda: full)
 
     def ended(self, cta: CTA) -> None:
-        """Every warp of its cluster has ended: its mbarriers may not still expect bytes, its memory's shadow goes."""
+        """Every warp of a CTA's cluster has ended: drop its shadow, and report mbarriers that still expect bytes."""
         shadow = self.shadows.pop(cta.shared, None)
         if shadow is not None:
             shadow.give_back()
@@ -293,13 +295,16 @@ class Detector:
                 self.add("wrong expect_tx", f"{bar} when its CTA ended{bar.mismatch()}", 0)
 
     def current_line(self) -> int:
-        """The PTX line being executed, 0 outside of the program."""
+        """The PTX line that executes, 0 outside of the program."""
         ins = self.program.current_instruction()
         return 0 if ins is None else ins.line
 
 
 def _unordered(cells: StrongCells, access: Access) -> Iterator[tuple[bool, int, int, int]]:
-    """Strong accesses that nothing orders before a plain or asynchronous one: whether it wrote, segment, line, cell."""
+    """Strong accesses that are not ordered before a plain or asynchronous one.
+
+    Yields whether the access wrote, its segment, line and cell.
+    """
     done = access.known.segments | 1 << access.segment
     for cell in cells.near(access.where):
         history = cells.cells[cell]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races between the lanes of one warp, which the detector's segments of warps do not show.
+"""Races between the lanes of one warp; the detector itself only compares segments of whole warps.
 
 A warp keeps its accesses since its lanes last synchronised (bar.warp.sync, any .sync operation across lanes, a barrier,
 a successful wait). Lanes are compared only where an access overlaps an earlier one of the same warp.
@@ -50,7 +50,7 @@ class Lanes:
     high: int = -1
 
     def split(self, lanes: np.ndarray) -> list[Lanes]:
-        """Split an access when some lanes synchronise: into that of these lanes and that of the others."""
+        """Split an access into that of `lanes`, which have synchronised, and that of the others."""
         if self.synchronised is not None:
             if (self.synchronised & lanes).any():
                 self.synchronised = self.synchronised | lanes
@@ -127,7 +127,7 @@ class Lanes:
         return int(units.min()) * unit if len(units) else -1
 
     def _units(self, unit: int) -> tuple[np.ndarray, np.ndarray]:
-        """Units of bytes that each lane reaches, and the lanes; -1, which is not a lane, for the rows of a matrix."""
+        """Units of bytes that each lane reaches, and the lanes. The lane of a matrix row is -1."""
         lanes = np.full(np.size(self.offset), -1) if self.matrix else self._active()
         offset = np.broadcast_to(np.asarray(self.offset).astype(np.int64), len(lanes))
         first = offset[:, None] // unit + np.arange(max(self.size // unit, 1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the race detector remembers: segments, and which of them touched each cell of a memory last."""
+"""State of the race detector: segments, and for each cell of memory the last accesses to it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from cutegemm.emulator.races.lanes import Lanes
 from cutegemm.emulator.state.geometry import Triple
 from cutegemm.emulator.state.memory import MemoryRegion
 
-# bytes from which a row lies in pages of its own, of which only those that are touched take memory
+# rows of at least so many bytes get pages of their own; pages that no access touches take no memory
 LAZY_BYTES = 1 << 16
 
 
 class Weak(NamedTuple):
-    """Sets of segments that arrived through relaxed accesses and that no fence of the reader has made known."""
+    """Sets of segments that relaxed reads found, but no fence of the reader has made known."""
 
     seen: int  # released by a fence of their writer
-    unreleased: int  # without any fence
+    unreleased: int  # not released by any fence
 
 
 class Knowledge(NamedTuple):
-    """Sets of segments, as bits: finished ones, and those whose plain writes the async proxy sees, by memory."""
+    """Sets of segments, as bits, that an access may rely on."""
 
     segments: int  # finished, and ordered before
-    shared: int  # fenced in shared memory
-    world: int  # fenced in global memory
-    # strict runs: known only because a wgmma's wait covers the warpgroup, which PTX does not say
+    shared: int  # plain writes to shared memory that the async proxy sees
+    world: int  # plain writes to global memory that the async proxy sees
+    # in strict runs: finished only if a wait for wgmma covers other warps, which the PTX ISA does not say
     grouped: int = 0
     weak: Weak | None = None
 
@@ -49,7 +49,7 @@ NOTHING = Knowledge(0, 0, 0)
 
 
 def as_bits(numbers: list[int]) -> int:
-    """A set of segments as bits; numbers near each other cost one long shift."""
+    """A set of segments as bits. Shifting by the least number once is faster than setting bits of a long int."""
     if not numbers:
         return 0
     least = min(numbers)
@@ -60,14 +60,14 @@ def as_bits(numbers: list[int]) -> int:
 
 
 class ShadowRow:
-    """Per cell in [first, last) the complement of a `scan.word`: of its last write, or of one reader's last read."""
+    """The last write, or the last read by one reader, of each cell in [first, last), as complements of `scan.word`."""
 
     __slots__ = ("cells", "at", "first", "last")
 
     def __init__(self, cells: int) -> None:
         if 8 * cells < LAZY_BYTES:
             self.cells = np.zeros(cells, np.int64)
-        else:  # np.zeros may reuse freed memory, which it then writes, even where a warp touches few cells
+        else:  # np.zeros may reuse freed memory and clear all of it, although a warp touches few cells
             pages = mmap.mmap(-1, 8 * cells, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self.cells = np.frombuffer(pages, np.int64)
         self.at = self.cells.ctypes.data
@@ -99,7 +99,7 @@ class ShadowRow:
 
 @dataclass(slots=True)
 class History:
-    """The strong accesses to a cell since its last plain write: sets of segments as bits, and their PTX lines."""
+    """The strong accesses to a cell since its last plain write: sets of segments, and their PTX lines."""
 
     writes: int = 0
     reads: int = 0
@@ -108,7 +108,7 @@ class History:
     seen: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def unseen(self, bits: int, known: int) -> int:
-        """Those of `bits` that no access in `known` came after."""
+        """The segments in `bits` that no access in `known` has seen."""
         for segment, before in self.seen.values():
             if bits and known >> segment & 1:
                 bits &= ~before
@@ -116,7 +116,7 @@ class History:
 
 
 class StrongCells:
-    """The cells of a region that strong accesses reached, all within [first, last)."""
+    """The cells of a region that strong accesses reached; all lie within [first, last)."""
 
     def __init__(self, cells: int) -> None:
         self.marked = np.zeros(cells, bool)
@@ -124,7 +124,7 @@ class StrongCells:
         self.cells: dict[int, History] = {}
 
     def near(self, where: CellSet) -> list[int]:
-        """The cells that are in `where` too."""
+        """The cells that are also in `where`."""
         if not where.overlaps(self):
             return []
         index = where.index
@@ -132,36 +132,35 @@ class StrongCells:
         return common
 
     def histories(self, where: CellSet) -> list[History]:
-        """The histories of all the cells of `where`; new ones where there are none."""
+        """The histories of the cells of `where`; makes missing ones."""
         self.first, self.last = min(self.first, where.first), max(self.last, where.last)
         self.marked[where.index] = True
         return [self.cells.setdefault(cell, History()) for cell in where.index.tolist()]
 
     def clear(self, where: CellSet) -> None:
-        """A plain write: earlier accesses are ordered before it, or have been reported."""
+        """Forget the cells of a plain write: earlier accesses are ordered before it, or have been reported."""
         for cell in self.near(where):
             del self.cells[cell]
             self.marked[cell] = False
 
     def written(self, where: CellSet) -> np.ndarray:
-        """For each of the cells, whether a strong write reached it."""
+        """Whether a strong write reached each of the cells."""
         cells = self.cells
         return np.array([c in cells and cells[c].writes != 0 for c in where.index.tolist()], bool)
 
 
-# Cells that an access reached, and its word.
-Listed: TypeAlias = tuple[CellSet, int]
+Listed: TypeAlias = tuple[CellSet, int]  # cells of an access, and its word
 
 
 class Shadow:
-    """For each cell of a region the access that wrote it last, and per reader the one that read it last."""
+    """The last write of each cell of a region, and the last read of it by each reader."""
 
     def __init__(self, region: MemoryRegion, cell: int, spare: dict[int, list[ShadowRow]]) -> None:
         self.cells = len(region.data) // cell
         self.shared = region.shared
         self.spare = spare.setdefault(self.cells, [])  # empty rows of other memories of the same size
         self.written_by = self._row()
-        self.written = False  # whether anything has written here
+        self.written = False  # whether any cell has been written
         self.readers: dict[object, ShadowRow] = {}
         self.wide_reads: list[Listed] = []  # asynchronous reads of global memory
         self.reductions: list[Listed] = []
@@ -171,7 +170,7 @@ class Shadow:
         return self.spare.pop() if self.spare else ShadowRow(self.cells)
 
     def give_back(self) -> None:
-        """Let other memories use the rows: making new ones takes longer than clearing these."""
+        """Clear the rows for other regions: new rows take longer."""
         self.spare += [row.clear() for row in (self.written_by, *self.readers.values())]
 
     def read(self, who: object, where: CellSet, word: int) -> None:
@@ -194,17 +193,17 @@ class Shadow:
 
 @dataclass(slots=True)
 class Segment:
-    """A stretch of a warp's run, or an asynchronous operation, as findings describe it."""
+    """What a warp did between two releases, or an asynchronous operation."""
 
     what: str
     who: str
     generic: bool  # of the generic proxy; else of the async proxy
     atomic: bool = False  # a reduction, which does not race with others
-    launch: int = 0  # of a sequence
+    launch: int = 0  # number of the launch in a sequence
     cta: Triple = (0, 0, 0)
 
     def name(self, wrote: bool) -> str:
-        """What findings call an access of it: a segment of a warp holds both loads and stores."""
+        """Name of an access in findings; a segment of a warp holds both loads and stores."""
         return ("store" if wrote else "load") if self.what == "access" else self.what
 
 
@@ -212,7 +211,7 @@ class Earlier(NamedTuple):
     """The earlier access of a finding."""
 
     segment: int
-    line: int  # of the PTX
+    line: int  # of PTX
     wrote: bool
 
 
@@ -220,7 +219,7 @@ SyncPlace: TypeAlias = tuple[MemoryRegion, int, Triple | None]  # region, offset
 
 
 class Access(NamedTuple):
-    """An access to compare with earlier ones; `fenced`: the segments that the async proxy sees in this memory."""
+    """An access to compare with earlier ones; `fenced` are segments whose writes the async proxy sees here."""
 
     region: MemoryRegion
     where: CellSet

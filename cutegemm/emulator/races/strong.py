@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strong accesses (atomic, volatile, relaxed, acquire, release): what they race with, and what they order.
+"""Strong accesses (atomic, volatile, relaxed, acquire, release): their races, and the order that they create.
 
 Two strong accesses do not race. A strong access and a plain one do, unless something orders them. Each cell keeps the
-strong accesses since its last plain write. An access that returns a value has seen the earlier ones: accesses that are
-ordered after it are ordered after them too, since all accesses to one location are coherent.
+strong accesses since its last plain write. An access that returns a value has seen the earlier ones: any access ordered
+after it is also ordered after them, since all accesses to one location are coherent.
 
 A strong read may rely on writes that reached it through relaxed accesses if the writer has a fence, as on the hardware.
-Without any fence the writes may not be visible, which is reported.
+Without any fence the writes may not be visible; the detector reports this.
 
 Source: PTX ISA 9.0, 8.2 (strong operations), 8.7 (morally strong), 8.8 (release and acquire patterns), 8.10
 (coherence).
@@ -34,13 +34,13 @@ UNFENCED = "missing fence between relaxed accesses"
 
 @dataclass(frozen=True)
 class Ordered:
-    """A kind of strong access: its memory order, whether its scope is the CTA, and what it does."""
+    """A kind of strong access."""
 
     order: str  # relaxed, acquire, release, acq_rel
-    near: bool
+    near: bool  # in the scope of the CTA
     reads: bool
     writes: bool
-    returns: bool  # a value that something uses
+    returns: bool  # a value that an instruction uses
 
     @property
     def what(self) -> str:
@@ -51,7 +51,7 @@ class Ordered:
 
 
 class Warp(WarpTracker):
-    """What one warp knows, with its accesses, plain and strong."""
+    """The state of one warp, with its loads, stores and atomics."""
 
     def access(self, touch: Touch) -> None:
         """A load or store."""
@@ -68,7 +68,7 @@ class Warp(WarpTracker):
         self.recent.accesses.append(lanes)
 
     def atomics(self, touch: Touch, returns: bool) -> None:
-        """An atomic operation; `returns`: whether something uses its values."""
+        """An atomic operation; `returns`: whether an instruction uses its values."""
         self._strong(touch, True, returns)
 
     def _strong(self, touch: Touch, reads: bool, returns: bool) -> None:
@@ -148,7 +148,7 @@ class Warp(WarpTracker):
                 self._pass(everywhere, self.everything() if releases else self._relaxed(self.released))
 
     def _passed(self, places: Sequence[SyncPlace]) -> Knowledge:
-        """The knowledge passed through some places; it is often the same for all."""
+        """The knowledge passed through some places. Often all places hold the same object, which is added once."""
         out, last = NOTHING, None
         for place in places:
             known = self.detector.sync.get(place)
@@ -157,7 +157,7 @@ class Warp(WarpTracker):
         return out
 
     def _pass(self, places: Sequence[SyncPlace], known: Knowledge) -> None:
-        """Pass knowledge through some places, which often hold the same."""
+        """Pass knowledge through some places. Often all places hold the same object, which is added to once."""
         last, total, sync = None, known, self.detector.sync
         for place in places:
             old = sync.get(place)
@@ -166,7 +166,7 @@ class Warp(WarpTracker):
             sync[place] = total
 
     def _relaxed(self, released: Knowledge) -> Knowledge:
-        """What a relaxed write passes on: segments that a fence released, and, marked so, the others."""
+        """What a relaxed write passes on: segments that a fence released, and as `weak` those that no fence did."""
         weak = self.known.weak
         unreleased = (self.known.segments | (0 if weak is None else weak.unreleased)) & ~released.segments
         return released | Knowledge(0, 0, 0, 0, Weak(0, unreleased))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the race detector keeps per warp: what it knows, and its asynchronous operations under way.
+"""The race detector's state for each warp: what the warp knows, and its pending asynchronous operations.
 
 Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fences), 9.7.16 (wgmma).
 """
@@ -26,7 +26,7 @@ from cutegemm.emulator.units.wgmma_operands import Form
 
 
 class WarpTracker:
-    """What one warp knows, and its operations under way. `strong.Warp` adds its loads, stores and atomics."""
+    """The state of one warp. `strong.Warp` adds its loads, stores and atomics."""
 
     follows = True
 
@@ -36,24 +36,24 @@ class WarpTracker:
         self.name = f"CTA {self.cta} warp {group.warps[0]}"
         self.who = f"launch {detector.launch} {self.name}" if detector.launch else self.name
         self.recent = Recent(group.lanes)
-        self.reader = ("wgmma", self.who)  # the row of what its wgmmas read
+        self.reader = ("wgmma", self.who)  # names the row of cells that its wgmmas read
         self.known = detector.start  # finished segments this warp may rely on
-        self._sum: tuple[Knowledge, int, Knowledge] | None = None  # `everything` of a knowledge and a segment
-        # Lanes that executed griddepcontrol.wait alone, until the warp's lanes synchronise.
+        self._sum: tuple[Knowledge, int, Knowledge] | None = None  # arguments and result of `everything`
+        # Lanes that executed griddepcontrol.wait while others did not, until the lanes synchronise.
         self.waited_lanes: np.ndarray | None = None
-        # Segments that relaxed reads found, known once a fence follows, and those that the last fence lets a relaxed
-        # write pass on; "near" for fences of any scope, within the CTA.
+        # Segments that relaxed reads found; a fence makes them known. Segments that relaxed writes pass on since the
+        # last fence. "near": within the CTA, where a fence of any scope counts.
         self.seen = self.seen_near = NOTHING
         self.released = self.released_near = NOTHING
-        self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
+        self.initialised = 0  # segments whose mbarrier.init a fence.mbarrier_init has covered
         self.inits: list[MBarrier] = []
         self.current = detector.segment("access", self.who, self.cta, True)
         self.recent.segments.add(self.current)
-        # accumulator list, or slot of A -> wgmmas not waited for
+        # accumulator list, or slot of A -> pending wgmmas
         self.pending: defaultdict[object, set[int]] = defaultdict(set)
         self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
         self.ordered = False  # whether a wgmma.fence has run
-        # Accumulator lists read, slots of A written since the last wgmma.fence.
+        # Accumulator lists read and slots of A written since the last wgmma.fence.
         self.stale: set[object] = set()
 
     # ---- knowledge
@@ -71,7 +71,7 @@ class WarpTracker:
         return Knowledge(before, before, before)
 
     def grid_wait(self, m: Mask) -> None:
-        """griddepcontrol.wait by some lanes: earlier launches are over for them, and for whom they release."""
+        """griddepcontrol.wait by the lanes `m`: they now know the earlier launches."""
         self.detector.waited.add(self.cta)
         if self.group.whole_warps(m):
             self.known |= self._earlier_launches()
@@ -79,12 +79,12 @@ class WarpTracker:
             self.waited_lanes = m.copy() if self.waited_lanes is None else self.waited_lanes | m
 
     def grid_trigger(self, m: Mask) -> None:
-        """griddepcontrol.launch_dependents: the first of a CTA counts."""
+        """griddepcontrol.launch_dependents; only the first one of a CTA counts."""
         ordered = self.detector.before & ~self.knowledge_of(m).segments == 0
         self.detector.triggers.setdefault(self.cta, ordered)
 
     def everything(self, m: Mask = None) -> Knowledge:
-        """Everything this warp has done, or that its lanes `m` may rely on."""
+        """All that this warp has done and that its lanes `m` may rely on."""
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
         made = self._sum
         if made is None or made[0] is not known or made[1] != self.current:
@@ -107,7 +107,7 @@ class WarpTracker:
         self.recent.accesses.clear()
 
     def some_synchronised(self, lanes: np.ndarray) -> None:
-        """Some lanes have synchronised: what one of them knows or did, all of them know."""
+        """Some lanes have synchronised: each knows what the others know and did."""
         if self.waited_lanes is not None and (self.waited_lanes & lanes).any():
             self.waited_lanes = self.waited_lanes | lanes
         accesses = [access for old in self.recent.accesses for access in old.split(lanes)]
@@ -115,24 +115,24 @@ class WarpTracker:
         self.recent.accesses.extend(accesses)
 
     def stored(self, m: Mask, values: Sequence[Value]) -> None:
-        """The warp's last access, a store, writes these values: lanes with the same address have to agree."""
+        """The warp's last access, a store, writes these values: lanes with the same address must store the same."""
         last = self.recent.accesses[-1] if self.recent.accesses else None
         if last is not None and last.write and last.collides(m, values):
             self.defect("race between lanes of a warp", "lanes store different values at one address")
 
-    # ---- barriers: objects with `knowledge` (being collected) and `released` (what waiters get)
+    # ---- barriers: arriving warps add to `knowledge`; waiting warps get `released`
 
     def release_to(self, barrier: Gate) -> None:
-        """Give what this warp knows to a barrier it arrives at."""
+        """Arrive at a barrier: pass on what this warp knows."""
         _collect(barrier, self.everything())
         self.renew()
 
     def release_inits(self, barrier: Gate) -> None:
-        """A relaxed arrival passes on only the mbarrier initialisations a fence has released."""
+        """Arrive at a barrier relaxed: pass on only the mbarrier initialisations that a fence has released."""
         _collect(barrier, Knowledge(self.initialised, self.initialised, 0))
 
     def acquire_from(self, barrier: Gate) -> None:
-        """The warp's wait at a barrier is over: learn what the arriving warps knew."""
+        """A wait at a barrier has ended: learn what the arriving warps knew."""
         self.known |= barrier.released or NOTHING
         self.lanes_synchronised()
 
@@ -142,7 +142,7 @@ class WarpTracker:
         self.inits.append(bar)
 
     def uses(self, bar: MBarrier, asynchronous: bool) -> None:
-        """An mbarrier is used: its initialisation must be ordered before, and fenced for the async proxy."""
+        """Use an mbarrier: its initialisation must be ordered before, and for a bulk copy a fence must follow it."""
         if bar.init is None:
             return
         if bar.init != self.current and not self.everything().segments >> bar.init & 1:
@@ -154,7 +154,7 @@ class WarpTracker:
         self.detector.add(kind, str(bar).split(" (")[0])
 
     def arrive(self, bars: Sequence[MBarrier], m: Mask, relaxed: bool) -> None:
-        """mbarrier.arrive by the lanes `m`; a relaxed one passes on what a fence before it released."""
+        """mbarrier.arrive by the lanes `m`; if relaxed, it passes on what the last fence released."""
         for bar in bars:
             self.uses(bar, False)
             # A fence of the CTA's scope is enough for threads that wait in this CTA.
@@ -163,7 +163,7 @@ class WarpTracker:
         self.renew()
 
     def waited(self, bar: MBarrier, relaxed: bool) -> None:
-        """A wait on an mbarrier succeeded; what a relaxed one learns counts once a fence follows."""
+        """A wait on an mbarrier succeeded; if relaxed, the warp learns only once a fence follows."""
         self.uses(bar, False)
         if relaxed:
             learnt = bar.released or NOTHING
@@ -172,7 +172,7 @@ class WarpTracker:
             self.acquire_from(bar)
 
     def fence(self, op: str) -> None:
-        """Fences: of the async proxy in one or both memories, of mbarrier initialisations, of relaxed accesses."""
+        """A fence: of the async proxy, of mbarrier initialisations, or of relaxed accesses."""
         if op.startswith("fence.proxy.async"):
             done = self.everything().segments
             shared = done if not op.endswith("global") else 0
@@ -197,11 +197,11 @@ class WarpTracker:
     # ---- asynchronous operations
 
     def issue(self, what: str, generic: bool = False, m: Mask = None) -> AsyncOp:
-        """The lanes `m` issued a bulk copy (of the async proxy) or an asynchronous store (of the generic one)."""
+        """The lanes `m` issued a bulk copy (async proxy) or an asynchronous store (generic proxy)."""
         return AsyncOp(self, self.detector.segment(what, self.who, self.cta, generic), m)
 
     def issue_copy(self, m: Mask = None) -> AsyncOp:
-        """A cp.async was issued: an operation of the generic proxy, one for all of a commit group."""
+        """A cp.async was issued. It belongs to the generic proxy; a commit group is one operation."""
         if self.copying is None:
             self.copying = self.issue("cp.async", generic=True)
         self.copying.known = self.everything(m)
@@ -212,7 +212,7 @@ class WarpTracker:
         self.copying = None
 
     def issue_wgmma(self, where: Place, a: Value | tuple[int, ...], b: Value, form: Form) -> AsyncOp:
-        """wgmma.mma_async: its operands are read from now until its wait."""
+        """wgmma.mma_async reads its operands from now until its wait."""
         token = self.issue("wgmma")
         registers = (where, *(("a", slot) for slot in a)) if isinstance(a, tuple) else (where,)
         if not self.ordered or not self.stale.isdisjoint(registers):
@@ -227,7 +227,7 @@ class WarpTracker:
         return token
 
     def done(self, token: AsyncOp, written: bool = True) -> None:
-        """This warp has waited for the reads of an operation of its own, and for its global writes if `written`."""
+        """This warp has waited for the reads of its own operation, and for the global writes if `written`."""
         finished = 1 << token.number
         if written and token.writes is not None:
             finished |= 1 << token.writes
@@ -239,7 +239,7 @@ class WarpTracker:
         self.stale.clear()
 
     def wgmma_done(self, tokens: Sequence[AsyncOp]) -> None:
-        """A wait of this warp covers wgmmas, its own and those of the other warps of its warpgroup."""
+        """This warp has waited for wgmmas of its warpgroup, those of other warps included."""
         if not tokens:
             return
         own = [token.number for token in tokens if token.tracker is self]
@@ -256,7 +256,7 @@ class WarpTracker:
         if self.pending.get(index):
             text = f"accumulators {'written' if write else 'read'} by {self.name}"
             self.detector.add("wgmma register used before its wait", text)
-        if not write:  # compilers put the zeroing moves behind the fence, so a write needs none
+        if not write:  # compilers put the moves that zero accumulators after the fence, so a write needs none
             self.stale.add(index)
 
     def fragment_written(self, slot: int) -> None:
@@ -266,7 +266,7 @@ class WarpTracker:
         self.stale.add(("a", slot))
 
     def defect(self, kind: str, text: str) -> None:
-        """This warp does something wrong by itself."""
+        """Report a defect of this warp."""
         self.detector.add(kind, f"{text}, {self.name}")
 
     def ended(self) -> None:
@@ -282,9 +282,9 @@ class WarpTracker:
 
 
 class AsyncOp:
-    """An asynchronous operation as a segment: issued with what its warp knew then.
+    """An asynchronous operation: a segment that knows what its warp knew when it was issued.
 
-    Its global writes are a segment of their own: a wait for a store's reads does not cover them.
+    Its global writes are a separate segment, because a wait for the reads of a store does not cover them.
     """
 
     __slots__ = ("tracker", "number", "detector", "writes", "known", "phases")
@@ -294,7 +294,7 @@ class AsyncOp:
         self.tracker, self.number, self.detector = tracker, number, tracker.detector
         self.writes: int | None = None
         self.known = tracker.everything(m)
-        self.phases: dict[MBarrier, int] = {}  # of the mbarriers it will complete on, when it was issued
+        self.phases: dict[MBarrier, int] = {}  # phases, at issue, of the mbarriers that it will complete on
 
     def read_shared(self, cta: CTA, chunks: Chunks) -> None:
         """It reads chunks of a CTA's shared memory."""
