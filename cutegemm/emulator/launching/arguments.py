@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a kernel from outside: arrays, tensors, numbers and tensor maps become parameter bytes and buffers.
-
-No torch is needed: a tensor is anything with `data_ptr()`, `shape`, `stride()` and `element_size()`.
-"""
+"""Converts the arguments of a kernel (arrays, tensors, numbers, tensor maps) to parameter bytes and buffers."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ import numpy as np
 from cutegemm.checks import among, integers
 from cutegemm.emulator.ptx.kernel import Kernel, Param
 from cutegemm.emulator.state import tensors
-from cutegemm.emulator.state.memory import Buffer, Fault
-from cutegemm.emulator.state.views import View
+from cutegemm.emulator.state.memory import Buffer, Fault, View
 from cutegemm.errors import EmulatorError, check, field_error
 
 SWIZZLES = {None: 0, 0: 0, 32: 1, 64: 2, 128: 3, "none": 0, "32B": 1, "64B": 2, "128B": 3}
@@ -140,16 +136,11 @@ def pack(kernel: Kernel, args: Sequence[Any]) -> tuple[list[bytes], list[Buffer]
     params, buffers = [], []
     for i, (param, value) in enumerate(zip(kernel.params, args, strict=True)):
         name = f"args[{i}]"
-        made = value.map if isinstance(value, TensorMapArgument) else None
-        view = value.view if isinstance(value, TensorMapArgument) else View.of(name, value)
+        is_map = isinstance(value, TensorMapArgument)
+        view = value.view if is_map else View.of(name, value)
+        data = _number(name, param, value) if is_map or view is None else view.address.to_bytes(8, "little")
         if view is not None:
             buffers.append(view.buffer(name))
-        if made is not None:
-            data = bytes(value)
-        elif view is not None:
-            data = view.address.to_bytes(8, "little")
-        else:
-            data = _number(name, param, value)
         if len(data) != param.size:
             rule = f"{type(value).__name__} gives {len(data)} bytes, {param.name[-24:]} takes {param.size}"
             raise field_error(EmulatorError, name, value, rule)
@@ -158,7 +149,7 @@ def pack(kernel: Kernel, args: Sequence[Any]) -> tuple[list[bytes], list[Buffer]
 
 
 def _number(name: str, param: Param, value: Any) -> bytes:
-    """The bytes of an argument that is no array."""
+    """The bytes of an argument that is not an array: a number, None or an object with bytes."""
     if value is None:
         return bytes(param.size)
     if isinstance(value, np.generic) and value.dtype.kind in PLAIN and value.dtype.itemsize == param.size:

@@ -22,8 +22,7 @@ from cutegemm.emulator.launching.report import Report, Result
 from cutegemm.emulator.launching.request import SHARED_LIMIT, Launch, Options, checked_options, list_of
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.ptx.parse import Module
-from cutegemm.emulator.state.memory import Buffer
-from cutegemm.emulator.state.views import View
+from cutegemm.emulator.state.memory import Buffer, View
 from cutegemm.emulator.watch.written import WatchedOutput
 from cutegemm.errors import EmulatorError, check, field_error
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.floats import narrow_f16
 from cutegemm.emulator.numbers.types import Real, Value, Vector
 from cutegemm.emulator.numbers.values import ND, UINT, as_wide, signed, unbox, wrap
 
@@ -74,8 +75,7 @@ def directed(x: npt.ArrayLike, name: str, mode: str, finite: bool) -> Value:
     """
     value = round_to(x, name, mode, finite)
     if name == "f16":
-        out = np.where(np.isnan(value), np.uint16(0x7FFF), value.astype(np.float16).view(np.uint16))
-        return unbox(out.astype(np.uint32))
+        return narrow_f16(value)
     bits = value.astype(np.float32).view(np.uint32)
     if name == "tf32":
         nan: Any = np.asarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
@@ -87,7 +87,7 @@ def directed(x: npt.ArrayLike, name: str, mode: str, finite: bool) -> Value:
 
 @functools.cache
 def fp8_values(name: str) -> np.ndarray:
-    """fp64 values of the 128 patterns of e4m3 or e5m2 without sign."""
+    """fp32 values of all 256 patterns of e4m3 or e5m2."""
     to = FORMATS[name]
     pattern = np.arange(128)
     exponent, fraction = pattern >> to.mantissa, pattern & (1 << to.mantissa) - 1
@@ -95,23 +95,22 @@ def fp8_values(name: str) -> np.ndarray:
     out = np.ldexp(steps.astype(np.float64), np.maximum(exponent, 1) + to.least - 1 - to.mantissa)
     if name == "e5m2":
         out[0x7C] = np.inf
-    return np.where(pattern > (0x7E if name == "e4m3" else 0x7C), np.nan, out)
+    out[0x7F if name == "e4m3" else 0x7D :] = np.nan
+    return np.concatenate((out, -out)).astype(np.float32)
 
 
 def narrow_fp8(x: npt.ArrayLike, name: str) -> Value:
     """cvt.rn.satfinite to e4m3 or e5m2, as 8-bit patterns; NaN becomes 0x7f."""
     value = round_to(x, name, "rn", True)
-    finite = fp8_values(name)[: int(np.searchsorted(fp8_values(name), FORMATS[name].greatest)) + 1]
+    positive = fp8_values(name)[:128]
+    finite = positive[np.isfinite(positive)]
     pattern = np.searchsorted(finite, np.abs(np.nan_to_num(value))) | np.where(np.signbit(value), 0x80, 0)
     return unbox(np.where(np.isnan(value), 0x7F, pattern).astype(np.uint32))
 
 
 def widen_fp8(x: Value, name: str) -> Value:
     """Patterns of e4m3 or e5m2 (the low 8 bits) as fp16 patterns, exact; NaN becomes 0x7fff."""
-    x = np.asarray(x & 0xFF)
-    value = np.where(x & 0x80, -1.0, 1.0) * fp8_values(name)[x & 0x7F]
-    out = np.where(np.isnan(value), np.uint16(0x7FFF), value.astype(np.float16).view(np.uint16))
-    return unbox(out.astype(np.uint32))
+    return narrow_f16(fp8_values(name)[x & 0xFF])
 
 
 def integral(x: Any, mode: str) -> Any:

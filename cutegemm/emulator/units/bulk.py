@@ -39,11 +39,18 @@ def distinct(group: WarpSet, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
     return [request[1:] for request in dict.fromkeys(requests)]
 
 
-def ranks_of(destination: int, multicast: int | None) -> list[int]:
-    """The CTAs of a cluster that a load writes to."""
-    if multicast is None:
-        return [destination >> RANK_SHIFT & 0xFF]
-    return [r for r in range(16) if multicast >> r & 1]
+def targets(
+    group: WarpSet, destination: int, barrier: int, multicast: int | None
+) -> tuple[list[CTA], list[MBarrier]]:
+    """The CTAs of the cluster that a load writes to, and their mbarriers."""
+    ranks, peers = [destination >> RANK_SHIFT & 0xFF], group.cta.peers
+    if multicast is not None:
+        ranks = [r for r in range(16) if multicast >> r & 1]
+    last = max(ranks, default=0)
+    if last >= len(peers):
+        raise Fault(f"a load writes to CTA {last} of a cluster of {len(peers)}")
+    bars = [find(group, barrier & OFFSET_MASK | r << RANK_SHIFT) for r in ranks]
+    return [peers[r] for r in ranks], bars
 
 
 def issue_load(
@@ -143,12 +150,10 @@ def bulk_load(
     for d, s, n, bar, mask in distinct(group, m, destination, source, size, barrier, multicast):
         chunks = _shared(group, d, n, s)
         region, start, origin = _global(group, s, n)
-        ranks = ranks_of(d, mask)
-        bars = [find(group, bar & OFFSET_MASK | r << RANK_SHIFT) for r in ranks]
+        ctas, bars = targets(group, d, bar, mask)
         token = group.tracker.issue("bulk load", m=m)
         token.read_global(region, (start, (n,), ()))
-        group.device.watch.bulk(region, start, n, False, len(ranks))
-        ctas = [group.cta.peers[r] for r in ranks]
+        group.device.watch.bulk(region, start, n, False, len(ctas))
         issue_load(group, functools.partial(region.take, origin), chunks, ctas, bars, token)
 
 

@@ -10,6 +10,7 @@ Source: PTX ISA 9.0, 9.7.16.5 (wgmma.mma_async).
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -31,25 +32,24 @@ JOINED = 8  # wgmmas that are joined at most
 Place: TypeAlias = int | tuple[int, ...]
 
 
+@dataclass(slots=True, eq=False)
 class PendingWgmma:
     """One or more wgmma.mma_async on the same accumulators, waiting to be computed."""
 
-    __slots__ = ("group", "where", "a", "b", "scale", "form", "tokens", "varies", "done", "offered")
+    group: WarpSet
+    where: Place
+    a: list[Value | tuple[int, ...]]  # descriptors, or slots of the registers
+    b: list[Value]
+    scale: Value
+    form: Form
+    tokens: list[Any]
+    done: bool = False
+    offered: bool = False  # to the completion policy
 
-    def __init__(
-        self,
-        group: WarpSet,
-        where: Place,
-        a: Value | tuple[int, ...],
-        b: Value,
-        scale: Value,
-        form: Form,
-        token: Any,
-    ) -> None:
-        self.group, self.where, self.form = group, where, form
-        self.tokens = [token]
-        self.a, self.b, self.scale, self.done, self.offered = [a], [b], scale, False, False
-        self.varies = a.__class__ is ND or b.__class__ is ND  # whether a descriptor differs between lanes
+    @property
+    def varies(self) -> bool:
+        """Whether a descriptor differs between lanes."""
+        return self.a[0].__class__ is ND or self.b[0].__class__ is ND
 
     def join(self, other: PendingWgmma) -> bool:
         """Append a wgmma that only accumulates further onto the same registers."""

@@ -25,7 +25,7 @@ from cutegemm.emulator.state.tensors import (
     decode,
 )
 from cutegemm.emulator.units.atomics import reducer
-from cutegemm.emulator.units.bulk import distinct, issue_load, issue_store, ranks_of
+from cutegemm.emulator.units.bulk import distinct, issue_load, issue_store, targets
 
 
 def _tensor(group: WarpSet, address: int) -> Tensor:
@@ -77,21 +77,13 @@ def tensor_load(
     requests = distinct(group, m, destination, tensor_map, barrier, multicast, *coordinates)
     for d, address, bar, mask, *c in requests:
         tensor, at = _tensor(group, address), tuple(c)
-        ranks, peers = ranks_of(d, mask), group.cta.peers
-        if max(ranks) >= len(peers):
-            raise Fault(f"multicast mask {mask:#x} names CTA {max(ranks)} of a cluster of {len(peers)}")
+        ctas, bars = targets(group, d, bar, mask)
         chunks = _box(group, tensor, at, d & OFFSET_MASK)
         token = group.tracker.issue("tensor load", m=m)
-        bars = [b for r in ranks if (b := peers[r].mbarriers.get(bar & OFFSET_MASK)) is not None]
-        if len(bars) < len(ranks):
-            raise Fault(
-                f"tensor load completes on shared offset {bar & OFFSET_MASK:#x}, where no mbarrier was initialised"
-            )
         if token.follows and (reach := tensor.reach(at)) is not None:
             token.read_global(tensor.region, reach)
         group.device.watch.tensor_load(group, tensor, at, bars)
-        read = functools.partial(tensor.read, at)
-        issue_load(group, read, chunks, [peers[r] for r in ranks], bars, token)
+        issue_load(group, functools.partial(tensor.read, at), chunks, ctas, bars, token)
 
 
 def tensor_store(

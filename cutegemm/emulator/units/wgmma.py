@@ -57,7 +57,7 @@ def wgmma_issue(
         scale = bool(scale)
     elif scale.all():
         scale = True
-    group.products.open.append(PendingWgmma(group, where, a, b, scale, form, token))
+    group.products.open.append(PendingWgmma(group, where, [a], [b], scale, form, [token]))
     group.wgmma_issued += 1
 
 

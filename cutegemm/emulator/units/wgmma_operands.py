@@ -14,21 +14,16 @@ import numpy as np
 
 from cutegemm.emulator.numbers.rounding import fp8_values
 from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES, Split, split
-from cutegemm.emulator.numbers.types import Chunks, Floats, Value
+from cutegemm.emulator.numbers.types import Chunks, Value
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.clusters import CTA
 from cutegemm.emulator.state.memory import Fault
+from cutegemm.emulator.state.tensors import SWIZZLE_BYTES, swizzled
 
 # A wgmma's n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D is "s32.satfinite"
 # where integer sums saturate.
 Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
-# Descriptor field -> (swizzle mode, row pitch in bytes)
-_MODES = {
-    0: (0, 16),
-    1: (3, 128),
-    2: (2, 64),
-    3: (1, 32),
-}
+_MODES = (0, 3, 2, 1)  # field of the descriptor -> swizzle mode (`TensorMap.swizzle`)
 
 
 @functools.lru_cache(8192)
@@ -44,7 +39,8 @@ def operand_chunks(descriptor: int, extent: int, k_bytes: int, mn_major: bool, i
     leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
     if descriptor >> 49 & 7:
         raise Fault(f"wgmma descriptor {descriptor:#x}: a matrix base offset is not emulated")
-    mode, pitch = _MODES[descriptor >> 62]
+    mode = _MODES[descriptor >> 62]
+    pitch = SWIZZLE_BYTES[mode] or 16  # bytes between rows
     if not mn_major:
         row = np.arange(extent)
         down = row % 8 * pitch + row // 8 * stride
@@ -60,8 +56,7 @@ def operand_chunks(descriptor: int, extent: int, k_bytes: int, mn_major: bool, i
         else:
             down = k % 8 * pitch + k // 8 * stride
             across = chunk % per_atom * 16 + chunk // per_atom * leading
-    address = start + down[:, None] + across[None]
-    return (address ^ ((address >> 7 & (0, 1, 3, 7)[mode]) << 4)) >> 4
+    return swizzled(start + down[:, None] + across[None], mode) >> 4
 
 
 @functools.lru_cache(4096)
@@ -74,13 +69,6 @@ def _chunks(
     return chunks, int(chunks.max())
 
 
-@functools.cache
-def _fp8_table(kind: str) -> np.ndarray:
-    """fp32 values of all 256 patterns of an fp8 type (OCP 8-bit floating point, e4m3fn and e5m2)."""
-    without_sign = fp8_values(kind).astype(np.float32)
-    return np.concatenate((without_sign, -without_sign))
-
-
 def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
     """Bytes (contiguous in the last axis) to fp32 values of an operand type."""
     if kind == "bf16":
@@ -90,8 +78,7 @@ def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
     if kind == "tf32":
         return (raw.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     if kind in ("e4m3", "e5m2"):
-        values: Floats = _fp8_table(kind)[raw]
-        return values
+        return np.asarray(fp8_values(kind)[raw])
     return raw.view(np.int8 if kind == "s8" else np.uint8).astype(np.float32)
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer, Reach, Touch, row_starts
-from cutegemm.emulator.state.memory import MemoryRegion
+from cutegemm.emulator.state.memory import MemoryRegion, View
 from cutegemm.emulator.state.tensors import Tensor
-from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.findings import Finding
 
 NEVER_WRITTEN = "elements never written"
