@@ -48,7 +48,7 @@ class Recorder:
         try:
             self.run(executor)
         except Exception as e:
-            self.write(f"stopped: {e} {executor.found()}")
+            self.write(f"stopped: {e} {executor.findings()}")
             raise
 
     def reported(self, executor: Any, rules: Any) -> Any:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor of a launch: starts clusters, and chooses the order in which warps run.
+"""Executes a launch: starts clusters, and chooses the order in which warps run.
 
-Clusters start one after another. Whenever all running ones are stuck, another one starts, up to the resident set: so
-kernels whose CTAs wait for each other run, and others stay quick. A policy decides when asynchronous operations
-complete (`state/completion.py`).
+Clusters start one after another. When no running cluster can make progress, another one starts, up to the number that
+fits on the device. So kernels whose CTAs wait for each other can run, and other kernels stay fast. A policy decides
+when asynchronous operations complete (`state/completion.py`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from cutegemm.emulator.watch.findings import Finding
 from cutegemm.emulator.watch.meter import Meter
 from cutegemm.errors import EmulatorError, field_error
 
-STRETCH = 200  # blocks run without polling or blocking that count as progress
-STUCK_ROUNDS = 100  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
+STRETCH = 200  # a group that runs so many blocks without polling or blocking makes progress
+STUCK_ROUNDS = 100  # rounds without progress, in which try_wait returns false, before a deadlock is reported
 SM_REGISTERS = 65536  # 32-bit registers of an SM of sm_90, CUDA programming guide, table 28
 MOST, STEP = 255, 8  # registers of a thread, and the unit they are allocated in
 MOST_LINES = 16  # groups of warps that a deadlock report lists
 
 
 def launched_with(kernel: Kernel) -> int | None:
-    """Registers a thread of a kernel is launched with, or None if the kernel does not say."""
+    """Registers per thread at launch, or None if the kernel has no launch bounds."""
     directives = kernel.directives
     if "maxnreg" in directives:
         return directives["maxnreg"][0]
@@ -51,12 +51,12 @@ def launched_with(kernel: Kernel) -> int | None:
     warps = -(-math.prod(bound) // WARP)
     ctas = directives.get("minnctapersm", (1,))[0]
     raised = [ins.operands for ins in kernel.code if ins.op.startswith("setmaxnreg")]
-    asked = [int(count[0]) for count in raised if count and count[0].isdecimal()]
-    return min(max(asked, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
+    counts = [int(count[0]) for count in raised if count and count[0].isdecimal()]
+    return min(max(counts, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
 
 
 def _parameter_space(program: Translation, params: Sequence[bytes]) -> MemoryRegion:
-    """The launch's parameters, laid out as the kernel declares them."""
+    """The parameters at the offsets that the kernel declares."""
     declared = program.kernel.params
     total = max((p.offset + p.size for p in declared), default=0)
     data = np.zeros((total // 16 + 2) * 16, np.uint8)
@@ -66,7 +66,7 @@ def _parameter_space(program: Translation, params: Sequence[bytes]) -> MemoryReg
 
 
 class Executor:
-    """One launch on its device: which clusters run, who observes them."""
+    """Runs one launch."""
 
     def __init__(
         self, program: Translation, what: Launch, options: Options, resident: int, stream: Stream
@@ -91,13 +91,13 @@ class Executor:
         device.watch = Observers(*(x for x in observers if x is not None))
         # the race detector needs one warp per group
         self.warps_per_group = 1 if options.races else options.warps_per_group or device.geometry.warps
-        self.running: dict[Cluster, list[WarpSet]] = {}  # their groups of warps that have not ended
+        self.running: dict[Cluster, list[WarpSet]] = {}  # groups of warps that have not ended
         self.started = time.monotonic()
         self.clusters = device.geometry.ctas // device.geometry.cluster_ctas
         self.finished_ctas = 0
         self.progress = Progress(device.geometry.ctas, options.progress)
 
-    def found(self) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         """The findings of the race detector so far."""
         return [] if self.detector is None else self.detector.findings.listed()
 
@@ -105,7 +105,7 @@ class Executor:
         """Run the whole grid.
 
         Raises:
-            EmulatorError: a fault, with PTX line and thread; a deadlock, with who waits for what.
+            EmulatorError: a fault, with PTX line and warps; a deadlock, with what each warp waits for; the time limit.
         """
         device, running, completion = self.device, self.running, self.device.completion
         following, waiting = device.geometry.clusters(), self.clusters
@@ -116,12 +116,12 @@ class Executor:
                 self._start(Cluster(device, next(following)))
                 waiting -= 1
             before, starts = device.events, 0
-            moved = self._round(idle > 0)
+            progress = self._round(idle > 0)
             for cluster in [c for c, groups in running.items() if not groups]:
                 del running[cluster]
                 self.finished_ctas += len(cluster.ctas)
                 device.watch.cluster_ended(cluster)
-            if moved or device.events != before:
+            if progress or device.events != before:
                 idle = 0
                 device.timed_out = False
             elif completion.queue:
@@ -133,7 +133,7 @@ class Executor:
                 device.timed_out = True
                 if idle > STUCK_ROUNDS:
                     stuck = [g for groups in running.values() for g in groups]
-                    lines = ["deadlock: nothing can move"]
+                    lines = ["deadlock: no warp can make progress"]
                     if waiting:
                         unstarted = f"{waiting} of {self.clusters} clusters have not started"
                         lines.append(f"  {unstarted}: {self.resident} CTAs fit")
@@ -153,25 +153,24 @@ class Executor:
             self.device.watch.warp_started(group)
 
     def _round(self, every: bool) -> bool:
-        """Give every group a time slice; whether one made progress without polling."""
+        """Run a time slice of every group; whether one made progress without polling."""
         groups = [g for live in self.running.values() for g in live]
-        completion, moved = self.device.completion, False
+        completion, progress = self.device.completion, False
         for group in completion.order(groups, every):
             if not group.done:
-                moved |= self._run(group)
+                progress |= self._run(group)
                 self._complete(completion.stir)
-        return moved
+        return progress
 
-    def _replace(self, group: WarpSet, parts: Sequence[WarpSet]) -> None:
-        """A group has ended, or parts of it go on in its place."""
+    def _replace(self, group: WarpSet, successors: Sequence[WarpSet]) -> None:
+        """A group has ended, or has been split: `successors` continue in its place."""
         group.done = True
         self.counts.add(tuple(group.warps), group.counts, group.uneven)
         live = self.running[group.cta.cluster]
         at = live.index(group)
-        live[at : at + 1] = parts
+        live[at : at + 1] = successors
 
     def _end(self, group: WarpSet) -> None:
-        """A group has reached its end."""
         self.device.watch.warp_ended(group)
         group.bulk.commit()
         wait_group(group, group.bulk, 0)
@@ -180,14 +179,13 @@ class Executor:
         group.cta.ended(len(group.warps))
 
     def _complete(self, work: Callable[[], None]) -> None:
-        """Let asynchronous operations complete."""
         try:
             work()
         except Fault as e:
             raise self._stopped(f"an asynchronous copy: {e}") from e
 
     def _run(self, group: WarpSet) -> bool:
-        """Run a group until it blocks, ends, splits or uses up its time slice; whether it made progress."""
+        """Run a group until it blocks, ends, splits or has used its time slice; whether it made progress."""
         device, program = self.device, self.device.program
         functions, exit_block = program.functions, program.exit
         group.budget = device.completion.budget()
@@ -237,7 +235,6 @@ class Executor:
         return group.stretch >= STRETCH
 
     def _stopped(self, why: str) -> EmulatorError:
-        """The error of a kernel that cannot go on."""
         return field_error(EmulatorError, "kernel", self.device.program.kernel.name[:80], why)
 
     def _check_time(self) -> None:
@@ -249,7 +246,7 @@ class Executor:
 
 
 def _place_of(group: WarpSet, error: Exception) -> str:
-    """PTX line, CTA and warps of an error raised while a group ran, with its text."""
+    """Text of an error that was raised while a group ran, with PTX line, CTA and warps."""
     ins = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         ins = group.program.instruction_at(frame.f_code.co_filename, line) or ins
@@ -263,7 +260,7 @@ def _place_of(group: WarpSet, error: Exception) -> str:
 
 
 def _waits(group: WarpSet) -> str:
-    """What a group of warps waits for, at which instruction."""
+    """What a group waits for, and at which instruction."""
     waits, block = "spins", group.pc
     if group.waiting is not None:
         what, block, polls = group.waiting

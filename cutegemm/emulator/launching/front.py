@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to run kernels: a GEMM, PTX with arrays and numbers as arguments, or a list of launches.
+"""Entry points: run a GEMM, PTX with arrays and numbers as arguments, or a list of launches.
 
     run = cutegemm.emulator.run(gemm, a, b, c, alpha=1.0, beta=0.5)       # run.d, run.findings, run.counters
     result = emulator.run_ptx(ptx, grid=4, block=128, args=[x, y, 100])   # result.findings, result.counters
     reports = run_steps([Step(ptx, grid, block, cluster, smem, params), ...], [tensor_buffer(a, "A"), ...])
 
-`run` wraps a GEMM's own `run`, whose host code calls `run_steps`: it passes the options to it and collects its reports.
+`run` calls the GEMM's own `run`, whose host code calls `run_steps`. That call gets the options of `run`, which collects
+its reports.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WATCHED = Options(races=True, meter=True)
 
 @dataclass(frozen=True)
 class Step:
-    """One launch of a run: the kernel's PTX and what the host code passed to it."""
+    """One launch of a run: the kernel's PTX and what the host code passes to it."""
 
     ptx: str
     grid: tuple[int, int, int]
@@ -52,7 +53,7 @@ class Run(Result):
 
 @dataclass
 class _Collecting:
-    """The `run` whose GEMM runs: its options, constant memory, and the result that collects reports."""
+    """A call of `run` that is in progress."""
 
     run: Run
     options: Options
@@ -78,7 +79,7 @@ def run(
         gemm: a `Gemm`, or an object whose `run(*operands, backend="emulator", **call)` ends in `run_steps`.
         operands, call: arguments of `gemm.run`.
         constant: CPU tensors. If given, launches overlap as programmatic dependent launch allows, and an unknown
-            earlier launch may still write all memory except these tensors.
+            earlier launch may still be writing any memory except these tensors.
 
     Raises:
         EmulatorError: see `launch`. Also the errors of `gemm.run`.
@@ -105,11 +106,11 @@ def run_steps(
 ) -> list[Report]:
     """Run the launches of one run in order, with one L2 cache for all of them.
 
-    Within `run`, its options apply, and it collects the reports. There, elements of `outputs` (`output`) that no launch
-    wrote are a finding of the last launch.
+    Within `run` the options of `run` apply. There, elements of `outputs` (`output`) that no launch wrote are a finding
+    of the last launch.
 
     Raises:
-        EmulatorError: see `launch`; steps, buffers or outputs of another type.
+        EmulatorError: see `launch`; steps, buffers or outputs have another type.
     """
     check(
         list_of(Step, steps),
@@ -140,11 +141,11 @@ def run_steps(
         ready.append((kernel, checked(kernel, what)))
     if not ready:
         return []
-    made = launch_all(ready, options, constant, outputs if collecting is not None else ())
+    result = launch_all(ready, options, constant, outputs if collecting is not None else ())
     if collecting is not None:
-        collecting.run.reports += made.reports
-        collecting.run.counters = made.counters or collecting.run.counters
-    return made.reports
+        collecting.run.reports += result.reports
+        collecting.run.counters = result.counters or collecting.run.counters
+    return result.reports
 
 
 def run_ptx(
@@ -166,27 +167,27 @@ def run_ptx(
         ptx: PTX text with one entry (or several, and `entry` names one), or a parsed module or kernel.
         grid, block, cluster: up to three numbers each; CTAs, threads, CTAs.
         args: one for each parameter: NumPy arrays, CPU tensors, numbers, `tensor_map(...)`, bytes, None.
-        smem: bytes of dynamic shared memory; "auto" gives all a CTA may have, if the kernel declares such memory.
+        smem: bytes of dynamic shared memory; "auto" gives the most a CTA may have, if the kernel declares such memory.
 
     Raises:
         EmulatorError: see `launch`; or an argument does not fit its parameter.
     """
     if not isinstance(args, (tuple, list)):
         raise field_error(EmulatorError, "args", args, "must be a list, one for each parameter")
-    made = Launch(ptx, grid=grid, block=block, args=args, cluster=cluster, smem=smem, entry=entry)
-    return run_sequence([made], options)
+    single = Launch(ptx, grid=grid, block=block, args=args, cluster=cluster, smem=smem, entry=entry)
+    return run_sequence([single], options)
 
 
 def run_sequence(
     launches: Sequence[Launch], options: Options | None = None, *, constant: Sequence[Any] | None = None
 ) -> Result:
-    """Run launches in stream order: those with `pdl=True` under programmatic dependent launch.
+    """Run launches in stream order; those with `pdl=True` use programmatic dependent launch.
 
-    Results are those of launches that run one after the other. An earlier launch that triggered early may still be
-    running until a later launch executes griddepcontrol.wait. The race detector reports accesses before that wait, and
-    in threads that no waiting thread released, which conflict with the earlier launch. Memory that no launch of the
-    sequence writes may be read at any time. With `constant`, an unknown launch before the sequence may still write all
-    memory except these arrays when a first launch with `pdl=True` starts.
+    The launches run one after another, so their results do not depend on overlap. On hardware an earlier launch that
+    triggered early may still be running until a later launch executes griddepcontrol.wait. The race detector reports
+    accesses that conflict with the earlier launch, if they come before that wait or in threads that no waiting thread
+    released. Memory that no launch of the sequence writes may be read at any time. With `constant`, the first launch
+    may have `pdl=True` too: then an unknown launch before it may still be writing any memory except these arrays.
 
         emulator.run_sequence([
             emulator.Launch(ptx, grid=132, block=384, args=[a, b, c]),
@@ -234,11 +235,11 @@ def _ready(one: Launch) -> Ready:
 
 
 def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> WatchedOutput:
-    """An output that the launches must write in full: a CPU tensor or NumPy array.
+    """An output that the launches must write completely: a CPU tensor or NumPy array.
 
     Args:
         name: its name in reports.
-        tile: rows and columns of it that a CTA writes, for reports.
+        tile: rows and columns that a CTA writes, for reports.
 
     Raises:
         EmulatorError: `tensor` is neither (`View.of`); `name` is not a str, or `tile` is not two extents.
@@ -252,7 +253,7 @@ def output(tensor: Any, name: str, tile: tuple[int, int] | None = None) -> Watch
 
 
 def tensor_buffer(tensor: Any, name: str) -> Buffer:
-    """The bytes that the elements of a CPU tensor or NumPy array span, by its pointer, shape and strides.
+    """The memory of a CPU tensor or NumPy array, from its first to its last element.
 
     Raises:
         EmulatorError: `tensor` is neither (`View.of`).

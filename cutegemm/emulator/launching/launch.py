@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launching a kernel on the emulated device: geometry in, results in the buffers, a report out."""
+"""Launches kernels on the emulated device."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SHOWN = 20  # findings in the error of a launch that stops
 
 
 def kernel_of(source: object, entry: str | None = None, field: str = "ptx") -> Kernel:
-    """The kernel of PTX text (parsed once for each of the last texts), of a module, or itself.
+    """The kernel of PTX text (the last texts are cached) or of a module; a kernel is returned as it is.
 
     Raises:
-        EmulatorError: about `field`, if it is none of them; see also `Module.parse` and `Module.kernel`.
+        EmulatorError: about `field`, if `source` is neither; see also `Module.parse` and `Module.kernel`.
     """
     if isinstance(source, str):
         source = module_of(source)
@@ -51,7 +51,7 @@ def program_of(kernel: Kernel) -> Translation:
     """The kernel's translation, made on first use.
 
     Raises:
-        EmulatorError: see `translate`; instructions that lack operands.
+        EmulatorError: see `translate`; an instruction lacks operands.
     """
     if not isinstance(kernel.program, Translation):
         try:
@@ -63,12 +63,12 @@ def program_of(kernel: Kernel) -> Translation:
 
 
 def launch(kernel: Kernel | Module | str, what: Launch, options: Options | None = None) -> Report:
-    """Run a kernel on the emulated device; its results are in the buffers afterwards.
+    """Run a kernel on the emulated device. It writes its results to the buffers of the launch.
 
     `kernel` is a parsed kernel, or a module or PTX text with one entry.
 
     Raises:
-        EmulatorError: an unknown instruction, a launch the hardware refuses, a fault, a deadlock, or the time limit.
+        EmulatorError: an unknown instruction, a launch that the hardware refuses, a fault, a deadlock, the time limit.
     """
     kernel = kernel_of(kernel, field="kernel")
     check(isinstance(what, Launch), EmulatorError, "must be emulator.Launch(...)", field="what", value=what)
@@ -85,7 +85,7 @@ def launch_all(
     """Run launches in stream order; see `Stream` for `constant`. Unwritten `outputs` are findings of the last launch.
 
     Raises:
-        EmulatorError: see `launch`; it carries the findings of this launch and of those before.
+        EmulatorError: see `launch`; its `findings` are those of this launch and of the launches before.
     """
     rules = read_suppressions(options.suppressions)
     written = Written(outputs) if outputs else None
@@ -111,21 +111,21 @@ def _launch(
     program: Translation, what: Launch, options: Options, stream: Stream, rules: list[Suppression]
 ) -> Report:
     grid, block, _ = what.extents
-    fit = options.resident_ctas
-    if fit is None:
-        fit = SMS * occupancy(math.prod(block), what.smem_bytes + program.shared_size)
-    if is_cooperative(program) and math.prod(grid) > fit:
-        rule = f"grid.sync needs all CTAs resident together, and {fit} CTAs fit"
-        raise field_error(EmulatorError, "grid", what.grid, rule, (fit, 1, 1))
-    executor = Executor(program, what, options, fit, stream)
+    resident = options.resident_ctas
+    if resident is None:
+        resident = SMS * occupancy(math.prod(block), what.smem_bytes + program.shared_size)
+    if is_cooperative(program) and math.prod(grid) > resident:
+        rule = f"grid.sync needs all CTAs resident together, and {resident} CTAs fit"
+        raise field_error(EmulatorError, "grid", what.grid, rule, (resident, 1, 1))
+    executor = Executor(program, what, options, resident, stream)
     try:
         with np.errstate(all="ignore"):
             executor.run()
     except EmulatorError as e:
-        findings, _ = without_suppressed(executor.found(), rules)
+        findings, _ = without_suppressed(executor.findings(), rules)
         if not findings:
             raise
-        rule = "\n  ".join([f"{e.rule}\nfound before that:", *map(str, findings[:SHOWN])])
+        rule = "\n  ".join([f"{e.rule}\nfindings before that:", *map(str, findings[:SHOWN])])
         stopped = EmulatorError(rule, field=e.field, value=e.value, nearest=e.nearest)
         stopped.findings = tuple(findings)
         raise stopped from e
@@ -135,10 +135,10 @@ def _launch(
 
 
 def checked(kernel: Kernel, what: Launch) -> Launch:
-    """The launch with the cluster that the kernel fixes.
+    """The launch, with the cluster of the kernel's .reqnctapercluster if it has one.
 
     Raises:
-        EmulatorError: the hardware would refuse it for this kernel; parameters that are not those it declares.
+        EmulatorError: the hardware would refuse the launch of this kernel, or its parameters have other sizes.
     """
     fixed = kernel.directives.get("reqnctapercluster")
     if fixed and what.cluster == (1, 1, 1):
@@ -159,10 +159,10 @@ def checked(kernel: Kernel, what: Launch) -> Launch:
     exact = not required or math.prod(required) == threads
     need(exact, "block", f"the kernel requires {required} (.reqntid)", required)
     need(not most or threads <= math.prod(most), "block", f"the kernel allows {most} (.maxntid)", most)
-    given, sizes = [len(data) for data in what.params], [p.size for p in kernel.params]
-    if given != sizes:
+    passed, sizes = [len(data) for data in what.params], [p.size for p in kernel.params]
+    if passed != sizes:
         rule = f"{kernel.name[:60]} declares parameters of {sizes} bytes"
-        raise field_error(EmulatorError, "params", given, rule, sizes)
+        raise field_error(EmulatorError, "params", passed, rule, sizes)
     return what
 
 
@@ -172,7 +172,7 @@ def _report(executor: Executor, rules: list[Suppression]) -> Report:
     for block, n in zip(blocks, counts.per_block(len(blocks)), strict=True):
         for ins in block.code if n else ():
             instructions[ins.op] += n
-    report = Report(dict(instructions), *without_suppressed(executor.found(), rules))
+    report = Report(dict(instructions), *without_suppressed(executor.findings(), rules))
     report.coverage = None if executor.coverage is None else executor.coverage.coverage(counts)
     report.printed = "".join(executor.device.printed)
     meter = executor.meter

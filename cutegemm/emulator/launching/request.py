@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to launch and how: geometry, memory, parameters, options, each checked when it is made."""
+"""Launches and options; both check their fields when they are created."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ MAX_CLUSTER = 16  # CTAs per cluster with the non-portable attribute
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch: geometry, dynamic shared memory in bytes, parameters, memory it may access.
+    """A launch: geometry, dynamic shared memory in bytes, parameters, and the memory that it may access.
 
-    Parameters come as bytes in order (`params`, with the `buffers` they point into) or, for `run_ptx` and
-    `run_sequence`, as `args`: NumPy arrays, CPU tensors, numbers, tensor maps, bytes (`arguments.pack`).
+    Parameters are bytes in order (`params`, with the `buffers` they point into). For `run_ptx` and `run_sequence` they
+    may be `args` instead: NumPy arrays, CPU tensors, numbers, tensor maps, bytes (`arguments.pack`).
 
-    ptx: text, module or kernel; `launch` takes it as an argument of its own.
+    ptx: text, module or kernel; `launch` takes it as a separate argument.
     grid, block, cluster: up to three numbers, or one.
-    smem: bytes of dynamic shared memory, or "auto" (the default with `args`): all that a CTA may have, if the kernel
-        declares such memory.
-    pdl: the launch may start before the previous one of a sequence has ended (programmatic stream serialisation).
-    entry: name of the kernel, if the PTX holds several.
+    smem: bytes of dynamic shared memory, or "auto" (the default with `args`): the most a CTA may have, if the
+        kernel declares such memory.
+    pdl: the launch may start before the previous one has ended (programmatic stream serialisation).
+    entry: name of the kernel, if the PTX contains several.
     shared_parts: (name, first byte, bytes) of regions of dynamic shared memory, the smallest first; reports use the
         names.
 
     Raises:
-        EmulatorError: a field of another type, or out of the hardware's bounds.
+        EmulatorError: a field has another type, or exceeds a limit of the hardware.
     """
 
     ptx: str | Module | Kernel | None = None
@@ -91,17 +91,17 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the emulator runs and watches a launch.
+    """How the emulator runs and observes a launch.
 
-    policy: "eager", "lazy" or "random" completion of asynchronous work; `seed` drives the last.
+    policy: "eager", "lazy" or "random" completion of asynchronous operations; `seed` is for "random".
     warps_per_group: warps that start in lockstep; None for the whole CTA (fast), 1 to interleave every warp.
-    resident_ctas: how many CTAs can be on the device together; None for 132 SMs by their occupancy.
-    races: run the race detector (implies one warp per group).
-    strict: also report what only the text of the PTX ISA forbids (label "by the letter"), such as relying on the
+    resident_ctas: how many CTAs can be on the device together; None for what fits on 132 SMs.
+    races: run the race detector, with one warp per group.
+    strict: also report what only the text of the PTX ISA forbids (label "by the letter"), such as relying on a
         wgmma.wait_group of another warp of the warpgroup.
-    suppressions: a file of findings to leave out, one `KIND-PATTERN : TEXT-PATTERN` per line. The report keeps them in
-        `suppressed`.
-    meter: count sectors, wavefronts, bytes, operations, cache traffic, and the work and waits of each role.
+    suppressions: a file of findings to leave out, one `KIND-PATTERN : TEXT-PATTERN` per line. The report lists them
+        as `suppressed`.
+    meter: count sectors, wavefronts, bytes, operations, cache traffic, and the instructions and waits of each role.
     max_seconds: stop with an error after this time.
     progress: show a bar of finished CTAs after one second; None does so when standard error is a terminal.
     """
@@ -137,17 +137,17 @@ class Options:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether a value names a region of shared memory."""
+    """Whether a value is (name, first byte, bytes)."""
     named = isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], str)
     return named and integers(value[1:]) is not None
 
 
-def _extents(name: str, given: object) -> Triple:
+def _extents(name: str, value: object) -> Triple:
     """Grid, block or cluster as three numbers within the hardware's bounds."""
-    single = integers((given,))
-    sizes = single if single is not None else integers(given)
+    single = integers((value,))
+    sizes = single if single is not None else integers(value)
     if sizes is None or not 1 <= len(sizes) <= 3:
-        raise field_error(EmulatorError, name, given, "must be one to three positive whole numbers")
+        raise field_error(EmulatorError, name, value, "must be one to three positive whole numbers")
     sizes = (*sizes, 1, 1)[:3]
     near = tuple(min(max(x, 1), most) for x, most in zip(sizes, MAX_EXTENTS[name], strict=True))
     if near != sizes:
@@ -160,9 +160,9 @@ def _extents(name: str, given: object) -> Triple:
     return cast("Triple", near)
 
 
-def list_of(kind: type, given: object) -> bool:
+def list_of(kind: type, value: object) -> bool:
     """Whether a value is a tuple or list of objects of a class."""
-    return isinstance(given, (tuple, list)) and all(isinstance(x, kind) for x in given)
+    return isinstance(value, (tuple, list)) and all(isinstance(x, kind) for x in value)
 
 
 def checked_options(options: object) -> Options | None:

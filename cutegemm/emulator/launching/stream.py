@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launches of a stream share: global memory, module variables, the race detector, the L2 cache.
+"""State that the launches of a stream share: global memory, module variables, race detector, L2 cache.
 
 Under programmatic dependent launch a launch starts when every CTA of the previous one has triggered
-(griddepcontrol.launch_dependents) or ended. Launches run one after another here, so results are those of the stream's
-order. Triggers and waits tell which launches could overlap on hardware; the detector gets the launches that have ended
-for each thread.
+(griddepcontrol.launch_dependents) or ended. The emulator runs launches one after another, so overlap does not change
+results. From triggers and waits it derives which launches could overlap on hardware, and tells the race detector which
+launches have ended for each thread.
 
-Sets of launches are sets of the detector's segments, as bits. For launch i:
+Sets of launches are sets of the detector's segments. For launch i:
 
-    over(i)    everything that has ended once launch i has: itself; what it waited for, if any of its threads waited;
-               what had ended when it started
-    start(i)   without PDL everything before it; with PDL, if no CTA of launch i - 1 triggered, over(i - 1); else what
-               had ended when launch i - 1 started, the CTAs of it that ended without a trigger, and over(i - 2) if
-               some CTA triggered after a wait, or waited and ended without a trigger
+    over(i)    what has ended once launch i has ended: launch i, start(i), and over(i - 1) if any thread of it waited
+    start(i)   what has ended when launch i starts. Without PDL everything before it. With PDL over(i - 1), if no CTA
+               of launch i - 1 triggered. Else start(i - 1), the CTAs of launch i - 1 that ended without a trigger, and
+               over(i - 2) if a CTA triggered after a wait, or waited and ended without a trigger
 
 A thread that executes griddepcontrol.wait is ordered after over(i - 1).
 
@@ -35,20 +34,20 @@ from cutegemm.emulator.watch.l2 import L2
 from cutegemm.emulator.watch.written import Written
 
 VARIABLE_ALIGN = 256  # bytes; more than any variable declares
-# Bytes of the memory in which `grid.sync()` of cooperative groups counts arrivals: its size and the barrier's counter,
-# rounded up to the 16 bytes of a region (cooperative_groups/details/driver_abi.h of CUDA 13.0). A kernel reads its
-# address from %envreg1 (high half) and %envreg2. All CTAs of such a launch must be resident together.
+# `grid.sync()` of cooperative groups counts arrivals in a workspace of its size and a counter, here rounded up to 16
+# bytes (cooperative_groups/details/driver_abi.h of CUDA 13.0). A kernel reads its address from %envreg1 (high half) and
+# %envreg2. All CTAs of such a launch must be resident together.
 WORKSPACE_BYTES = 16
 _REGISTERS = ("%envreg1", "%envreg2")
 
 
 def is_cooperative(program: Translation) -> bool:
-    """Whether a kernel reads the address of the workspace."""
+    """Whether a kernel uses the workspace of `grid.sync()`."""
     return any(program.mentions(register) for register in _REGISTERS)
 
 
 def grid_workspace(program: Translation, memory: GlobalMemory) -> dict[str, int]:
-    """Add a launch's workspace to its memory, if its kernel uses one; the registers that hold its address."""
+    """Add a workspace to a launch's memory, if its kernel uses one; returns the registers that hold its address."""
     if not is_cooperative(program):
         return {}
     words = np.zeros(WORKSPACE_BYTES // 4, np.uint32)
@@ -59,7 +58,7 @@ def grid_workspace(program: Translation, memory: GlobalMemory) -> dict[str, int]
 
 
 def _place_variables(program: Translation, memory: GlobalMemory) -> dict[str, int]:
-    """Give the module's global and constant variables memory of their own; their addresses by name."""
+    """Allocate the module's global and constant variables; returns their addresses by name."""
     out = {}
     for var in program.kernel.variables.values():
         if var.space in ("global", "const") and var.size:
@@ -72,7 +71,7 @@ def _place_variables(program: Translation, memory: GlobalMemory) -> dict[str, in
 
 
 def _merged(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """Buffers in the order of their addresses; those that overlap are one."""
+    """Buffers in the order of their addresses, overlapping ones merged."""
     out: list[Buffer] = []
     for b in sorted((b for b in buffers if b.size), key=lambda b: b.address):
         last = out[-1] if out else None
@@ -85,10 +84,10 @@ def _merged(buffers: Sequence[Buffer]) -> list[Buffer]:
 
 
 class Stream:
-    """Launches in stream order: what they share, given the programs and buffers of all of them.
+    """The state of a stream, made from the programs and buffers of all its launches.
 
-    constant: memory that an unknown launch before the first one does not write; without it there is none.
-    written: the record of outputs that the launches must write.
+    constant: memory that an unknown launch before the first one does not write; None if there is no such launch.
+    written: records the stores to the outputs that the launches must write.
     """
 
     def __init__(
@@ -103,11 +102,11 @@ class Stream:
         self.detector: Detector | None = None
         self.cell = min(cell_bytes(program) for program in programs)
         self.regions = GlobalMemory(_merged(buffers)).regions
-        # of each kernel, by name: addresses and memory of its module's variables
+        # kernel -> addresses and memory of its module's variables
         self.variables: dict[str, tuple[dict[str, int], list[MemoryRegion]]] = {}
 
     def memory_of(self, buffers: Sequence[Buffer]) -> GlobalMemory:
-        """The regions that a launch's buffers lie in."""
+        """The regions that contain a launch's buffers."""
         memory = GlobalMemory([])
         starts = [b.address for b in buffers if b.size]
         memory.regions = [
@@ -116,7 +115,7 @@ class Stream:
         return memory
 
     def symbols_of(self, program: Translation, memory: GlobalMemory) -> dict[str, int]:
-        """Addresses of a module's variables, which live as long as the stream; their memory joins a launch's."""
+        """Addresses of a module's variables, which live as long as the stream; adds them to a launch's memory."""
         name = program.kernel.name
         if name not in self.variables:
             own = GlobalMemory([])
@@ -126,7 +125,7 @@ class Stream:
         return symbols
 
     def detector_of(self, program: Translation, strict: bool, pdl: bool) -> Detector:
-        """The detector of the launches that the next one may overlap with, or a new one."""
+        """The detector for the next launch: that of the launches it may overlap with, or a new one."""
         old = self.detector
         if old is None or not pdl:
             self.detector = Detector(program, strict, self.cell)
@@ -139,7 +138,7 @@ class Stream:
         return old
 
     def _after_unknown(self, detector: Detector, constant: Sequence[Buffer]) -> None:
-        """Let a launch before the first one have written all memory except the constant."""
+        """Record that an unknown launch before the first one wrote all memory except `constant`."""
         number = len(detector.segments)
         detector.segments.append(Segment("access", "a launch before the sequence", False))
         detector.before = 1 << number
@@ -155,13 +154,13 @@ class Stream:
 
 
 def _over(detector: Detector) -> int:
-    """What has ended once the last launch has ended."""
+    """Segments that have ended once the last launch has ended."""
     own = (1 << len(detector.segments)) - (1 << detector.first)
     return own | detector.start.segments | (detector.before if detector.waited else 0)
 
 
 def _started(detector: Detector) -> int:
-    """What has ended when the launch after the last one may start."""
+    """Segments that have ended when the next launch may start."""
     if not detector.triggers:
         return _over(detector)
     out = detector.start.segments

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A launch's meters as text: instructions by kind, traffic, and the memory lines that cost most.
+"""Tables of a launch's counters: instructions by kind, traffic, and the memory accesses that cost most.
 
 report = launch(kernel, what, Options(meter=True))
 print(profile(report))
@@ -24,7 +24,7 @@ COSTLY_LINES = 8
 
 
 def by_kind(instructions: Mapping[str, int]) -> Counter[str]:
-    """Warp instructions by kind: the opcode without types, spaces narrowed to those that matter."""
+    """Warp instructions by kind (`kind_of`)."""
     out: Counter[str] = Counter()
     for op, count in instructions.items():
         out[kind_of(op)] += count
@@ -32,7 +32,7 @@ def by_kind(instructions: Mapping[str, int]) -> Counter[str]:
 
 
 def kind_of(op: str) -> str:
-    """The kind an opcode is counted under: `fma.rn.f32` -> "fma.f32", `ld.shared.v4.b32` -> "ld.shared"."""
+    """The kind of an opcode in tables: `fma.rn.f32` -> "fma.f32", `ld.shared.v4.b32` -> "ld.shared"."""
     parts = op.split(".")
     head = parts[0]
     if head in ("ld", "st", "atom", "red"):
@@ -63,25 +63,25 @@ def profile(report: Report, other: Report | None = None) -> str:
     for kind, count in by_kind(report.instructions).most_common():
         table.add_row(kind, f"{count:,}", *(f"{role[kind]:,}" for role in roles))
     console.print(table)
-    table = Table("counter", "value", title="traffic and work")
+    table = Table("counter", "value", title="traffic and operations")
     for name, value in report.counters.items():
         table.add_row(name.replace("_", " "), f"{value:,}")
     console.print(table)
     _roles(console, report)
-    _costly(console, report, "memory lines that cost most")
+    _costly(console, report, "costliest memory accesses")
     return console.export_text()
 
 
 def _needed(field: str, report: object) -> None:
-    rule = "must be a Report, as launch gives it and results hold them"
+    rule = "must be a Report, such as launch returns"
     check(isinstance(report, Report), EmulatorError, rule, field=field, value=report)
 
 
 def _roles(console: Console, report: Report) -> None:
-    """What each role executed, and how often it waited."""
+    """Print what each role executed, and how often it waited."""
     if not report.roles:
         return
-    table = Table("role", "warps", "instructions", "a warp", "waits (of them blocked)", title="roles")
+    table = Table("role", "warps", "instructions", "a warp", "waits (that blocked)", title="roles")
     for role in report.roles:
         waits = ", ".join(f"{kind} {n:,} ({role.blocked[kind]:,})" for kind, n in role.waits.items())
         each = sorted(executed.total() for executed in role.per_warp.values())
@@ -91,7 +91,7 @@ def _roles(console: Console, report: Report) -> None:
 
 
 def _costly(console: Console, report: Report, title: str) -> None:
-    """The memory lines that cost more than they need."""
+    """Print the memory accesses that cost more than the least possible."""
     costly = [c for c in report.lines if c.units > c.ideal][:COSTLY_LINES]
     if costly:
         table = Table("PTX line", "instruction", "space", "requests", "units", "least", title=title)
@@ -120,6 +120,6 @@ def compare(first: Report, second: Report) -> str:
     for name, x, y in rows:
         table.add_row(name, f"{x:,}", f"{y:,}", f"{y / x:.2f}" if x else "new")
     console.print(table)
-    _costly(console, first, "first: memory lines that cost most")
-    _costly(console, second, "second: memory lines that cost most")
+    _costly(console, first, "first: costliest memory accesses")
+    _costly(console, second, "second: costliest memory accesses")
     return console.export_text()
