@@ -70,7 +70,7 @@ REFUSED = {
         0,
         0,
     ],
-    r"args\[0\]=<Tensor \(4,\) torch.float32>: on meta: the emulator takes CPU tensors": [
+    r"args\[0\]=<Tensor \(4,\) torch.float32>: on meta: must be a CPU tensor": [
         torch.ones(4, device="meta"),
         *[0] * 5,
     ],

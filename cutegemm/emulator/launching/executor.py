@@ -207,7 +207,7 @@ class Executor:
                 following = functions[pc][mask is not None](group, registers, mask)
                 if following < 0:
                     if following == SPLIT:
-                        self._replace(group, group.parts)
+                        self._replace(group, group.successors)
                         return True
                     group.stretch = 0
                     device.watch.blocked(group, pc)

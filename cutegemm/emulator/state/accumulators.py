@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulators of the tensor cores: registers and the matrix that they hold, two views of the same memory.
+"""Accumulators of the tensor cores: registers and matrix are two views of the same memory.
 
 Source: PTX ISA 9.0, 9.7.16.5.2 (register fragments of D of wgmma; mma.m16n8 has the same).
 """
@@ -30,7 +30,7 @@ class Accumulators:
 
     @classmethod
     def empty(cls, warps: int, registers: int, half: bool) -> Accumulators:
-        """Zeros, of so many warps and registers of each lane."""
+        """Zeros."""
         columns = registers * (4 if half else 2)
         return cls(np.zeros((16 * warps, columns), np.float16 if half else np.float32))
 
@@ -54,5 +54,5 @@ class Accumulators:
         return [self.register(i).ravel() for i in range(count)]
 
     def take(self, rows: np.ndarray) -> Accumulators:
-        """The accumulators of the warps that own these rows."""
+        """A copy of the accumulators of some rows, 16 for each warp."""
         return Accumulators(np.ascontiguousarray(self.matrix[rows]))

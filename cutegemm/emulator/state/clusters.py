@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running device: clusters, thread blocks, their shared memory, barriers and registers.
+"""The emulated device: clusters and CTAs with their shared memory, barriers and registers.
 
 Source: PTX ISA 9.0, 2.2 (thread hierarchy), 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15
 (mbarrier), 9.7.20.5 (setmaxnreg).
@@ -24,7 +24,7 @@ from cutegemm.emulator.state.tensors import Tensor
 
 @dataclass(eq=False)
 class EmulatedDevice:
-    """One launch: program, geometry, memories, the completion policy, the observers."""
+    """The device as one launch sees it: program, geometry, memory, completion policy, observers."""
 
     program: Translation
     geometry: Geometry
@@ -33,21 +33,21 @@ class EmulatedDevice:
     completion: Completion
     symbols: dict[str, int]  # addresses of the module's variables
     environment: dict[str, int]  # special registers of a cooperative launch
-    registers: int | None  # of a thread when it starts, if the kernel says so
+    registers: int | None  # per thread at launch; None if the kernel does not tell
     watch: Observers = field(default_factory=Observers)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
-    events: int = 0  # counts whatever may unblock a warp
-    timed_out: bool = False  # nothing else can move, so try_wait gives up
+    events: int = 0  # counts all that may unblock a warp
+    timed_out: bool = False  # no warp makes progress, so try_wait returns false
 
     def submit(self, action: Callable[[], None]) -> None:
-        """A copy towards shared memory was issued: the policy says when it happens."""
+        """Issue a copy to shared memory; the completion policy decides when it completes."""
         self.events += 1
         self.completion.submit(action)
 
 
 class Gate:
-    """A barrier: the race detector attaches `knowledge` to arrivals; threads that wait get `released`."""
+    """A barrier. The race detector adds to `knowledge` on arrival; waiting warps get `released`."""
 
     def __init__(self, device: EmulatedDevice) -> None:
         self.device = device
@@ -56,20 +56,20 @@ class Gate:
         self.released: Any = None
 
     def open(self) -> None:
-        """The phase is complete."""
+        """Complete the phase."""
         self.released = self.knowledge
         self.phase += 1
         self.device.events += 1
 
 
 class NamedBarrier(Gate):
-    """One of the CTA's 16 barriers."""
+    """One of the 16 barriers of a CTA."""
 
     def __init__(self, cta: CTA, number: int) -> None:
         super().__init__(cta.device)
         self.cta, self.number, self.arrived = cta, number, 0
         self.expected: int | None = None
-        self.value: int | None = None  # of bar.red
+        self.value: int | None = None  # of bar.red, in this phase
         self.result: int | None = None
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class NamedBarrier(Gate):
         return f"barrier {self.number}, where {self.arrived} of {expected} threads have arrived"
 
     def arrive(self, warps: int, count: int | None) -> None:
-        """Count warps in; all participants must give the same count."""
+        """Some warps arrive; all must give the same thread count."""
         if count is not None and (count % WARP or count == 0):
             raise Fault(f"barrier {self.number}: thread count {count} is not a positive multiple of {WARP}")
         if self.arrived and count != self.expected:
@@ -101,15 +101,15 @@ class NamedBarrier(Gate):
 
 
 class MBarrier(Gate):
-    """An mbarrier object: expected and pending arrivals, tx-count, and the number of completed phases."""
+    """An mbarrier: expected and pending arrivals, tx-count, and the number of completed phases."""
 
     def __init__(self, cta: CTA, offset: int, count: int) -> None:
         super().__init__(cta.device)
         self.cta, self.offset = cta, offset
         self.count = self.next_count = self.pending = count
         self.tx = 0
-        self.announced = self.brought = 0  # bytes in all: by expect_tx, by copies
-        # of the race detector: the segment that initialised it, and whether the async proxy sees that
+        self.announced = self.brought = 0  # bytes in all phases: by expect_tx, by copies
+        # for the race detector: the segment of mbarrier.init, and whether the async proxy sees it
         self.init: int | None = None
         self.fenced = False
 
@@ -134,14 +134,14 @@ class MBarrier(Gate):
             self.brought -= amount
 
     def mismatch(self) -> str:
-        """The bytes announced and copied, if they differ; else nothing."""
+        """Text about the bytes announced and copied, if they differ."""
         text = (
             f"; wrong expect_tx: {self.announced} bytes were announced in all, copies brought {self.brought}"
         )
         return text if self.tx else ""
 
     def awaited(self, state: int) -> str:
-        """What a wait for a phase, or for its parity, waits for."""
+        """Text about a wait for a phase or for its parity."""
         note = self.mismatch() if self.pending == 0 or self.tx < 0 else ""
         return f"{self}, to complete phase {'parity ' if state < 2 else ''}{state}{note}"
 
@@ -153,7 +153,7 @@ class MBarrier(Gate):
 
 
 class Pool:
-    """Registers per thread that each warp of a CTA holds."""
+    """The register pool of a CTA: registers per thread that each warp holds (setmaxnreg)."""
 
     def __init__(self, launched: int, warps: int) -> None:
         self.launched, self.held = launched, [launched] * warps
@@ -170,7 +170,7 @@ class Pool:
 
 
 class CTA:
-    """One thread block: shared memory, barriers, registers."""
+    """One CTA: shared memory, barriers, registers."""
 
     def __init__(self, device: EmulatedDevice, cluster: Cluster, index: Triple, rank: int) -> None:
         self.device, self.cluster, self.index, self.rank = device, cluster, index, rank
@@ -186,13 +186,12 @@ class CTA:
         warps = device.geometry.warps
         self.pool = None if device.registers is None else Pool(device.registers, warps)
         self.mbarriers: dict[int, MBarrier] = {}
-        self.warpgroups: dict[int, Warpgroup] = {}  # number -> its wgmmas
+        self.warpgroups: dict[int, Warpgroup] = {}  # number -> its pending wgmmas
         self.live_warps = warps
         self.pace = device.completion.pace()
         self.special = device.geometry.special(index, rank) | device.environment
 
     def barrier(self, number: int) -> NamedBarrier:
-        """Named barrier `number`."""
         if not 0 <= number < 16:
             raise Fault(f"barrier {number} is outside 0..15")
         if number not in self.barriers:
@@ -200,7 +199,7 @@ class CTA:
         return self.barriers[number]
 
     def must_live(self, what: str) -> None:
-        """Refuse an access to shared memory after every warp of its CTA has ended."""
+        """Refuse an access to the CTA after all of its warps have ended."""
         if not self.live_warps:
             raise Fault(f"{what} in CTA {self.index}, which has ended")
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When asynchronous operations complete and in which order warps run.
+"""Completion policies: when asynchronous operations complete, and in which order warps run.
 
 eager    copies and wgmma complete when they are issued (committed)
 lazy     they complete as late as the program allows: loads when nothing else can run, stores and wgmma at the
          wait that names them
-random   they complete at random, warps run in random order, a third of the CTAs slowly, and try_wait fails
-         now and then (seeded)
+random   they complete at random; warps run in random order, those of a third of the CTAs less often; try_wait
+         sometimes fails (seeded)
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any
 from cutegemm.emulator.state.pending import BulkStore
 
 POLICIES = ("eager", "lazy", "random")
-SLICE = 4000  # blocks a group runs before others get a time slice
-# Of the random policy:
-LONGEST = 60  # blocks of a time slice are fewer
-FLAKY = 0.1  # chance of a spurious try_wait failure
+SLICE = 4000  # blocks of a time slice
+# For the random policy:
+LONGEST = 60  # a time slice has fewer blocks
+FLAKY = 0.1  # chance that try_wait fails although its phase is complete
 SLOW = 0.05  # chance that a warp of a slow CTA gets a time slice in a round
 SLOW_CTAS = 1 / 3  # chance that a CTA is slow
 HAPPENS = 0.3  # chance that one more asynchronous operation completes after a time slice
 
 
 class Completion:
-    """Decides when issued operations complete, by one of the policies."""
+    """Decides when issued operations complete."""
 
     def __init__(self, policy: str, seed: int) -> None:
         self.eager = policy == "eager"
         self.rng = random.Random(seed) if policy == "random" else None
-        self.queue: deque[Callable[[], None]] = deque()  # copies towards shared memory under way
-        # of the random policy: stores and committed wgmmas under way
+        self.queue: deque[Callable[[], None]] = deque()  # pending copies to shared memory
+        # for the random policy: pending stores and committed wgmmas
         self.stores: list[BulkStore] = []
         self.committed: list[Callable[[], None]] = []
 
     def submit(self, action: Callable[[], None]) -> None:
-        """A copy towards shared memory was issued."""
+        """A copy to shared memory was issued."""
         if self.eager:
             action()
         else:
@@ -53,14 +53,14 @@ class Completion:
             self.stores.append(store)
 
     def products(self, compute: Callable[[], None]) -> None:
-        """The warps of a warpgroup have committed wgmmas, which `compute` computes."""
+        """All warps of a warpgroup have committed wgmmas; `compute` computes them."""
         if self.eager:
             compute()
         elif self.rng is not None:
             self.committed.append(compute)
 
     def finish_copy(self) -> None:
-        """Complete one copy under way."""
+        """Complete one pending copy."""
         if self.rng is not None:
             self.queue.rotate(-self.rng.randrange(len(self.queue)))
         self.queue.popleft()()
@@ -74,11 +74,11 @@ class Completion:
         return SLOW if self.rng is not None and self.rng.random() < SLOW_CTAS else 1.0
 
     def budget(self) -> int:
-        """Blocks a group may run in its time slice."""
+        """Blocks of a group's next time slice."""
         return SLICE if self.rng is None else self.rng.randrange(1, LONGEST)
 
     def order(self, groups: list[Any], every: bool) -> list[Any]:
-        """The groups of warps that get a time slice in a round, in order; all of them if `every`."""
+        """The groups that get a time slice in a round, in order; all groups if `every`."""
         if self.rng is not None:
             rng = self.rng
             groups = [g for g in groups if every or rng.random() < g.cta.pace]
@@ -86,7 +86,7 @@ class Completion:
         return groups
 
     def stir(self) -> None:
-        """After a time slice: asynchronous operations may complete."""
+        """Complete some operations at random, after a time slice."""
         rng = self.rng
         if rng is None:
             return

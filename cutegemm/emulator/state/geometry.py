@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The geometry of a launch, and the special registers that follow from it; how often each block ran.
+"""The geometry of a launch with its special registers, and counts of executed blocks.
 
 Source: PTX ISA 9.0, 10 (special registers).
 """
@@ -25,7 +25,7 @@ Triple: TypeAlias = tuple[int, int, int]
 
 
 def occupancy(threads: int, shared_bytes: int) -> int:
-    """CTAs an SM holds, by threads and shared memory; PTX does not say how many registers a thread takes."""
+    """CTAs that fit on an SM by threads and shared memory; PTX does not tell the registers of a thread."""
     warps = -(-threads // WARP) * WARP
     return max(1, min(SM_CTAS, SM_THREADS // warps, SM_SHARED // (shared_bytes + SHARED_BASE)))
 
@@ -68,7 +68,7 @@ class Geometry:
         return ((x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx))
 
     def special(self, index: Triple, rank: int) -> dict[str, int]:
-        """Special registers that are the same for a whole CTA."""
+        """Special registers with one value for a whole CTA."""
         special: dict[str, int] = {
             "smid": 0,
             "nsmid": SMS,
@@ -95,11 +95,11 @@ class Geometry:
 
 
 class LaneFacts(NamedTuple):
-    """What the lanes of some warps always hold."""
+    """Constants of the lanes of some warps."""
 
     lane: npt.NDArray[np.uint32]  # number within the warp
-    leaders: Vector  # whether it is lane 0
-    exists: Mask  # threads that the CTA has, None for all
+    leaders: Vector  # true for lane 0
+    exists: Mask  # false beyond the last thread of the CTA; None if there is no such lane
     special: dict[str, Value]  # special registers
 
 
@@ -130,10 +130,10 @@ def lane_facts(warps: tuple[int, ...], block: Triple) -> LaneFacts:
 
 @dataclass
 class BlockCounts:
-    """How often each block ran, per tuple of warps that ran in lockstep, summed over CTAs."""
+    """How often each block ran, for each tuple of warps that ran in lockstep, summed over CTAs."""
 
     by_warp: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
-    # Where some warps of a group were inactive: block -> how often each ran it.
+    # block -> how often each warp ran it while others of its group were inactive
     uneven: dict[tuple[int, ...], dict[int, npt.NDArray[np.int64]]] = field(default_factory=dict)
 
     def add(self, warps: tuple[int, ...], counts: list[int], uneven: dict[int, np.ndarray]) -> None:
@@ -149,7 +149,7 @@ class BlockCounts:
         return [sum(column) for column in zip([0] * blocks, *self.by_warp.values())]
 
 
-# Special registers that the emulator has, except clocks.
+# All special registers of the emulator except clocks.
 SPECIAL_REGISTERS = frozenset((
     "envreg1", "envreg2", *lane_facts((0,), (WARP, 1, 1)).special,
     *Geometry((1, 1, 1), (WARP, 1, 1), (1, 1, 1), 0, 0).special((0, 0, 0), 0),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of warps of one CTA that run in lockstep, how it diverges and how it reconverges.
+"""Groups of warps of a CTA that run in lockstep, their divergence and reconvergence.
 
-Where whole warps branch differently around a wait, the group is split for good. Where lanes differ within a warp, or
-the paths hold no wait, one path runs after the other under a mask until they reconverge.
+If whole warps take different paths and a path contains a wait, the group is split for good. If lanes of a warp
+diverge, or no path contains a wait, the paths run one after the other under a mask until they reconverge.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cutegemm.emulator.state.hooks import UNTRACKED
 from cutegemm.emulator.state.memory import Fault, MemoryRegion
 from cutegemm.emulator.state.pending import Pending, Warpgroup
 
-SPLIT = -3  # a branch has split the group; its parts go on in its place
+SPLIT = -3  # a branch has split the group; `successors` continue in its place
 
 
 class Diverged(Exception):
-    """The warps of a group must be split before they go on: `keys` has a value per warp, equal ones stay together."""
+    """The group must be split before it continues: warps with equal `keys` stay together."""
 
     def __init__(self, keys: np.ndarray) -> None:
         super().__init__()
@@ -38,12 +38,12 @@ class Diverged(Exception):
 
 @dataclass
 class Reconvergence:
-    """Where diverged paths reconverge: the block, the path still to run (None: done), its lanes, all lanes."""
+    """Where diverged paths reconverge, and which of them has not run."""
 
     block: int
-    path: int | None
+    path: int | None  # first block of the other path; None once it runs
     path_lanes: Any
-    lanes: Any
+    lanes: Any  # of both paths
 
 
 @functools.lru_cache(4096)
@@ -53,14 +53,14 @@ def _active_warps(mask: bytes) -> int:
 
 @functools.lru_cache(4096)
 def _halves(predicate: bytes, negate: bool) -> tuple[int, np.ndarray, np.ndarray]:
-    """How many lanes take a branch on a predicate, which do, which do not."""
+    """How many lanes take a branch, which lanes do, which do not."""
     p = np.frombuffer(predicate, bool)
     taken, other = (~p, p) if negate else (p, ~p)
     return int(np.count_nonzero(taken)), taken, other
 
 
 class WarpSet:
-    """Warps in lockstep: registers, mask, program counter, and asynchronous operations under way."""
+    """Warps that run in lockstep: registers, mask, program counter, pending asynchronous operations."""
 
     def __init__(self, cta: CTA, warps: list[int]) -> None:
         self.cta, self.warps = cta, warps
@@ -70,21 +70,21 @@ class WarpSet:
         self.matrices: list[Accumulators | None] = [None] * len(self.program.accumulators)
         self.stack: list[Reconvergence] = []
         self.pc, self.done, self.budget = 0, False, 0
-        self.stretch = 0  # blocks run since it last polled or blocked
-        # for a deadlock report: the text of what the group waits for, in which block, and whether it polls
+        self.stretch = 0  # blocks run since the group last polled or blocked
+        # for a deadlock report: the text of what the group waits for, the block, and whether it polls
         self.waiting: tuple[Callable[[], str], int, bool] | None = None
-        # of the meter: the wait counted last, and the instructions executed when the last wgmma was issued
+        # for the meter: the last wait counted, and the instructions executed before the last wgmma
         self.blocked_at: tuple[int, int] | None = None
         self.wgmma_clock: int | None = None
-        # phases of a barrier and of the cluster's that it has arrived at and not waited for
+        # phases of a CTA barrier and of the cluster barrier at which the group has arrived but not waited
         self.bar_ticket: int | None = None
         self.cluster_ticket: int | None = None
         self.bulk, self.copies, self.products = Pending(), Pending(), Pending()
         self.wgmma_issued, self.wgmma_committing = 0, False
-        self.warpgroups: list[Warpgroup] | None = None  # that the warps belong to, once asked for
-        self.parts: list[WarpSet] = []  # that go on in its place once it was split
+        self.warpgroups: list[Warpgroup] | None = None  # of the warps; None until the first use
+        self.successors: list[WarpSet] = []  # of a group that was split
         self.counts = [0] * len(self.program.blocks)
-        # Block -> how often each warp ran it while some warps were inactive.
+        # block -> how often each warp ran it while other warps were inactive
         self.uneven: dict[int, np.ndarray] = {}
         self.tracker: Any = UNTRACKED
         self.lane, self.leaders, exists, special = lane_facts(tuple(warps), self.device.geometry.block)
@@ -104,7 +104,7 @@ class WarpSet:
         return bases if m is None else bases[m]
 
     def set_mask(self, mask: Mask) -> None:
-        """Make `mask` the active lanes (None: all)."""
+        """Set the active lanes (None: all)."""
         self.mask = mask
         self.active_warps = len(self.warps) if mask is None else _active_warps(mask.tobytes())
 
@@ -118,11 +118,11 @@ class WarpSet:
         return bool((rows == live)[rows.any(1)].all())
 
     def live(self) -> Mask:
-        """The lanes that have not exited: those that run, and those of paths that have not reached the end."""
+        """The lanes that have not exited: the active ones, and those of paths that have not reached the end."""
         live, end = self.mask, self.program.exit
         for point in reversed(self.stack):
             if point.block != end:
-                # no lane has exited below here
+                # no lane of these paths has exited
                 live = point.lanes
             elif point.path is not None and point.path != end and live is not None:
                 live = live | point.path_lanes
@@ -131,7 +131,7 @@ class WarpSet:
     # ---- divergence
 
     def reconverge(self, pc: int) -> int:
-        """A path has reached its reconvergence point: run the other one, or go on together from `pc`."""
+        """A path has reached its reconvergence point: returns the start of the other path, or `pc` if both have run."""
         top = self.stack[-1]
         if top.path is None:
             self.set_mask(top.lanes)
@@ -141,7 +141,7 @@ class WarpSet:
         self.set_mask(top.path_lanes)
         return following
 
-    def branch(self, p: Value, negate: bool, target: int, fall: int, meet: int, splits: bool) -> int:
+    def branch(self, p: Value, negate: bool, target: int, fall: int, join: int, splits: bool) -> int:
         """Next block after a conditional branch on predicate `p`."""
         if p.__class__ is not ND:
             return target if bool(p) != negate else fall
@@ -158,53 +158,54 @@ class WarpSet:
         if count == 0:
             return fall
         if splits and len(self.warps) > 1 and not self.stack:
-            return self._split(taken, target, fall, meet)
+            return self._split(taken, target, fall, join)
         if mask is None:  # masks are distinguished by identity (`races/lanes.py`)
             taken, other = taken.copy(), other.copy()
         else:
             other = mask & ~p
-        if fall == meet or target == meet:
-            if not (self.stack and self.stack[-1].block == meet and self.stack[-1].path is None):
-                self.stack.append(Reconvergence(meet, None, None, mask))
-            self.set_mask(taken if fall == meet else other)
-            return target if fall == meet else fall
-        self.stack.append(Reconvergence(meet, fall, other, mask))
+        if fall == join or target == join:
+            if not (self.stack and self.stack[-1].block == join and self.stack[-1].path is None):
+                self.stack.append(Reconvergence(join, None, None, mask))
+            self.set_mask(taken if fall == join else other)
+            return target if fall == join else fall
+        self.stack.append(Reconvergence(join, fall, other, mask))
         self.set_mask(taken)
         return target
 
-    def _split(self, taken: npt.NDArray[np.bool_], target: int, fall: int, meet: int) -> int:
-        """Split by warps: a group of those that take the branch, of those that do not, and of each mixed warp."""
+    def _split(self, taken: npt.NDArray[np.bool_], target: int, fall: int, join: int) -> int:
+        """Split the group: warps that take the branch, warps that do not, and each warp that diverges."""
         t = taken.reshape(-1, WARP)
         live = np.ones_like(t) if self.mask is None else self.mask.reshape(-1, WARP)
         some = np.asarray(t.any(1))
         every, present = np.asarray((t == live).all(1)), np.asarray(live.any(1))
-        parts: list[tuple[npt.NDArray[np.bool_], int | None]]
-        parts = [(some & every, target), (present & ~some, fall)]
-        parts += [(np.arange(len(some)) == w, None) for w in np.flatnonzero(some & ~every)]
-        parts = [(which, pc) for which, pc in parts if which.any()]
-        parts[0] = (parts[0][0] | ~present, parts[0][1])  # warps that have exited stay with the first part
-        if len(parts) == 1 and parts[0][1] is not None:
-            return parts[0][1]
-        self.parts = []
-        for which, pc in parts:
+        groups: list[tuple[npt.NDArray[np.bool_], int | None]]
+        groups = [(some & every, target), (present & ~some, fall)]
+        groups += [(np.arange(len(some)) == w, None) for w in np.flatnonzero(some & ~every)]
+        groups = [(which, pc) for which, pc in groups if which.any()]
+        first, start = groups[0]
+        if len(groups) == 1 and start is not None:
+            return start
+        groups[0] = first | ~present, start  # warps that have exited stay with the first group
+        self.successors = []
+        for which, pc in groups:
             g = self.take(which)
             lanes = np.repeat(which, WARP)
-            g.pc = g.branch(taken[lanes], False, target, fall, meet, False) if pc is None else pc
-            self.parts.append(g)
-        self.counts[self.pc] += self.active_warps  # the block that ends in this branch has run
+            g.pc = g.branch(taken[lanes], False, target, fall, join, False) if pc is None else pc
+            self.successors.append(g)
+        self.counts[self.pc] += self.active_warps  # count the block that ends in this branch
         self.device.watch.ran(self, self.pc, self.mask)
         return SPLIT
 
     def split_by(self, keys: np.ndarray) -> list[WarpSet]:
-        """Groups of the warps with equal keys, each to run the current block again."""
+        """Split the group by keys; each new group runs the current block again."""
         if self.stack:
             raise Fault("warps diverge inside divergent code; run with warps_per_group=1")
         return [self.take(keys == key) for key in dict.fromkeys(keys.tolist())]
 
     def take(self, which: npt.NDArray[np.bool_]) -> WarpSet:
-        """A new group of some of this group's warps, with their registers, at the same block."""
+        """A new group with some of the warps and their state, at the same block."""
         for work in (*self.products.all(), *self.copies.all()):
-            work.finish()  # it may complete at any time; before a split it does
+            work.finish()  # these may complete at any time; complete them before a split
         new = WarpSet(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
         new.pc = self.pc
         lanes = np.repeat(which, WARP)
@@ -228,11 +229,11 @@ class WarpSet:
         return new
 
     def wait_for(self, what: Callable[[], str], polls: bool = False) -> None:
-        """Remember what the group is blocked on or polls."""
+        """Note what the group waits for or polls."""
         self.waiting = what, self.pc, polls
 
     def matrix(self, index: int) -> Accumulators:
-        """The matrix of an accumulator list, made on first use."""
+        """The matrix of an accumulator list."""
         made = self.matrices[index]
         if made is None:
             registers, half = len(self.program.accumulators[index]), self.program.half_lists[index]

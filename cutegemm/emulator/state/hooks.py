@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the units report while a kernel runs. No result depends on it.
+"""Hooks: events that the units report to observers while a kernel runs. No result depends on them.
 
-An `Observer` follows a launch. The base class ignores all reports; coverage, the meter, the record of writes and the
-race detector override the methods that they need. The race detector also follows each warp by a tracker, which gives a
-token for each asynchronous operation (`races/tracker.py` has the methods of both). Arguments typed `Any` are objects of
-the running device, which is built on top of this module.
+`Observer` ignores all events; coverage, the meter, the record of writes and the race detector override the hooks that
+they need. The race detector also gives each warp a tracker, which gives each asynchronous operation a token;
+`races/tracker.py` has the methods of both. Arguments of type `Any` are objects of modules that import this one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.state.memory import MemoryRegion
 
-# Bytes a cp.async touches: lanes, region, byte offsets.
+# Bytes that a cp.async accesses: lanes, region, byte offsets.
 Touched: TypeAlias = tuple[Vector, MemoryRegion, Vector]
 # A box within a region: first byte, shape (the last extent in bytes), strides of the other dimensions.
 Reach: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -33,10 +32,10 @@ def row_starts(start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
 
 
 class Touch(NamedTuple):
-    """A plain access, or a strong one (relaxed, acquire, release, acq_rel): `size` bytes at each offset.
+    """An access: `size` bytes at each offset.
 
-    `m` are the active lanes, None for all. In "matrix" space (ldmatrix, stmatrix) `offset` are rows of 16 bytes and `m`
-    the active warps.
+    `m` are the active lanes, None for all. In space "matrix" (ldmatrix, stmatrix) `offset` are rows of 16 bytes and `m`
+    the active warps. `strong` is "" for a plain access, else relaxed, acquire, release or acq_rel.
     """
 
     m: Mask
@@ -53,9 +52,9 @@ def _ignore(*_: object, **__: object) -> Untracked:
 
 
 class Untracked:
-    """The tracker of every warp, and the token of every operation, of a launch without race detector."""
+    """The tracker of every warp and the token of every operation without the race detector."""
 
-    follows = False  # whether reports are used: if not, their arguments need not be computed
+    follows = False  # whether anyone listens; if not, callers need not compute arguments
 
     def __getattr__(self, name: str) -> Callable[..., Untracked]:
         setattr(self, name, _ignore)
@@ -66,13 +65,13 @@ UNTRACKED = Untracked()
 
 
 class Observer:
-    """One launch, as seen by the race detector, coverage, the meter or the record of writes."""
+    """The hooks of one launch."""
 
     def access(self, group: Any, touch: Touch) -> None:
         """An access is about to happen."""
 
     def atomics(self, group: Any, touch: Touch, returns: bool) -> None:
-        """An atomic operation happened; `returns`: whether an instruction uses the values that it returned."""
+        """An atomic operation; `returns`: whether an instruction uses the values that it returned."""
 
     def tensor_load(self, group: Any, tensor: Any, at: tuple[int, ...], bars: Sequence[Any]) -> None:
         """A tensor load of the box at `at` was issued, completing on `bars`."""
@@ -96,7 +95,7 @@ class Observer:
         """A group has to wait at a block."""
 
     def polled(self, block: int) -> None:
-        """A try_wait or test_wait found its phase incomplete."""
+        """A try_wait or test_wait found its phase not complete."""
 
     def waited_for(self, groups: Sequence[Any]) -> None:
         """An instruction waits for these groups of asynchronous operations."""
@@ -123,7 +122,7 @@ def _each(heard: list[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Observers(Observer):
-    """The observers of one launch as one; each is called for what it overrides."""
+    """Calls the observers of a launch; each one for the hooks that it overrides."""
 
     def __init__(self, *observers: Observer) -> None:
         for name in [name for name in vars(Observer) if not name.startswith("_")]:

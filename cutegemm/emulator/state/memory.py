@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and addresses: regions of bytes, the registered global buffers, windows of the generic address space.
+"""Memory and addresses: regions of bytes, buffers in global memory, windows of the generic address space.
 
 Source: PTX ISA 9.0, 5.1 (state spaces).
 """
@@ -18,22 +18,22 @@ from cutegemm.emulator.numbers.types import Value, Vector
 from cutegemm.emulator.numbers.values import ND, wrap
 from cutegemm.errors import EmulatorError, check, field_error
 
-PARAM_WINDOW = 1 << 60  # generic addresses of the parameter space; real pointers use fewer than 57 bits
+PARAM_WINDOW = 1 << 60  # generic addresses of the parameter space; host pointers use fewer than 57 bits
 SHARED_WINDOW = 1 << 59
 LOCAL_WINDOW = 1 << 58
-RANK_SHIFT = 24  # a shared address holds its CTA's rank in the cluster above the offset
-ADDRESS_MOST = (1 << 56) - 1  # of host memory; the windows of other spaces lie beyond
+RANK_SHIFT = 24  # a shared address has the CTA's rank in the cluster above the offset
+ADDRESS_MOST = (1 << 56) - 1  # of host memory; the windows of other spaces are above
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Fault(Exception):
-    """An access or instruction the hardware would refuse; the executor adds where it happened."""
+    """An access or instruction that the hardware would refuse; the executor adds the place."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Host memory a kernel may touch as global memory: address and size in bytes, and a name for reports."""
+    """Host memory that a kernel may access as global memory: address and size in bytes, and a name for reports."""
 
     address: int
     size: int
@@ -78,7 +78,7 @@ class View:
                 return None
             device = getattr(getattr(x, "device", None), "type", "cpu")
             if device != "cpu":
-                raise field_error(EmulatorError, field, x, f"on {device}: the emulator takes CPU tensors")
+                raise field_error(EmulatorError, field, x, f"on {device}: must be a CPU tensor")
             item = int(x.element_size())
             strides = tuple(int(s) * item for s in x.stride())
             shape, kind = tuple(int(n) for n in x.shape), str(x.dtype).rsplit(".", 1)[-1]
@@ -91,10 +91,10 @@ class View:
 
     @classmethod
     def needed(cls, field: str, x: Any) -> View:
-        """The view of what must be a NumPy array or a CPU tensor.
+        """The view of a NumPy array or a CPU tensor.
 
         Raises:
-            EmulatorError: about `field`, if it is neither.
+            EmulatorError: about `field`, if `x` is neither.
         """
         view = cls.of(field, x)
         if view is None:
@@ -102,7 +102,7 @@ class View:
         return view
 
     def buffer(self, name: str) -> Buffer:
-        """The bytes its elements span."""
+        """The memory from its first to its last element."""
         if 0 in self.shape:
             return Buffer(self.address, 0, name)
         steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -111,12 +111,12 @@ class View:
 
 
 class MemoryRegion:
-    """Bytes at `base` with `size` usable, seen through views of 1, 2, 4, 8 and 16 bytes per element."""
+    """Bytes at address `base`, of which `size` are usable, as arrays of 1, 2, 4, 8 or 16 bytes per element."""
 
     def __init__(self, data: np.ndarray, base: int, name: str, size: int | None = None) -> None:
         self.data, self.base, self.name = data, base, name
         self.size = len(data) if size is None else size
-        self.first = 0  # usable bytes start here, behind the bytes that pad a buffer's start to 16
+        self.first = 0  # first usable byte; bytes before it align the region to 16
         self.parts: tuple[tuple[str, int, int], ...] = ()  # (name, first byte, bytes), the smallest first
         self.views: dict[tuple[int, int], np.ndarray] = {}
         self.shared = name.startswith("shared memory")
@@ -124,23 +124,23 @@ class MemoryRegion:
 
     @classmethod
     def of_host(cls, buffer: Buffer) -> MemoryRegion:
-        """A window onto host memory, widened to 16-byte bounds that are never touched."""
+        """A buffer as a region, extended to multiples of 16 bytes; no access reaches the extra bytes."""
         pad = buffer.address % 16
         total = -(-(buffer.size + pad) // 16) * 16
         raw = (ctypes.c_uint8 * total).from_address(buffer.address - pad)
-        # NumPy's types leave out ctypes arrays.
+        # the types of NumPy do not allow ctypes arrays
         data = np.frombuffer(raw, np.uint8)  # type: ignore[call-overload]
         region = cls(data, buffer.address - pad, buffer.name, pad + buffer.size)
         region.first = pad
         return region
 
     def part(self, offset: int) -> str:
-        """The name of the bytes at an offset, in brackets; "" where they have none."""
+        """The name of the bytes at an offset, in brackets, or ""."""
         names = (f" ({name})" for name, first, size in self.parts if first <= offset < first + size)
         return next(names, "")
 
     def view(self, size: int, count: int = 1) -> np.ndarray:
-        """Elements of `size` bytes; rows of `count` of them when `count` > 1."""
+        """The bytes as elements of `size` bytes, in rows of `count` if that is above 1."""
         view = self.views.get((size, count))
         if view is None:
             whole = len(self.data) // (size * count) * (size * count)
@@ -149,25 +149,25 @@ class MemoryRegion:
         return view
 
     def take(self, chunks: np.ndarray) -> np.ndarray:
-        """A copy of the bytes of some 16-byte chunks."""
+        """A copy of some 16-byte chunks."""
         data: np.ndarray = self.view(16)[chunks].view(np.uint8)
         return data
 
 
 class GlobalMemory:
-    """The registered buffers, found by address."""
+    """The buffers of a launch."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.regions = [MemoryRegion.of_host(b) for b in buffers if b.size]
         self.last: MemoryRegion | None = self.regions[0] if self.regions else None
 
     def word_of(self, low: int, high: int) -> MemoryRegion | None:
-        """As `find`, but the bytes may begin before the region, in the 16-byte word of its first byte."""
+        """As `find`, but the bytes may begin before the region, in the 16-byte word that contains its first byte."""
         inside = (x for x in self.regions if x.base <= low and high <= x.base + x.size)
         return self.find(low, high) or next(inside, None)
 
     def find(self, low: int, high: int) -> MemoryRegion | None:
-        """The region holding the bytes [low, high), or None."""
+        """The region that contains the bytes [low, high), or None."""
         last = self.last
         if last is not None and last.base + last.first <= low and high <= last.base + last.size:
             return last
@@ -178,14 +178,14 @@ class GlobalMemory:
         return None
 
     def find_all(self, address: int, size: int, what: str) -> MemoryRegion:
-        """The region holding `size` bytes of `what`; a Fault if none does."""
+        """The region that contains `size` bytes of `what`; a Fault if there is none."""
         region = self.find(address, address + size)
         if region is None:
             raise Fault(f"{what} at {address:#x}: {self.describe(address)}")
         return region
 
     def describe(self, address: int) -> str:
-        """Where an address lies relative to the nearest buffer."""
+        """Text about an address relative to the nearest buffer."""
         if not self.regions:
             return "no buffer is registered"
         near = min(self.regions, key=lambda r: max(r.base + r.first - address, address - r.base - r.size, 0))
@@ -199,7 +199,7 @@ class GlobalMemory:
 
 
 def shift_address(base: Value, offset: int, bits: int) -> Value:
-    """A base address plus a constant, wrapped to the width of its register."""
+    """An address plus a constant, wrapped to the width of its register."""
     if base.__class__ is not ND:
         return (base + offset) & ((1 << bits) - 1)
     moved: Vector = base + base.dtype.type(offset & ((1 << base.dtype.itemsize * 8) - 1))
@@ -230,14 +230,14 @@ def resolve(a: int) -> tuple[str, int]: ...
 @overload
 def resolve(a: Vector) -> tuple[str, Vector]: ...
 def resolve(a: Any) -> tuple[str, Any]:
-    """Space and address within it of a generic address (uniform or of all lanes)."""
+    """The space of a generic address (or of all lanes' addresses), and the address within it."""
     lanes = a.__class__ is ND
     first = int(a[0]) if lanes else a
     for window, space in ((PARAM_WINDOW, "param"), (SHARED_WINDOW, "shared"), (LOCAL_WINDOW, "local")):
         if first >= window:
             if lanes and not ((a >= window) & (a < 2 * window)).all():
                 raise Fault(
-                    "the lanes of one access reach different state spaces; such accesses are not emulated"
+                    "lanes of one instruction access different state spaces; the emulator does not support this"
                 )
             return space, a if space == "param" else a - (np.uint64(window) if lanes else window)
     return "global", a

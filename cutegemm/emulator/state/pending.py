@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous operations that a group of warps issued and has not waited for.
+"""Asynchronous operations that warps have issued and not waited for.
 
 Source: PTX ISA 9.0, 9.7.9.25 (bulk groups, cp.async groups), 9.7.16.7 (wgmma groups).
 """
@@ -12,50 +12,50 @@ from typing import Any
 
 import numpy as np
 
-WARPS = 4  # of a warpgroup, PTX ISA 9.7.16.1
+WARPS = 4  # warps of a warpgroup, PTX ISA 9.7.16.1
 
 
 class Pending:
-    """Operations of one kind: those not yet committed, and committed groups that nobody has waited for."""
+    """Operations of one kind: the uncommitted ones, and committed groups without a wait."""
 
     def __init__(self) -> None:
         self.open: list[Any] = []
         self.groups: list[Any] = []
 
     def commit(self) -> None:
-        """Close the open group."""
+        """Commit the open operations as a group."""
         self.groups.append(self.open)
         self.open = []
 
     def all(self) -> Iterator[Any]:
-        """Every operation, the oldest first."""
+        """All operations, the oldest first."""
         for group in (*self.groups, self.open):
             yield from group
 
     def copy(self) -> Pending:
-        """The same operations, for a group of warps that was split off."""
+        """The same operations, for a new group of warps."""
         new = Pending()
         new.open, new.groups = list(self.open), list(self.groups)
         return new
 
 
 class AsyncCopy:
-    """The copies of one cp.async instruction, done once."""
+    """The copies of one cp.async instruction."""
 
     def __init__(self, action: Callable[[], None], token: Any) -> None:
         self.action, self.token = action, token
         self.done = False
-        self.awaited = False  # whether a wait covers it, or an mbarrier reports its completion
+        self.awaited = False  # whether a wait or an mbarrier covers it
 
     def finish(self) -> None:
-        """Copy, unless that has happened."""
+        """Copy, once."""
         if not self.done:
             self.done = True
             self.action()
 
 
 class BulkStore(AsyncCopy):
-    """A store that first reads its shared bytes and later writes its global bytes."""
+    """A store that first reads shared memory and later writes global memory."""
 
     def __init__(
         self, read: Callable[[], np.ndarray], write: Callable[[np.ndarray], None], token: Any
@@ -65,7 +65,7 @@ class BulkStore(AsyncCopy):
 
 
 class Batch(list[Any]):
-    """The wgmmas that some warps of a warpgroup committed together, up to the warps' `upto`-th."""
+    """The wgmmas of one commit; `upto` is the number of wgmmas that the warps have committed so far."""
 
     def __init__(self, upto: int, products: list[Any]) -> None:
         super().__init__(products)
@@ -73,29 +73,29 @@ class Batch(list[Any]):
 
 
 class Warpgroup:
-    """Four warps that execute a wgmma as one operation: it begins once all have issued it; one warp's wait covers all.
+    """Four warps that execute a wgmma together: it begins when all have issued it, and a wait of one covers all.
 
-    Measured on an H200: a warp that is late by 200,000 cycles blocks the other three where they issue, and no warp's
-    wait returns before it (benchmarks/NOTES-emulator.md).
+    Measured on an H200: a warp that is late by 200,000 cycles blocks the other three at their issue, and no wait of a
+    warp returns before it (benchmarks/NOTES-emulator.md).
     """
 
     def __init__(self, first: int, warps: int) -> None:
         self.first = first
-        self.issued = [0] * min(WARPS, warps - first)  # wgmmas each warp has committed
-        self.waited = [0] * len(self.issued)  # wgmmas each warp has waited for
+        self.issued = [0] * min(WARPS, warps - first)  # wgmmas that each warp has committed
+        self.waited = [0] * len(self.issued)  # wgmmas that each warp has waited for
         self.batches: list[Batch] = []
 
     @property
     def together(self) -> int:
-        """How many wgmmas all warps have issued."""
+        """The number of wgmmas that all warps have issued."""
         return min(self.issued)
 
     def upto(self, number: int) -> list[Any]:
-        """Every warp's wgmmas up to the `number`-th."""
+        """The first `number` wgmmas of every warp."""
         return [p for batch in self.batches if batch.upto <= number for p in batch]
 
     def note(self, counts: list[int], warps: list[int], number: int) -> None:
-        """Some warps have committed (waited for) `number` wgmmas; `counts` is `issued` or `waited`."""
+        """Set `counts`, which is `issued` or `waited`, of some warps."""
         for warp in warps:
             if warp // WARPS == self.first // WARPS:
                 counts[warp % WARPS] = number

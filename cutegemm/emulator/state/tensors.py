@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor maps decoded from their 128 bytes, and the memory they reach: clipped boxes, read and written.
+"""Tensor maps, decoded from their 128 bytes, and reads and writes of their boxes in global memory.
 
 Source: PTX ISA 9.0, 5.5 (tensors, swizzle modes). The bit layout of the map is undocumented; it was found by varying
 one field at a time of maps packed by the DSL's host code.
@@ -21,30 +21,32 @@ from cutegemm.emulator.state.hooks import Reach
 from cutegemm.emulator.state.memory import Fault, GlobalMemory
 
 ITEM_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2, "f32": 4, "f64": 8, "bf16": 2}
-# Type codes of the packed map, which are not the numbers of CUtensorMapDataType.
+# Type codes in the 128 bytes; they differ from CUtensorMapDataType.
 _CODES = {"u8": 0, "u16": 1, "u32": 2, "u64": 4, "f16": 6, "f32": 7, "f64": 9, "bf16": 10}
-# First bit and number of bits of a field. The lists have an entry for each dimension, the innermost first.
+# First bit and number of bits of each field. The last five repeat for each dimension, the innermost first.
 _MARK, _RANK, _TYPE, _SWIZZLE, _TF32 = (64, 4), (68, 3), (71, 4), (77, 2), (80, 1)
 _UNSUPPORTED = ((75, 2), (79, 1), (83, 2))  # interleave, NaN fill, swizzle atomicity
 _STRIDE_LOW, _STRIDE_HIGH = (96, 32), (224, 4)  # of dimensions 1 and up, in units of 16 bytes
-_EXTENT, _ELEMENT_STRIDE, _BOX = (256, 32), (416, 3), (440, 8)  # less one
+_EXTENT, _ELEMENT_STRIDE, _BOX = (256, 32), (416, 3), (440, 8)  # value minus one
 _RANK_MOST = 5
 
 SWIZZLE_BYTES = (0, 32, 64, 128)
-_SWIZZLE_MASK = (0, 1, 3, 7)  # 16-byte chunks within the span that take part
-# Bytes; base, strides and the box's first byte (the last measured on an H200: else an illegal instruction).
+_SWIZZLE_MASK = (0, 1, 3, 7)  # address bits above the chunk that are xored into it
+# bytes: alignment of base, strides and the box's first byte (measured on an H200: else an illegal instruction)
 GLOBAL_ALIGN = 16
-# strides (bytes) are below, extents (elements) at most that: CUDA driver API, cuTensorMapEncodeTiled
+# bytes that strides stay below, most elements of an extent: CUDA driver API, cuTensorMapEncodeTiled
 GLOBAL_STRIDE_MOST, GLOBAL_EXTENT_MOST = 1 << 40, 1 << 32
-STORE_CHUNK = 16  # bytes: a tensor store clips its innermost extent to a multiple; measured on an H200
-SHARED_ALIGN = 128  # bytes; shared address of a tensor copy, PTX ISA 5.5.6
+STORE_CHUNK = (
+    16  # bytes: a tensor store clips its innermost extent to a multiple of this; measured on an H200
+)
+SHARED_ALIGN = 128  # bytes: alignment of the shared address of a tensor copy, PTX ISA 5.5.6
 
 Slices: TypeAlias = tuple[tuple[slice, ...], tuple[slice, ...]]  # of a tensor, and of the box
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A decoded tensor map. Innermost dimension first; strides in bytes, of dimensions 1 and up."""
+    """A tensor map. The innermost dimension comes first; `strides` are bytes, for dimensions 1 and up."""
 
     base: int
     kind: str
@@ -71,7 +73,7 @@ class TensorMap:
 
     @functools.cached_property
     def box_bytes(self) -> int:
-        """Bytes one copy moves and adds to the transaction count."""
+        """Bytes that a copy adds to the tx-count."""
         return self.inner_bytes * self.rows
 
 
@@ -79,7 +81,7 @@ def decode(raw: bytes) -> TensorMap:
     """Decode the 128 bytes of a tensor map.
 
     Raises:
-        Fault: a field that sm_90 or the emulator does not support.
+        Fault: sm_90 or the emulator does not support a field.
     """
     number = int.from_bytes(raw[:64], "little")
 
@@ -115,7 +117,7 @@ def decode(raw: bytes) -> TensorMap:
 
 
 def encode(t: TensorMap) -> bytes:
-    """Pack a tensor map into its 128 bytes: the inverse of `decode`, for launches made without the driver."""
+    """Encode a tensor map in 128 bytes, as the driver does; the inverse of `decode`."""
     number = t.base
 
     def put(field: tuple[int, int], *values: int) -> None:
@@ -137,14 +139,14 @@ def encode(t: TensorMap) -> bytes:
 
 
 def _to_tf32(rows: np.ndarray) -> np.ndarray:
-    """Bytes of fp32 numbers rounded to tf32, to nearest even (PTX ISA 9.0, 5.5.1); infinities and NaN unchanged."""
+    """fp32 numbers rounded to tf32, to nearest even (PTX ISA 9.0, 5.5.1); infinities and NaN do not change."""
     bits = rows.view(np.uint32)
     near = bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) & np.uint32(0xFFFFE000)
     return np.where(bits & np.uint32(0x7F800000) == 0x7F800000, bits, near).view(np.uint8)
 
 
 def swizzled(address: npt.NDArray[np.int64], mode: int) -> npt.NDArray[np.int64]:
-    """Shared byte address under a swizzle mode: bits 4..6 are xored with bits 7..9 as far as the mode reaches."""
+    """Swizzled byte addresses in shared memory: bits 4..6 are xored with as many of bits 7..9 as the mode uses."""
     return address ^ ((address >> 7 & _SWIZZLE_MASK[mode]) << 4)
 
 
@@ -156,36 +158,36 @@ def box_chunks(offset: int, rows: int, inner: int, mode: int) -> np.ndarray:
 
 
 class Tensor:
-    """A tensor map together with the buffer it reaches, as one strided view."""
+    """A tensor in global memory: its map, its region and a strided view."""
 
     def __init__(self, tensor_map: TensorMap, memory: GlobalMemory) -> None:
         self.map = t = tensor_map
         extent = self._extent(t.dims[0] * t.item)
-        # a matrix may begin anywhere in its first word
+        # the buffer may begin within the first 16-byte word of the map
         region = memory.word_of(t.base, t.base + extent)
         if region is None:
             where = memory.describe(t.base)
-            raise Fault(f"tensor map reaches {extent} bytes from {t.base:#x}, {where}: {t}")
+            raise Fault(f"tensor map covers {extent} bytes from {t.base:#x}, {where}: {t}")
         if t.base % GLOBAL_ALIGN:
             raise Fault(f"tensor map base {t.base:#x} is not {GLOBAL_ALIGN}-byte aligned")
         self.region = region
         self.view = self._view(t.dims[0] * t.item)
-        # copies reach the same boxes again and again
+        # copies access the same boxes many times
         self.clip = functools.lru_cache(4096)(self._clip)
         self.reach = functools.lru_cache(4096)(self._reach)
 
     def _extent(self, row: int) -> int:
-        """Bytes from the first to the last of rows of so many bytes."""
+        """Bytes from the first to the last, if rows have `row` bytes."""
         return row + sum((n - 1) * s for n, s in zip(self.map.dims[1:], self.map.strides, strict=True))
 
     def _view(self, row: int) -> Bytes:
-        """Rows of so many bytes, the outermost dimension first."""
+        """The tensor as bytes, the outermost dimension first, with `row` bytes in each row."""
         shape, strides = [row, *self.map.dims[1:]][::-1], [*self.map.strides[::-1], 1]
         memory = self.region.data[self.map.base - self.region.base :]
         return np.lib.stride_tricks.as_strided(memory, shape, strides)
 
     def _stored(self) -> Bytes:
-        """The view that stores reach: rows rounded up to whole chunks."""
+        """The view for stores, which write whole chunks: rows are rounded up."""
         t = self.map
         if t.base < self.region.base + self.region.first:
             raise Fault(f"tensor store to a map that begins before its buffer: {t}")
@@ -196,9 +198,9 @@ class Tensor:
         return self._view(row)
 
     def _clip(self, at: tuple[int, ...], chunk: int = 1) -> Slices:
-        """Slices of the tensor and of the box for a box at element coordinates `at`.
+        """Slices of the tensor and of the box, for a box at element coordinates `at`.
 
-        The innermost extent is clipped to the tensor rounded up to `chunk` bytes.
+        The box is clipped to the tensor, whose innermost extent is rounded up to `chunk` bytes.
         """
         source, target = [], []
         for i, (c, size, dim) in enumerate(zip(at, self.map.box, self.map.dims, strict=True)):
@@ -213,10 +215,7 @@ class Tensor:
         return tuple(source[::-1]), tuple(target[::-1])
 
     def _reach(self, at: tuple[int, ...], chunk: int = 1) -> Reach | None:
-        """Where a clipped box lies in its region: first byte, shape (the last extent in bytes), strides of the others.
-
-        None when the box lies outside the tensor.
-        """
+        """The clipped box in its region; None if the box is outside the tensor."""
         source, _ = self.clip(at, chunk)
         shape = tuple(s.stop - s.start for s in source)
         if 0 in shape:
@@ -226,7 +225,7 @@ class Tensor:
         return self.map.base - self.region.base + first, shape, strides
 
     def stored_chunks(self, at: tuple[int, ...], chunks: np.ndarray, reduction: str | None) -> np.ndarray:
-        """The 16-byte chunks of a box in shared memory that a store at `at` uses, given all of them row by row."""
+        """Those of the chunks of a box in shared memory that a store at `at` reads."""
         _, target = self.clip(at, 1 if reduction else STORE_CHUNK)
         box = chunks.reshape([*self.map.box[:0:-1], self.map.inner_bytes // 16])
         inner = target[-1]

@@ -86,7 +86,7 @@ def test_a_tensor_map_outside_every_buffer_is_refused():
     source = aligned(24 * 80, np.uint16).reshape(24, 80)
     fake = TensorMap(source.ctypes.data, "u16", (80, 25), (160,), (64, 16), 3)
     params = [encode(fake), bytes(8), bytes(4), bytes(4), (2048).to_bytes(4, "little")]
-    with pytest.raises(EmulatorError, match="tensor map reaches 4000 bytes"):
+    with pytest.raises(EmulatorError, match="tensor map covers 4000 bytes"):
         launch(
             Module.parse(TMA_KERNEL),
             Launch(
