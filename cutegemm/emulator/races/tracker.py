@@ -21,7 +21,7 @@ from cutegemm.emulator.state.clusters import CTA, Gate, MBarrier
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Reach, Touched
 from cutegemm.emulator.state.memory import MemoryRegion
-from cutegemm.emulator.units.products import Place
+from cutegemm.emulator.units.wgmma_compute import Place
 from cutegemm.emulator.units.wgmma_operands import Form
 
 
@@ -273,7 +273,7 @@ class WarpTracker:
         """The warp ends: report operations that it never waited for."""
         group = self.group
         leftovers = {
-            "wgmma groups it never waited for": group.products.open or group.products.groups,
+            "wgmma groups it never waited for": group.wgmmas.open or group.wgmmas.groups,
             "bulk stores whose reads it never waited for": not all(x.awaited for x in group.bulk.all()),
             "cp.async copies it never waited for": not all(x.awaited for x in group.copies.all()),
         }

@@ -52,7 +52,7 @@ class Completion:
         elif self.rng is not None:
             self.stores.append(store)
 
-    def products(self, compute: Callable[[], None]) -> None:
+    def wgmmas(self, compute: Callable[[], None]) -> None:
         """All warps of a warpgroup have committed wgmmas; `compute` computes them."""
         if self.eager:
             compute()

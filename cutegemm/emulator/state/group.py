@@ -79,7 +79,7 @@ class WarpSet:
         # phases of a CTA barrier and of the cluster barrier at which the group has arrived but not waited
         self.bar_ticket: int | None = None
         self.cluster_ticket: int | None = None
-        self.bulk, self.copies, self.products = Pending(), Pending(), Pending()
+        self.bulk, self.copies, self.wgmmas = Pending(), Pending(), Pending()
         self.wgmma_issued, self.wgmma_committing = 0, False
         self.warpgroups: list[Warpgroup] | None = None  # of the warps; None until the first use
         self.successors: list[WarpSet] = []  # of a group that was split
@@ -204,7 +204,7 @@ class WarpSet:
 
     def take(self, which: npt.NDArray[np.bool_]) -> WarpSet:
         """A new group with some of the warps and their state, at the same block."""
-        for work in (*self.products.all(), *self.copies.all()):
+        for work in (*self.wgmmas.all(), *self.copies.all()):
             work.finish()  # these may complete at any time; complete them before a split
         new = WarpSet(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
         new.pc = self.pc
@@ -224,7 +224,7 @@ class WarpSet:
         if self.program.local_size:
             data = self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy()
             new.local = MemoryRegion(data, 0, "local memory")
-        new.bulk, new.copies, new.products = self.bulk.copy(), self.copies.copy(), self.products.copy()
+        new.bulk, new.copies, new.wgmmas = self.bulk.copy(), self.copies.copy(), self.wgmmas.copy()
         new.wgmma_issued, new.wgmma_committing = self.wgmma_issued, self.wgmma_committing
         return new
 

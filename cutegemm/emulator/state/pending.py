@@ -67,8 +67,8 @@ class BulkStore(AsyncCopy):
 class Batch(list[Any]):
     """The wgmmas of one commit; `upto` is the number of wgmmas that the warps have committed so far."""
 
-    def __init__(self, upto: int, products: list[Any]) -> None:
-        super().__init__(products)
+    def __init__(self, upto: int, wgmmas: list[Any]) -> None:
+        super().__init__(wgmmas)
         self.upto = upto
 
 

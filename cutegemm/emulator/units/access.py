@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain loads and stores: lanes are gathered and scattered by NumPy indexing, each checked for bounds and alignment.
+"""Loads and stores: NumPy indexing gathers and scatters the lanes; bounds and alignment are checked.
 
 Source: PTX ISA 9.0, 9.7.9.8 (ld), 9.7.9.11 (st).
 """
@@ -19,7 +19,7 @@ from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, WIDTHS, Fault, MemoryRegion, resolve
 
-POLL_COST = 300  # blocks of a group's time slice that one polling load uses up, so that other warps run
+POLL_COST = 300  # a polling load uses so many blocks of a group's time slice, so that other warps run
 
 
 @overload
@@ -31,7 +31,7 @@ def locate(
 def locate(group: WarpSet, m: Mask, a: Any, size: int, space: str) -> tuple[MemoryRegion | None, Any]:
     """Region and byte offsets of one access of `size` bytes per lane; `a` holds only active lanes.
 
-    The region is None when the lanes reach several.
+    The region is None if the lanes access several regions.
 
     Raises:
         Fault: out of bounds or misaligned.
@@ -95,7 +95,7 @@ def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
 
 
 def by_region(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> list[Vector]:
-    """Masks of the active lanes that reach the same region; `a` holds only active lanes."""
+    """Masks of active lanes that access the same region; `a` holds only active lanes."""
     lanes = group.active(m)
     masks: dict[MemoryRegion, Vector] = {}
     for lane, address in zip(lanes.tolist(), a.tolist(), strict=True):
@@ -105,7 +105,7 @@ def by_region(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> list
 
 
 def _addresses(group: WarpSet, m: Mask, a: Any, space: str) -> tuple[str, Any]:
-    """Space and addresses of the active lanes: one int where all share it, except in local memory."""
+    """Space and addresses of the active lanes; one int if all have the same, except in local memory."""
     if m is not None and a.__class__ is ND:
         a = a[m]
     if space == "generic":
@@ -118,9 +118,9 @@ def _addresses(group: WarpSet, m: Mask, a: Any, space: str) -> tuple[str, Any]:
 def load(
     group: WarpSet, m: Mask, a: Value, size: int, count: int, space: str, order: str
 ) -> tuple[Value, ...]:
-    """Values of a load: a tuple of `count` ints or full-length vectors (zero in inactive lanes).
+    """A load of `count` values per lane: ints, or vectors over all lanes (zero in inactive lanes).
 
-    `order` is "", or relaxed (volatile too) or acquire for a strong load, which may be polling.
+    `order` is "" for a plain load, else relaxed (volatile too) or acquire; such a load may be polling.
     """
     if order:
         group.budget -= POLL_COST
@@ -150,7 +150,7 @@ def load(
 
 
 def polled(group: WarpSet, region: MemoryRegion, offset: Value) -> None:
-    """Remember what a strong read looked at: if it is polling, a deadlock report names it."""
+    """Note the address of a strong read: if it polls, a deadlock report names it."""
     first = int(offset[0]) if offset.__class__ is ND else offset
     group.wait_for(functools.partial("byte {:#x} of {}".format, first - region.first, region.name), True)
 
@@ -158,7 +158,7 @@ def polled(group: WarpSet, region: MemoryRegion, offset: Value) -> None:
 def store(
     group: WarpSet, m: Mask, a: Value, values: Sequence[Value], size: int, space: str, order: str = ""
 ) -> None:
-    """Write `values` (one per vector element); where lanes collide the last one wins. `order`: relaxed, release."""
+    """A store of `values`, one per vector element; if lanes collide, the last one wins."""
     group.device.events += 1
     count = len(values)
     space, x = _addresses(group, m, a, space)

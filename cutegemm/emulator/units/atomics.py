@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic operations of lanes (atom, red), and elementwise reductions of byte arrays (cp.reduce.async.bulk).
+"""Atomic operations (atom, red), and the elementwise reductions of cp.reduce.async.bulk.
 
 Source: PTX ISA 9.0, 9.7.9.25.4.2 (cp.reduce.async.bulk), 9.7.9.27.1.3 (cp.reduce.async.bulk.tensor), 9.7.13.5 (atom),
 9.7.13.6 (red).
@@ -23,7 +23,7 @@ from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST, by_region, locate, polled
 
-Reduce: TypeAlias = Callable[[Bytes, Bytes], Bytes]  # of the bytes in memory and of new ones
+Reduce: TypeAlias = Callable[[Bytes, Bytes], Bytes]  # old and new bytes to their combination
 _FLOAT_ACTS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "min": np.fmin, "max": np.fmax}
 _ACTS: dict[str, Callable[[Any, Any], Any]] = {
     **REDUCTIONS,
@@ -33,14 +33,14 @@ _ACTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _add_flushed(a: Real, b: Real) -> Real:
-    """fp32 sum as L2 forms it: subnormal operands and results become zero of their sign (PTX ISA 9.7.13.5)."""
+    """fp32 sum of L2: subnormal operands and results become zero with their sign (PTX ISA 9.7.13.5)."""
     return floats.flush(floats.flush(a) + floats.flush(b))
 
 
 def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], in_l2: bool) -> Vector:
-    """New memory values of atomic operations on patterns, all contiguous; `in_l2` when the memory is global.
+    """New values of atomic operations on contiguous bit patterns; `in_l2`: the memory is global.
 
-    Packed pairs act on both halves; minimum and maximum drop NaN.
+    Packed types act on both halves; minimum and maximum ignore NaN.
     """
     new, pattern = operands[0], old.dtype
     if operation == "exch":
@@ -65,7 +65,7 @@ def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], 
 
 
 def reducer(operation: str, kind: str, item: int) -> Reduce:
-    """How L2 combines contiguous bytes of elements of a type, `item` bytes each."""
+    """The function by which L2 combines bytes of elements of a type, `item` bytes each."""
     return functools.partial(_reduce, operation=operation, kind=kind, pattern=UINT[8 * item])
 
 
@@ -85,7 +85,7 @@ def atomic(
     order: str = "relaxed",
     used: bool = True,
 ) -> Vector:
-    """atom and red: the active lanes act in lane order; returns the old values, which something reads if `used`."""
+    """atom and red of the active lanes, in lane order; returns the old values, which an instruction reads if `used`."""
     group.device.events += 1
     if returns:
         group.budget -= POLL_COST
@@ -118,7 +118,7 @@ def atomic(
 
 
 def _turns(index: npt.NDArray[np.int64]) -> list[Any]:
-    """Lanes that may act together: those of different places; lanes of one place follow each other in order."""
+    """Sets of lanes with different addresses; lanes with the same address are in different sets, in order."""
     if len(np.unique(index)) == len(index):
         return [slice(None)]
     before: Counter[int] = Counter()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named barriers, the cluster barrier, mbarriers, and setmaxnreg, which waits for registers of the CTA's pool.
+"""Named barriers, the cluster barrier, mbarriers, and setmaxnreg, which waits for registers of the CTA.
 
-A function that has to wait returns False or None; the executor calls it again later. Named barriers count whole warps,
-as the hardware does.
+A function that has to wait returns False or None, and the executor calls it again later. Named barriers count whole
+warps, as the hardware does.
 
 Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15 (mbarrier),
 9.7.20.5 (setmaxnreg).
@@ -27,7 +27,7 @@ MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
 
 
 def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligned: bool = True) -> bool:
-    """barrier.cta.sync: wait for `count` threads, or all that have not exited.
+    """barrier.cta.sync: wait for `count` threads, or for all that have not exited.
 
     All lanes of a warp must execute the aligned form (bar.sync too) together (PTX ISA 9.7.13.1).
     """
@@ -48,7 +48,7 @@ def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligne
 
 
 def bar_arrive(group: WarpSet, m: Mask, number: Value, count: Value) -> None:
-    """barrier.cta.arrive: arrive and go on."""
+    """barrier.cta.arrive."""
     bar = group.cta.barrier(_uniform(number))
     group.tracker.release_to(bar)
     bar.arrive(group.active_warps, _uniform(count))
@@ -57,7 +57,7 @@ def bar_arrive(group: WarpSet, m: Mask, number: Value, count: Value) -> None:
 def bar_red(
     group: WarpSet, m: Mask, number: Value, count: Value | None, p: Value, operation: str
 ) -> int | None:
-    """barrier.cta.red: a barrier that also counts, ands or ors a predicate; None while waiting."""
+    """barrier.cta.red: a barrier that also reduces a predicate (popc, and, or); None while waiting."""
     bar = group.cta.barrier(_uniform(number))
     if group.bar_ticket is None:
         live = np.ones(group.lanes, bool) if m is None else m
@@ -104,7 +104,7 @@ def find(group: WarpSet, address: int, arrives: bool = False) -> MBarrier:
     """The mbarrier at a shared address.
 
     Raises:
-        Fault: none was initialised there, or its CTA has ended (arrivals check that themselves).
+        Fault: none was initialised there, or its CTA has ended (not for `arrives`).
     """
     if address >= SHARED_WINDOW:
         address = resolve(address)[1]
@@ -119,7 +119,7 @@ def find(group: WarpSet, address: int, arrives: bool = False) -> MBarrier:
 
 
 def _targets(group: WarpSet, m: Mask, address: Any, *operands: Any) -> dict[tuple[int, ...], int]:
-    """Distinct (address, operands...) of the active lanes with how many lanes share them."""
+    """The different (address, operands...) of the active lanes, and how many lanes have them."""
     requests = (address, *operands)
     if not any(o.__class__ is ND for o in requests):
         return {requests: group.lanes if m is None else int(np.count_nonzero(m))}
@@ -153,9 +153,9 @@ def mbarrier_invalidate(group: WarpSet, m: Mask, address: Value) -> None:
 def mbarrier_arrive(
     group: WarpSet, m: Mask, address: Value, count: Value, tx: Value, drop: bool, relaxed: bool
 ) -> int:
-    """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase arrived in).
+    """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase).
 
-    A relaxed arrival orders only accesses that a fence before it released; the race detector follows that.
+    A relaxed arrival only orders accesses before the last fence; this matters to the race detector.
     """
     group.device.events += 1
     state = 0
@@ -164,7 +164,7 @@ def mbarrier_arrive(
     group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m, relaxed)
     for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
-        if not bar.cta.live_warps:  # no warp is left to wait for it; the hardware continues
+        if not bar.cta.live_warps:  # no warp can wait for it any more; the hardware continues
             group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
             continue
         bar.expect(bytes_ * lanes)
@@ -187,10 +187,10 @@ def mbarrier_expect(group: WarpSet, m: Mask, address: Value, tx: Value) -> None:
 def mbarrier_wait(
     group: WarpSet, m: Mask, address: Value, state: Value, parity: bool, may_block: bool, relaxed: bool
 ) -> bool | None:
-    """try_wait and test_wait: True when the phase is complete, False when not, None to wait.
+    """try_wait and test_wait: True if the phase is complete, False if not, None to wait.
 
-    A relaxed wait orders nothing until a fence. try_wait may give up: it does when nothing else can move, and at random
-    under the random policy.
+    A relaxed wait orders nothing until a fence. try_wait may return False: it does if no warp makes progress, and at
+    random under the random policy.
     """
     device = group.device
     targets = [(find(group, where), s) for where, s in _targets(group, m, address, state)]
@@ -215,7 +215,7 @@ def mbarrier_wait(
 def _split_by_completion(
     group: WarpSet, m: Mask, address: Value, state: Value, incomplete: list[tuple[MBarrier, int]]
 ) -> None:
-    """Split the warps whose phase is complete from those that must wait, which may depend on the former."""
+    """Split warps whose phase is complete from warps that must wait, since the latter may depend on the former."""
     late = {(id(bar), s) for bar, s in incomplete}
     keys = np.zeros(len(group.warps), bool)
     for lane in group.active(m).tolist():
@@ -225,7 +225,7 @@ def _split_by_completion(
 
 
 def set_registers(group: WarpSet, count: int, more: bool) -> bool:
-    """setmaxnreg.inc waits until the CTA's pool has the registers (False); setmaxnreg.dec gives some back."""
+    """setmaxnreg; .inc returns False until the CTA's pool has enough registers."""
     pool = group.cta.pool
     if pool is None:
         return True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bulk copies of contiguous bytes, what tensor copies share with them, and asynchronous stores.
+"""Bulk copies of contiguous bytes, functions that tensor copies share with them, and asynchronous stores.
 
-st.async and red.async are not ordered with their thread's later accesses; threads that wait for the mbarrier see them.
-They belong to the generic proxy and need no proxy fence.
+st.async and red.async are not ordered before later accesses of their thread. Threads that wait for the mbarrier see
+them. They belong to the generic proxy and need no proxy fence.
 
 Source: PTX ISA 9.0, 9.7.9.12 (st.async), 9.7.9.25 (cp.async.bulk, its groups and their waits), 9.7.13.8 (red.async).
 """
@@ -29,7 +29,7 @@ Reduction: TypeAlias = tuple[str, str, int]  # operation, type, bytes of an elem
 
 
 def distinct(group: WarpSet, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
-    """Operands of the distinct requests: one per warp, since ptxas issues a bulk instruction once per warp."""
+    """Operands of the requests: one for each warp and set of operands, as ptxas issues a bulk instruction."""
     if m is None and len(group.warps) == 1 and not any(o.__class__ is ND for o in operands):
         return [operands]
     if m is not None and np.count_nonzero(m) == 1:
@@ -62,7 +62,7 @@ def issue_load(
     token: Any,
     reduce: Reduce | None = None,
 ) -> None:
-    """Bytes that are copied to, or reduced into, the same chunks of some CTAs; each has an mbarrier."""
+    """Issue a copy to (or reduction into) the same chunks of some CTAs, each with an mbarrier."""
     for cta, bar in zip(ctas, bars, strict=True):
         token.write_shared(cta, chunks)
         token.uses(bar)
@@ -92,7 +92,7 @@ def complete(bar: MBarrier, amount: int, token: Any) -> None:
 
 
 def issue_store(group: WarpSet, chunks: Chunks, token: Any, write: Callable[[np.ndarray], None]) -> None:
-    """A store of shared chunks joins the open bulk group; `write` gets their bytes."""
+    """Issue a store of chunks of shared memory, in the open bulk group; `write` gets their bytes."""
     device = group.device
 
     def finish(data: np.ndarray) -> None:
@@ -106,7 +106,7 @@ def issue_store(group: WarpSet, chunks: Chunks, token: Any, write: Callable[[np.
 
 
 def wait_group(group: WarpSet, queue: Pending, pending: int, read_only: bool = False) -> None:
-    """cp.async[.bulk].wait_group[.read]: all but the last `pending` groups are complete (or have been read)."""
+    """cp.async[.bulk].wait_group[.read]: wait for all but the last `pending` groups (or for their reads)."""
     finished = queue.groups[: max(len(queue.groups) - pending, 0)]
     group.device.watch.waited_for(finished)
     for operation in (x for issued in finished for x in issued):
@@ -121,7 +121,7 @@ def wait_group(group: WarpSet, queue: Pending, pending: int, read_only: bool = F
 
 
 def _shared(group: WarpSet, address: int, size: int, other: int = 0) -> Chunks:
-    """Chunks of `size` bytes of shared memory; `other` is the address of the global bytes."""
+    """The chunks of `size` bytes of shared memory; `other` is the address in global memory."""
     offset, region = address & OFFSET_MASK, group.cta.shared
     if size % 16 or offset % 16 or other % 16:
         raise Fault(f"bulk copy of {size} bytes, shared offset {offset:#x}: not 16-byte aligned")
@@ -204,7 +204,7 @@ def store_async(
     operation: str | None = None,
     kind: str = "",
 ) -> None:
-    """One st.async (or, with an operation, red.async) per active lane, `values` of `size` bytes each."""
+    """st.async, or red.async if there is an operation, of `values` of `size` bytes."""
     token = group.tracker.issue("asynchronous store", generic=True)
     writes = []
     for lane in group.active(m).tolist():

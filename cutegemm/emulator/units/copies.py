@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cp.async: copies of 4, 8 or 16 bytes per thread from global to shared memory, and their mbarriers.
+"""cp.async: copies of 4, 8 or 16 bytes per thread from global to shared memory.
 
 Source: PTX ISA 9.0, 9.7.9.25.3 (cp.async), 9.7.13.15.16 (cp.async.mbarrier.arrive).
 """
@@ -22,7 +22,7 @@ from cutegemm.emulator.units.barriers import find
 def async_copy(
     group: WarpSet, m: Mask, destination: Value, source: Value, size: int, used: Value, around_l1: bool
 ) -> None:
-    """cp.async: copies `used` bytes per lane and zero-fills up to `size`; .cg goes around L1."""
+    """cp.async: copy `used` bytes per lane, and fill with zeros up to `size`; `around_l1` is .cg."""
     lanes = group.active(m)
 
     def spread(x: Value) -> Vector:
@@ -53,12 +53,10 @@ def async_copy(
 
 
 def _located(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> tuple[MemoryRegion, Vector]:
-    """As `locate`, of lanes that all reach one buffer."""
+    """As `locate`, for lanes that access one buffer."""
     region, offset = locate(group, m, a, size, space)
     if region is None:
-        raise Fault(
-            "the lanes of one cp.async reach several buffers; the emulator does not split such accesses"
-        )
+        raise Fault("lanes of one cp.async access different buffers; the emulator does not support this")
     return region, offset
 
 
@@ -86,7 +84,7 @@ def async_commit(group: WarpSet) -> None:
 
 
 def async_arrive(group: WarpSet, m: Mask, address: Value, no_increment: bool) -> None:
-    """cp.async.mbarrier.arrive: an arrival once the copies that these threads have issued are complete."""
+    """cp.async.mbarrier.arrive: arrive once the earlier copies of these threads are complete."""
     copies = list(group.copies.all())
     bars = [find(group, lane_of(address, lane)) for lane in group.active(m).tolist()]
     for copy in copies:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two functions of the CUDA run-time system that kernels call: vprintf (device printf) and __assertfail.
+"""The two functions of the CUDA runtime that kernels call: vprintf (device printf) and __assertfail.
 
 Source: CUDA programming guide, formatted output and assertion; PTX interoperability guide, 6.
 """
@@ -19,11 +19,11 @@ from cutegemm.emulator.units.access import load
 
 _FORMAT = re.compile(r"%[-+ #0]*(?:\d+)?(?:\.\d+)?(?P<size>hh|h|ll|l|z|j|t)?(?P<kind>[diouxXcsfFeEgGaAp%])")
 _SIGNED, _FLOATS = "dic", "fFeEgGaA"
-LONGEST = 1 << 16  # bytes of a string, against one that is not closed
+LONGEST = 1 << 16  # bytes of a string that may lack its zero byte
 
 
 def _argument(group: WarpSet, lane: int, place: int, size: int = 8) -> int:
-    """A call's argument of one lane, which lies in local memory."""
+    """One lane's argument of a call, in local memory."""
     only = np.arange(group.lanes) == lane
     (value,) = load(group, only, np.full(group.lanes, place, np.uint64), size, 1, "local", "")
     return lane_of(value, lane)
@@ -38,7 +38,7 @@ def _string(group: WarpSet, address: int) -> str:
 
 
 def vprintf(group: WarpSet, m: Mask, format_at: int, values_at: int, result_at: int | None) -> None:
-    """vprintf(format, values): prints lane by lane, as far as the values of each lane say."""
+    """vprintf(format, values), lane by lane."""
     for lane in group.active(m).tolist():
         text = _string(group, _argument(group, lane, format_at))
         pointer = _argument(group, lane, values_at)
@@ -50,7 +50,7 @@ def vprintf(group: WarpSet, m: Mask, format_at: int, values_at: int, result_at: 
 
 
 def _formatted(group: WarpSet, lane: int, text: str, pointer: int) -> str:
-    """The text with its values, which lie packed by their sizes at a generic address."""
+    """The formatted text; its values are aligned to their sizes from a generic address on."""
     only = np.arange(group.lanes) == lane
     at = pointer
 

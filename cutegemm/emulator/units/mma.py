@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warp-level matrix instructions: ldmatrix, stmatrix, mma.sync, wmma.
 
-`tensor_core.py` adds as the tensor cores do. PTX does not specify the layout of a wmma fragment; here it is that of
-mma.m16n8k16, as on sm_90, so that loads and stores cost as much.
+`tensor_core.py` computes the sums. The PTX ISA does not specify the layout of wmma fragments; the emulator uses that of
+mma.m16n8k16, as sm_90 does, so loads and stores have the same cost.
 
 Source: PTX ISA 9.0, 9.7.15.3 (wmma), 9.7.15.5 (mma.sync and fragments), 9.7.15.5.15 (ldmatrix), .16 (stmatrix).
 """
@@ -35,7 +35,7 @@ NUMPY = {"f32": np.float32, "f16": np.float16}
 def _matrices(
     group: WarpSet, m: Mask, a: Value, count: int, generic: bool, write: bool
 ) -> tuple[MemoryRegion, Vector, Mask]:
-    """Region and chunks of the 8 rows of each matrix of each active warp, and the active warps (None: all)."""
+    """Region and chunks of the matrices' rows for each active warp, and the active warps (None: all)."""
     name, warps = "stmatrix" if write else "ldmatrix", None
     rows = vector(group, a).reshape(-1, WARP)[:, : 8 * count]
     if m is not None:
@@ -47,14 +47,14 @@ def _matrices(
     space, flat = resolve(flat) if generic else ("shared", flat)
     region, offset = locate(group, None, flat, 16, space)
     if region is None:
-        raise Fault(f"{name} across CTAs")
+        raise Fault(f"{name} from several CTAs")
     if group.device.watch.hears("access"):
         group.device.watch.access(group, Touch(warps, region, offset, 16, write, "matrix"))
     return region, (offset >> offset.dtype.type(4)).astype(np.int64), warps
 
 
 def ldmatrix(group: WarpSet, m: Mask, a: Value, count: int, trans: bool, generic: bool) -> list[Vector]:
-    """ldmatrix.x1/x2/x4: lane t gets elements 2 * (t % 4) and the next of row t / 4 (of the columns when `trans`)."""
+    """ldmatrix.x1/x2/x4: lane t gets two elements from 2 * (t % 4) on of row t / 4 (of the column if `trans`)."""
     region, chunks, warps = _matrices(group, m, a, count, generic, False)
     tiles = region.take(chunks).view(np.uint16).reshape(-1, count, 8, 8)
     if trans:
@@ -79,13 +79,13 @@ def stmatrix(group: WarpSet, m: Mask, a: Value, values: Sequence[Value], trans: 
 
 
 def _accumulators(group: WarpSet, registers: Sequence[Value], kind: str, d_type: str) -> np.ndarray:
-    """Accumulator registers of n8 blocks as (warps, 16, 8 * blocks), converted to D's type."""
+    """Accumulator registers as (warps, 16, columns), in D's type."""
     made = Accumulators.of(registers, len(group.warps), kind == "f16")
     return made.matrix.reshape(len(group.warps), 16, -1).astype(NUMPY[d_type])
 
 
 def _to_registers(matrix: np.ndarray) -> list[Vector]:
-    """Registers of (warps, 16, columns) of D."""
+    """Registers of D, which is (warps, 16, columns)."""
     return Accumulators(np.ascontiguousarray(matrix).reshape(-1, matrix.shape[-1])).registers()
 
 
@@ -116,7 +116,7 @@ def mma_sync(
 def _tile_place(
     group: WarpSet, a: Value, stride: Value | None, space: str, shape: str
 ) -> tuple[str, Any, Any, Vector]:
-    """Space and address of a wmma tile of 16 x 16 elements, the distance of its rows, and the lanes' numbers."""
+    """Space and address of a 16 x 16 tile, its leading dimension, and the lanes' numbers."""
     if shape != "m16n16k16":
         raise Fault(f"wmma shape {shape} is not emulated")
     if space == "generic":
@@ -126,10 +126,10 @@ def _tile_place(
 
 
 def _pair_addresses(base: Any, step: Any, lane: Vector, contiguous: bool, item: int) -> list[Vector]:
-    """Addresses of each lane's elements of a 16 x 16 tile, whose rows (columns unless `contiguous`) lie in memory.
+    """Addresses of each lane's elements of a 16 x 16 tile with contiguous rows (columns unless `contiguous`).
 
     Elements come in pairs along a row: pair i has row t / 4 + 8 * (i % 2), columns 8 * (i / 2) + 2 * (t % 4) and the
-    next. There is one address per pair where its elements lie next to each other, else one per element.
+    next. There is one address per pair if its elements are contiguous, else one per element.
     """
     out = []
     for i in range(4):
@@ -151,17 +151,17 @@ def _row_addresses_of_tile(base: Any, step: Any, lane: Vector, contiguous: bool)
 
 
 def _transposed(words: list[Value], group: WarpSet) -> list[Vector]:
-    """The fragment of a 16 x 16 tile of 16-bit elements from that of its transpose: movmatrix on each quarter."""
+    """The fragment of a 16 x 16 tile of 16-bit elements, from that of its transpose."""
     tiles = [vector(group, w).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1) for w in words]
     moved = [np.ascontiguousarray(t).view(np.uint32).reshape(-1) for t in tiles]
     return [moved[0], moved[2], moved[1], moved[3]]
 
 
 def wmma_load(group: WarpSet, m: Mask, a: Value, stride: Value | None, what: Wmma) -> list[Value]:
-    """wmma.load.a/b/c.sync, in the accesses that sm_90 makes: ldmatrix from shared memory, else pairs or elements."""
+    """wmma.load.a/b/c.sync, with the accesses of sm_90: ldmatrix from shared memory, else pairs or elements."""
     matrix, layout, shape, kind, space = what
     space, base, step, lane = _tile_place(group, a, stride, space, shape)
-    contiguous = (layout == "row") != (matrix == "b")  # B is held as its transpose
+    contiguous = (layout == "row") != (matrix == "b")  # B is kept as its transpose
     if matrix == "c":
         item = 4 if kind == "f32" else 2
         return _load_pairs(group, m, _pair_addresses(base, step, lane, contiguous, item), item, space)
@@ -173,12 +173,12 @@ def wmma_load(group: WarpSet, m: Mask, a: Value, stride: Value | None, what: Wmm
     else:
         words = _load_pairs(group, m, _pair_addresses(base, step, lane, True, 2), 2, space)
         words = words if contiguous else _transposed(words, group)
-    # PTX gives fp16 fragments twice the registers they need.
+    # in PTX fp16 fragments have twice the registers that they need
     return [*words, *words] if kind == "f16" else list(words)
 
 
 def _load_pairs(group: WarpSet, m: Mask, places: list[np.ndarray], item: int, space: str) -> list[Value]:
-    """Registers from pairs of elements (4 places) or single ones (8)."""
+    """Registers from the addresses of 4 pairs or 8 elements."""
     together = len(places) == 4
     size, count = (4, 1) if together and item == 2 else (item, 2 if together else 1)
     parts = [x for place in places for x in load(group, m, place, size, count, space, "")]
@@ -191,7 +191,7 @@ def _load_pairs(group: WarpSet, m: Mask, places: list[np.ndarray], item: int, sp
 def wmma_store(
     group: WarpSet, m: Mask, a: Value, stride: Value | None, what: Wmma, values: Sequence[Value]
 ) -> None:
-    """wmma.store.d.sync, in the accesses that sm_90 makes."""
+    """wmma.store.d.sync, with the accesses of sm_90."""
     _, layout, shape, kind, space = what
     space, base, step, lane = _tile_place(group, a, stride, space, shape)
     item, rows = 4 if kind == "f32" else 2, layout == "row"
@@ -206,7 +206,7 @@ def wmma_store(
 def wmma_mma(
     group: WarpSet, shape: str, types: list[str], a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
 ) -> list[Vector]:
-    """wmma.mma.sync: D = A * B + C; `types` are those of D and C, between them A's and B's if they are not f16."""
+    """wmma.mma.sync: D = A * B + C; `types` are those of D and C, with those of A and B between them unless f16."""
     if shape != "m16n16k16":
         raise Fault(f"wmma shape {shape} is not emulated")
     d_type, *kinds, c_type = types

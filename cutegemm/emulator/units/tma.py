@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor copies: boxes moved between global and shared memory.
+"""Tensor copies of boxes between global and shared memory.
 
-A copy becomes visible when the completion policy lets it: at once, as late as the program allows, or at a random moment
-between. Bytes outside the tensor read as zero and are not written.
+The completion policy decides when a copy becomes visible. Bytes outside the tensor read as zero and are not written.
 
 Source: PTX ISA 9.0, 9.7.9.27 (tensor copies).
 """
@@ -44,7 +43,7 @@ def _tensor(group: WarpSet, address: int) -> Tensor:
 
 
 def _box(group: WarpSet, tensor: Tensor, at: tuple[int, ...], offset: int) -> Chunks:
-    """The chunks of a box in shared memory, after checks of its coordinates and its place."""
+    """The chunks of a box in shared memory; checks coordinates and address."""
     t, region = tensor.map, group.cta.shared
     if len(at) != len(t.dims):
         raise Fault(f"tensor copy with {len(at)} coordinates of a rank-{len(t.dims)} map")
@@ -73,7 +72,7 @@ def tensor_load(
     barrier: Value,
     multicast: Value | None,
 ) -> None:
-    """cp.async.bulk.tensor from global to shared, of this CTA or of several of the cluster."""
+    """cp.async.bulk.tensor from global to shared memory of one or more CTAs of the cluster."""
     requests = distinct(group, m, destination, tensor_map, barrier, multicast, *coordinates)
     for d, address, bar, mask, *c in requests:
         tensor, at = _tensor(group, address), tuple(c)
@@ -94,7 +93,7 @@ def tensor_store(
     coordinates: Sequence[Value],
     reduction: str | None,
 ) -> None:
-    """cp.async.bulk.tensor (or cp.reduce) from shared to global; finished by the bulk group's wait."""
+    """cp.async.bulk.tensor (or cp.reduce) from shared to global memory."""
     for s, address, *c in distinct(group, m, source, tensor_map, *coordinates):
         tensor, at = _tensor(group, address), tuple(c)
         chunks = _box(group, tensor, at, s & OFFSET_MASK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations across the lanes of a warp: shuffle, vote, reduction, election, and special registers.
+"""Operations across the lanes of a warp (shfl, vote, redux, match, elect), and special registers.
 
 Source: PTX ISA 9.0, 9.7.9.6 (shfl.sync), 9.7.13.7 (vote.sync), 9.7.13.8 (match.sync), 9.7.13.9 (activemask),
 9.7.13.10 (redux.sync), 9.7.13.12 (elect.sync), 10 (special registers).
@@ -21,7 +21,7 @@ from cutegemm.emulator.state.geometry import WARP
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 
-_WEIGHTS = np.uint64(1) << np.arange(WARP, dtype=np.uint64)  # of a warp's lanes in a mask
+_WEIGHTS = np.uint64(1) << np.arange(WARP, dtype=np.uint64)  # bits of the lanes in a mask
 
 
 def vector(group: WarpSet, x: Value, kind: Kind = np.uint32) -> Vector:
@@ -30,7 +30,7 @@ def vector(group: WarpSet, x: Value, kind: Kind = np.uint32) -> Vector:
 
 
 def settle(x: Vector) -> Value:
-    """A vector back to an int where all lanes agree (cheap for one warp; it keeps warp indices uniform)."""
+    """A vector, or an int if all lanes agree, which keeps warp indices uniform."""
     first = x[0]
     return first.item() if (x == first).all() else x
 
@@ -40,7 +40,7 @@ def _live(group: WarpSet, m: Mask) -> npt.NDArray[np.bool_]:
 
 
 def _named(group: WarpSet, members: Value) -> npt.NDArray[np.bool_]:
-    """The lanes that their member mask names."""
+    """The lanes that are in their own member mask."""
     named: npt.NDArray[np.bool_] = (vector(group, members) >> group.lane) & np.uint32(1) != 0
     return named
 
@@ -50,7 +50,7 @@ def _is_full(members: Value) -> bool:
 
 
 def warp_sync(group: WarpSet, m: Mask, members: Value = M32) -> None:
-    """bar.warp.sync, and the synchronisation of every .sync operation across lanes, for the race detector alone."""
+    """bar.warp.sync, and the synchronisation by .sync operations across lanes; only for the race detector."""
     if not group.tracker.follows:
         return
     if m is None and _is_full(members):
@@ -68,7 +68,7 @@ def warp_sync(group: WarpSet, m: Mask, members: Value = M32) -> None:
 
 
 def _cohorts(group: WarpSet, m: Mask, members: Value) -> list[tuple[npt.NDArray[np.bool_], int]]:
-    """The active lanes by the member mask they give: only lanes with the same mask take part in one operation."""
+    """The active lanes by member mask: lanes with the same mask take part in one operation."""
     live = _live(group, m)
     if members.__class__ is not ND:
         return [(live, int(members))]
@@ -94,7 +94,7 @@ def shuffle(
 
 
 def _sources(group: WarpSet, b: Value, c: Value, mode: str) -> tuple[Vector, Vector]:
-    """The lane of its warp that each lane reads, and whether that lies in its segment (else it reads itself)."""
+    """The lane of its warp that each lane reads, and whether that is in its segment; if not, it reads itself."""
     lane = group.lane.astype(np.int64)
     b, c = vector(group, b).astype(np.int64) & 31, vector(group, c).astype(np.int64)
     clamp, segment = c & 31, (c >> 8) & 31
@@ -102,7 +102,7 @@ def _sources(group: WarpSet, b: Value, c: Value, mode: str) -> tuple[Vector, Vec
     top = low | (clamp & ~segment)
     if mode == "up":
         source = lane - b
-        inside = source >= top  # the clamp field is the segment's lowest lane here
+        inside = source >= top  # for .up the clamp field is the lowest lane of the segment
     else:
         source = {"idx": low | (b & ~segment), "down": lane + b, "bfly": lane ^ b}[mode]
         inside = source <= top
@@ -110,7 +110,7 @@ def _sources(group: WarpSet, b: Value, c: Value, mode: str) -> tuple[Vector, Vec
 
 
 def _check_sources(group: WarpSet, live: npt.NDArray[np.bool_], b: Value, c: Value, mode: str) -> None:
-    """Report a lane that reads a lane which does not take part."""
+    """Report a lane that reads an inactive lane."""
     source, inside = _sources(group, b, c, mode)
     absent = live & inside & ~live[np.arange(group.lanes) // WARP * WARP + source]
     if absent.any():
@@ -130,7 +130,7 @@ def _per_warp(p: Vector) -> Value:
 
 
 def _by_cohort(group: WarpSet, m: Mask, members: Value, act: Callable[[Mask], Value]) -> Value:
-    """The result of `act` for each lane, given the lanes that its member mask names."""
+    """The result of `act` for each lane; `act` gets the lanes of the member mask."""
     warp_sync(group, m, members)
     if _is_full(members):
         return act(m)
@@ -144,7 +144,7 @@ def _by_cohort(group: WarpSet, m: Mask, members: Value, act: Callable[[Mask], Va
 
 
 def vote(group: WarpSet, m: Mask, p: Value, members: Value, mode: str) -> Value:
-    """vote.sync.all/any/uni/ballot over the active lanes that `members` names."""
+    """vote.sync.all/any/uni/ballot over the active lanes in `members`."""
     return _by_cohort(group, m, members, lambda live: _vote(group, live, p, mode))
 
 
@@ -163,7 +163,7 @@ def _vote(group: WarpSet, m: Mask, p: Value, mode: str) -> Value:
 
 
 def redux(group: WarpSet, m: Mask, a: Value, members: Value, operation: str, is_signed: bool) -> Value:
-    """redux.sync: a reduction over the active lanes of each warp that `members` names."""
+    """redux.sync: a reduction over the active lanes of each warp in `members`."""
     return _by_cohort(group, m, members, lambda live: _redux(group, live, a, operation, is_signed))
 
 
@@ -179,7 +179,7 @@ def _redux(group: WarpSet, m: Mask, a: Value, operation: str, is_signed: bool) -
 
 
 def match(group: WarpSet, m: Mask, a: Value, members: Value, mode: str) -> tuple[Vector, bool | Vector]:
-    """match.sync: the lanes that hold the same value (any), or all of them and whether all agree (all)."""
+    """match.sync: the lanes with the same value (any), or all lanes and whether they agree (all)."""
     warp_sync(group, m, members)
     living = (_live(group, m) & _named(group, members)).reshape(-1, WARP)
     values = vector(group, a, np.uint64).astype(np.uint64).reshape(-1, WARP)
@@ -207,14 +207,14 @@ def elect(group: WarpSet, m: Mask, members: Value) -> tuple[Value, Vector]:
 
 @functools.lru_cache(4096)
 def _elected(live: bytes) -> tuple[Value, Any]:
-    """The lowest live lane of each warp, and where it is."""
+    """The lowest live lane of each warp as a value and as a mask."""
     lanes = np.frombuffer(live, bool)
     leader = np.repeat(lanes.reshape(-1, WARP).argmax(1).astype(np.uint32), WARP)
     return settle(leader), (np.arange(len(lanes)) % WARP == leader) & lanes
 
 
 def special(group: WarpSet, name: str) -> int:
-    """Clock registers: cycles are not modelled; they count translated blocks and the host's time."""
+    """Clock registers: executed blocks instead of cycles, and the time of the host."""
     if name.startswith("globaltimer"):
         return time.time_ns() & ((1 << 64) - 1 if name == "globaltimer" else M32)
     ticks = sum(group.counts)
@@ -222,10 +222,10 @@ def special(group: WarpSet, name: str) -> int:
 
 
 def trap(line: int) -> NoReturn:
-    """trap stops the kernel."""
+    """trap."""
     raise Fault(f"the kernel executed trap at PTX line {line}")
 
 
 def uninitialised() -> NoReturn:
-    """A register that no instruction writes."""
+    """Read of a register that no instruction writes."""
     raise Fault("read of a register that is never written")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wgmma: accumulator registers, instructions as they are issued, and their groups.
+"""wgmma: accumulator registers, issue, commit and wait.
 
-A wgmma is one operation of the four warps of its warpgroup (`pending.Warpgroup`). The completion policy computes a
-committed group at once, at the wait that names it, or between. The wgmmas of a group on the same accumulators are
-computed together (`products.py`).
+A wgmma is one operation of the four warps of its warpgroup (`pending.Warpgroup`). The completion policy decides when a
+committed group is computed (`wgmma_compute.py`), at the latest by its wait.
 
 Source: PTX ISA 9.0, 9.7.16 (wgmma); benchmarks/NOTES-emulator.md, synchronisation.
 """
@@ -20,7 +19,7 @@ from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 from cutegemm.emulator.state.pending import WARPS, Batch, Warpgroup
-from cutegemm.emulator.units.products import PendingWgmma, Place, compute
+from cutegemm.emulator.units.wgmma_compute import PendingWgmma, Place, compute
 from cutegemm.emulator.units.wgmma_operands import Form
 
 
@@ -31,7 +30,7 @@ def accumulator_get(group: WarpSet, index: int, register: int) -> Vector:
 
 
 def accumulator_peek(group: WarpSet, index: int, register: int) -> Vector:
-    """Read an accumulator register to copy it to another: compilers zero a whole list that way."""
+    """Copy an accumulator register to another one; compilers zero a list that way."""
     return group.matrix(index).register(register).reshape(group.lanes)
 
 
@@ -50,19 +49,19 @@ def accumulator_set(group: WarpSet, index: int, register: int, value: Value, mas
 def wgmma_issue(
     group: WarpSet, where: Place, a: Value | tuple[int, ...], b: Value, scale: Value, form: Form
 ) -> None:
-    """wgmma.mma_async: remembered until its group is committed."""
+    """wgmma.mma_async."""
     token = group.tracker.issue_wgmma(where, a, b, form)
     group.device.watch.wgmma(group, form, isinstance(a, tuple))
     if scale.__class__ is not ND:
         scale = bool(scale)
     elif scale.all():
         scale = True
-    group.products.open.append(PendingWgmma(group, where, [a], [b], scale, form, [token]))
+    group.wgmmas.open.append(PendingWgmma(group, where, [a], [b], scale, form, [token]))
     group.wgmma_issued += 1
 
 
 def refuse_mask(group: WarpSet, mask: npt.NDArray[np.bool_]) -> None:
-    """Only whole warpgroups may execute wgmma."""
+    """Refuse wgmma in divergent code."""
     if not mask.reshape(-1, 32).all(1).any() or group.stack:
         raise Fault("wgmma in divergent code")
 
@@ -80,7 +79,7 @@ def _warpgroups_of(group: WarpSet) -> list[Warpgroup]:
 
 
 def wgmma_commit(group: WarpSet) -> bool:
-    """wgmma.commit_group: False while a warp of the warpgroup has not issued its wgmmas."""
+    """wgmma.commit_group: False until all warps of the warpgroup have issued their wgmmas."""
     if not group.wgmma_committing:
         _commit(group)
     for one in _warpgroups_of(group):
@@ -94,9 +93,9 @@ def wgmma_commit(group: WarpSet) -> bool:
 def _commit(group: WarpSet) -> None:
     group.wgmma_committing = True
     group.device.events += 1
-    batch = Batch(group.wgmma_issued, _joined(group.products.open))
-    group.products.groups.append(batch)
-    group.products.open = []
+    batch = Batch(group.wgmma_issued, _joined(group.wgmmas.open))
+    group.wgmmas.groups.append(batch)
+    group.wgmmas.open = []
     for one in _warpgroups_of(group):
         one.batches.append(batch)
         one.note(one.issued, group.warps, group.wgmma_issued)
@@ -104,31 +103,31 @@ def _commit(group: WarpSet) -> None:
         for p in begun:
             p.offered = True
         if begun:
-            group.device.completion.products(functools.partial(compute, begun))
+            group.device.completion.wgmmas(functools.partial(compute, begun))
 
 
 def _joined(issued: list[PendingWgmma]) -> list[PendingWgmma]:
-    """wgmmas in order, joined where one follows another on the same accumulators."""
-    products: list[PendingWgmma] = []
-    latest: dict[Place, PendingWgmma] = {}  # per accumulator list; the order between lists does not matter
+    """wgmmas in order; consecutive ones on the same accumulators are joined."""
+    wgmmas: list[PendingWgmma] = []
+    latest: dict[Place, PendingWgmma] = {}  # by accumulators; those with different accumulators need no order
     for p in issued:
         if not (p.where in latest and latest[p.where].join(p)):
-            products.append(p)
+            wgmmas.append(p)
             latest[p.where] = p
-    return products
+    return wgmmas
 
 
 def wgmma_wait(group: WarpSet, pending: int) -> None:
-    """wgmma.wait_group: all but the last `pending` groups are complete, in every warp of the warpgroup."""
+    """wgmma.wait_group: wait for all but the last `pending` groups, of all warps of the warpgroup."""
     upto = 0
-    while len(group.products.groups) > pending:
-        upto = group.products.groups.pop(0).upto
+    while len(group.wgmmas.groups) > pending:
+        upto = group.wgmmas.groups.pop(0).upto
     if not upto:
         return
     group.device.watch.waited_for([upto])
     for one in _warpgroups_of(group):
-        products = one.upto(upto)
-        compute(products)
-        group.tracker.wgmma_done([token for p in products for token in p.tokens])
+        wgmmas = one.upto(upto)
+        compute(wgmmas)
+        group.tracker.wgmma_done([token for p in wgmmas for token in p.tokens])
         one.note(one.waited, group.warps, upto)
         one.forget()

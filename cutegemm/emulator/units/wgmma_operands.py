@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of wgmma: the chunks of shared memory that a matrix descriptor names, and values there or in registers.
+"""Operands of wgmma: the chunks of shared memory of a matrix descriptor, and values there or in registers.
 
 Source: PTX ISA 9.0, 9.7.16.5.1 (shared memory layouts), 9.7.16.5.1.2.2 (matrix descriptor).
 """
@@ -20,8 +20,8 @@ from cutegemm.emulator.state.clusters import CTA
 from cutegemm.emulator.state.memory import Fault
 from cutegemm.emulator.state.tensors import SWIZZLE_BYTES, swizzled
 
-# A wgmma's n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D is "s32.satfinite"
-# where integer sums saturate.
+# n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D is "s32.satfinite" if integer
+# sums saturate.
 Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
 _MODES = (0, 3, 2, 1)  # field of the descriptor -> swizzle mode (`TensorMap.swizzle`)
 
@@ -63,14 +63,14 @@ def operand_chunks(descriptor: int, extent: int, k_bytes: int, mn_major: bool, i
 def _chunks(
     descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int
 ) -> tuple[Chunks, int]:
-    """Chunks of consecutive operands next to each other along K, contiguous int64, and the greatest number."""
+    """Chunks of consecutive operands, joined along K, and the greatest chunk number."""
     each = [operand_chunks(d, extent, k_bytes, mn_major, item) for d in descriptors]
     chunks = np.ascontiguousarray(np.concatenate(each, 0 if mn_major else 1), np.int64)
     return chunks, int(chunks.max())
 
 
 def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
-    """Bytes (contiguous in the last axis) to fp32 values of an operand type."""
+    """fp32 values of bytes of an operand type; the bytes are contiguous in the last axis."""
     if kind == "bf16":
         return (raw.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     if kind == "f16":
@@ -85,7 +85,7 @@ def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
 def fetch(
     cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str
 ) -> np.ndarray:
-    """An operand in shared memory as an fp32 matrix of `extent` rows and all of K."""
+    """An operand in shared memory as an fp32 matrix of `extent` rows."""
     chunks, last = _chunks(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
     if last >= len(cta.shared.data) // 16:
         raise Fault(f"wgmma operand (descriptor {descriptors[0]:#x}) leaves shared memory")
@@ -96,13 +96,13 @@ def fetch(
 def fetch_split(
     cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str, across: bool
 ) -> Split | None:
-    """An operand in shared memory as the tensor cores' compiled loop takes it; None where that refuses it."""
+    """An operand in shared memory as significands and exponents (`split`); None if it is not finite."""
     chunks, last = _chunks(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
     return split(cta.shared.at, chunks, kind, across) if last < len(cta.shared.data) // 16 else None
 
 
 def fragment(registers: Sequence[Value], warps: int, kind: str, halves: int = 2) -> np.ndarray:
-    """An A fragment (8 * `halves` rows per warp; B has 8) in registers of some warps, as a matrix of K columns.
+    """A fragment in registers of some warps as a matrix with 8 * `halves` rows per warp: 16 for A, 8 for B.
 
     Register i of lane t holds row t / 4 + 8 * (i % halves), and 4 bytes from byte 4 * (t % 4) + 16 * (i / halves) on.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wgmma instructions under way, and how they are computed.
+"""Pending wgmma instructions, and their computation.
 
-wgmmas of one group of warps that follow each other on the same accumulators are joined along K. Those of several warps
-of a warpgroup that read the same operands are computed together. Each element of D is the same sum either way.
+Consecutive wgmmas of a group on the same accumulators are joined along K. wgmmas of several warps of a warpgroup with
+the same operands are computed together. Neither changes the sums.
 
 Source: PTX ISA 9.0, 9.7.16.5 (wgmma.mma_async).
 """
@@ -26,15 +26,15 @@ from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.pending import WARPS
 from cutegemm.emulator.units.wgmma_operands import Form, fetch, fetch_split, fragment
 
-JOINED = 8  # wgmmas that are joined at most
+JOINED = 8  # most wgmmas that are joined
 
-# The accumulators: the number of a list, or slots of single registers.
+# Accumulators: the number of a list, or slots of single registers.
 Place: TypeAlias = int | tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
 class PendingWgmma:
-    """One or more wgmma.mma_async on the same accumulators, waiting to be computed."""
+    """One or more wgmma.mma_async on the same accumulators."""
 
     group: WarpSet
     where: Place
@@ -44,7 +44,7 @@ class PendingWgmma:
     form: Form
     tokens: list[Any]
     done: bool = False
-    offered: bool = False  # to the completion policy
+    offered: bool = False  # whether the completion policy may compute it
 
     @property
     def varies(self) -> bool:
@@ -52,7 +52,7 @@ class PendingWgmma:
         return self.a[0].__class__ is ND or self.b[0].__class__ is ND
 
     def join(self, other: PendingWgmma) -> bool:
-        """Append a wgmma that only accumulates further onto the same registers."""
+        """Append a wgmma that continues to accumulate in the same registers; False if it does not."""
         if not (self.where == other.where and self.form == other.form and other.scale is True):
             return False
         if len(self.a) >= JOINED or isinstance(self.a[0], tuple) or self.varies or other.varies:
@@ -63,7 +63,7 @@ class PendingWgmma:
         return True
 
     def teams_with(self, other: PendingWgmma) -> bool:
-        """Whether another warp's wgmma can be computed together with this one: the operands are the same."""
+        """Whether another warp's wgmma has the same operands, so that both can be computed together."""
         mine, theirs = self.group, other.group
         return (
             self.form == other.form
@@ -77,17 +77,17 @@ class PendingWgmma:
         )
 
     def finish(self) -> None:
-        """Read the operands and update the accumulators, once."""
+        """Compute it, once."""
         compute([self])
 
     def _lanes(self, slots: tuple[int, ...], first: int, warps: int) -> list[Any]:
-        """Registers of some of the group's warps; None if unwritten."""
+        """Registers of some of the group's warps; None for an unwritten one."""
         lanes = slice(32 * first, 32 * (first + warps))
         values = (self.group.registers[slot] for slot in slots)
         return [v[lanes] if v.__class__ is ND else v for v in values]
 
     def left(self, first: int, warps: int) -> np.ndarray | tuple[int, ...]:
-        """Operand A of some warps of a warpgroup: values from registers, 16 rows each, or descriptors of 64 rows."""
+        """Operand A of some warps of a warpgroup: values from registers, or descriptors of 64 rows."""
         if isinstance(self.a[0], tuple):
             return fragment(self._lanes(self.a[0], first, warps), warps, self.form[3])
         return tuple(lane_of(cast("Value", x), 32 * first) for x in self.a)
@@ -100,7 +100,7 @@ class PendingWgmma:
         return Accumulators.of(registers, warps, self.form[2] == "f16").matrix
 
     def keep(self, matrix: np.ndarray, first: int) -> None:
-        """Put a matrix from `target` back into single registers."""
+        """Write a matrix from `target` back to single registers."""
         if isinstance(self.where, int):
             return
         registers = self.group.registers
@@ -111,14 +111,14 @@ class PendingWgmma:
             registers[slot] = new
 
 
-# Of a wgmma some warps of one warpgroup: the first one's place in the group, and how many.
+# A wgmma of some warps of one warpgroup: the index of the first warp in the group, and their number.
 Slice: TypeAlias = tuple[PendingWgmma, int, int]
 
 
-def compute(products: list[PendingWgmma]) -> None:
-    """Compute the wgmmas that are not done, each warp's in their order, and those that can be together."""
-    queues: dict[int, deque[PendingWgmma]] = {}  # of each group of warps
-    for p in products:
+def compute(wgmmas: list[PendingWgmma]) -> None:
+    """Compute the wgmmas that are not done, those of a group in order; those with the same operands together."""
+    queues: dict[int, deque[PendingWgmma]] = {}  # by group
+    for p in wgmmas:
         if not p.done:
             queues.setdefault(id(p.group), deque()).append(p)
     for queue in queues.values():
@@ -138,7 +138,7 @@ def compute(products: list[PendingWgmma]) -> None:
 
 
 def _compute(slices: list[Slice]) -> None:
-    """Compute a wgmma of some warps of a warpgroup, which read the same operands."""
+    """Compute a wgmma of some warps of a warpgroup with the same operands."""
     one, place, _ = slices[0]
     warps = [p.group.warps[i + k] % WARPS for p, i, n in slices for k in range(n)]
     lefts = [p.left(i, n) for p, i, n in slices]
@@ -194,7 +194,7 @@ def _summed(
 
 
 def _warpgroups(warps: list[int]) -> list[tuple[int, int]]:
-    """(place in the list, number of warps) of consecutive warps of each warpgroup."""
+    """(index, number) of consecutive warps of the same warpgroup."""
     runs: list[tuple[int, int]] = []
     for i, warp in enumerate(warps):
         if i and warp == warps[i - 1] + 1 and warp % WARPS:
