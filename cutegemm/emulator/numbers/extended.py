@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rarer arithmetic on register values: carries, packed 16-bit integers, dot products, tests of floats.
+"""Rare arithmetic on register values: carries, packed 16-bit integers, dot products, testp.
 
 Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.3.1 (testp), 9.7.9.7 (prmt).
 """
@@ -14,8 +14,8 @@ from cutegemm.emulator.numbers import floats
 from cutegemm.emulator.numbers.types import Real, Value
 from cutegemm.emulator.numbers.values import ND, UINT, extend, pack, pnot, signed, unbox, unpack, wrap
 
-_SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # by bytes of the type
-_TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # numbers from here on, rounded to 11 bits, are normal fp16
+_SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # bytes of the type -> number
+_TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # the least number that is a normal fp16 once rounded to 11 bits
 
 
 def add_carry(a: Any, b: Any, carry: Any, bits: int) -> tuple[Value, Value]:
@@ -37,14 +37,14 @@ def subtract_carry(a: Any, b: Any, borrow: Any, bits: int) -> tuple[Value, Value
 
 
 def add_saturating(a: Value, b: Value, subtract: bool) -> Value:
-    """add.sat.s32 and sub.sat.s32 of signed readings."""
+    """add.sat.s32 and sub.sat.s32 of signed numbers."""
     wide = np.int64(a) if a.__class__ is not ND else a.astype(np.int64)
     out = np.clip(wide - b if subtract else wide + b, -(1 << 31), (1 << 31) - 1)
     return wrap(out.astype(np.int32) if out.__class__ is ND else int(out), 32)
 
 
 def _element(x: Value, bits: int, index: int, is_signed: bool) -> Value:
-    """Element `index` of so many bits as an integer of 32 bits."""
+    """Element `index`, of `bits` bits, as an integer of 32 bits."""
     part = wrap(cast("Value", unpack(x, bits, index)), 32)
     return extend(part, bits, 32) if is_signed else part
 
@@ -71,7 +71,7 @@ def dot(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, a_bits: in
     return wrap(total, 32)
 
 
-_PERMUTES = {  # mode -> for c & 3 = 0..3 the bytes of {b, a} picked for result bytes 3..0, as a selector
+_PERMUTES = {  # mode -> selector of the default mode for c & 3 = 0..3
     "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
     "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
     "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
@@ -82,24 +82,24 @@ _PERMUTES = {  # mode -> for c & 3 = 0..3 the bytes of {b, a} picked for result 
 
 
 def permute_selector(c: Value, mode: str) -> Value:
-    """The selector of prmt's default mode that acts as `mode` does with control c."""
+    """The selector of prmt's default mode for another mode with control c."""
     table = _PERMUTES[mode]
     return np.array(table, np.uint32)[c & 3] if c.__class__ is ND else table[c & 3]
 
 
 def flush_half(x: Real) -> Real:
-    """.ftz of fp16: zero of the same sign for numbers that, rounded to 11 bits, are subnormal."""
+    """.ftz for fp16: numbers that are subnormal once rounded to 11 bits become zero with the same sign."""
     return np.where(np.abs(x) < _TINY_HALF, np.copysign(x.dtype.type(0), x), x)[()]
 
 
 def extreme_xorsign(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
-    """min and max .xorsign.abs: of the magnitudes, with the signs multiplied."""
+    """min and max .xorsign.abs: of the magnitudes, with the xor of the signs."""
     out = floats.extreme(np.abs(a), np.abs(b), largest, keep_nan)
     return np.where(np.signbit(a) ^ np.signbit(b), -out, out)[()]
 
 
 def float_is(x: Real, what: str) -> Value:
-    """testp of fp32 and fp64."""
+    """testp."""
     small = np.abs(x) < _SMALLEST_NORMAL[x.dtype.itemsize]
     out = {
         "finite": np.isfinite(x),

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floating point on register values: fp16, bf16, fp32 and fp64 with PTX's rounding.
+"""Floating point on register values: fp16, bf16, fp32 and fp64, rounded as PTX defines.
 
-Results carry the bits that PTX defines: fma rounds once; min and max drop NaNs unless `.NaN`. The approximate functions
-are computed in double precision and rounded once. They stay within the error that PTX documents; the last bits of the
-hardware's are not modelled.
+fma rounds once; min and max ignore NaN unless `.NaN`. Approximate functions are computed in fp64 and rounded once: they
+are within the error that PTX documents, but their last bits may differ from the hardware.
 
 Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.9.22 (cvt).
 """
@@ -20,18 +19,18 @@ import numpy.typing as npt
 from cutegemm.emulator.numbers.types import Real, Value, Vector
 from cutegemm.emulator.numbers.values import ND, UINT, unbox
 
-CANONICAL_NAN = 0x7FFFFFFF  # the only NaN that fp32 units give
+CANONICAL_NAN = 0x7FFFFFFF  # the only NaN that fp32 arithmetic returns
 _HALF, _ONE, _NEARLY, _UPPER = (np.uint32(x) for x in (16, 1, 0x7FFF, 0xFFFF0000))
 _TINY32 = np.float64(2.0**-126)  # smallest normal fp32
 
 
 def f32(x: Value) -> Real:
-    """Bits to fp32 (scalar or vector)."""
+    """Bits as fp32."""
     return x.view(np.float32) if x.__class__ is ND else np.uint32(x).view(np.float32)
 
 
 def f64(x: Value) -> Real:
-    """Bits to fp64."""
+    """Bits as fp64."""
     return x.view(np.float64) if x.__class__ is ND else np.uint64(x).view(np.float64)
 
 
@@ -46,24 +45,24 @@ def bf16(x: Value) -> Real:
 
 
 def bits(x: Real) -> Value:
-    """Bits of a result: an int for a scalar, else an unsigned vector. An fp32 NaN becomes the canonical one."""
+    """Bits of a result, with fp32 NaNs canonical: an int for a scalar, else a vector."""
     if x.dtype.itemsize == 4:
         if x.__class__ is not ND:
             return int(x.view(np.uint32)) if x == x else CANONICAL_NAN
-        total = x.dot(x)  # NaN if and only if an element is
+        total = x.dot(x)  # NaN if an element is NaN
         if total != total:
             x = np.where(np.isnan(x), f32(CANONICAL_NAN), x)
     return pattern(x)
 
 
 def pattern(x: Real) -> Value:
-    """Bits of a value as it is: an int for a scalar, else an unsigned vector."""
+    """Bits of a value: an int for a scalar, else a vector."""
     kind = UINT[x.dtype.itemsize * 8]
     return x.view(kind) if x.__class__ is ND else int(x.view(kind))
 
 
 def nan64(result: Real, *operands: Real) -> Real:
-    """An fp64 result whose NaNs are the quieted operand's: the first NaN among `operands`, in that order."""
+    """An fp64 result in which a NaN is the first NaN of `operands`, quieted."""
     if not np.isnan(result).any():
         return result
     out = np.asarray(result)
@@ -74,7 +73,7 @@ def nan64(result: Real, *operands: Real) -> Real:
 
 
 def flush(x: Real) -> Real:
-    """.ftz: subnormal fp32 becomes zero of the same sign (takes and gives fp32)."""
+    """.ftz: subnormal fp32 becomes zero with the same sign."""
     return np.where(np.abs(x) < np.float32(_TINY32), np.copysign(np.float32(0), x), x)[()]
 
 
@@ -90,11 +89,11 @@ def relu(x: Real) -> Real:
 
 
 def fma32(a: Real, b: Real, c: Real) -> Real:
-    """fp32 a*b+c rounded once. The product is exact in fp64; the sum is corrected where rounding twice could differ."""
+    """fp32 a*b+c rounded once: the product is exact in fp64; the sum is rounded to odd if that matters."""
     product = np.multiply(a, b, dtype=np.float64)
     c = np.asarray(c, np.float64)
     total = product + c
-    low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)  # the 29 bits fp32 drops
+    low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)  # the 29 bits that fp32 lacks
     risky = (low == 0x10000000) | ((np.abs(total) < 2 * _TINY32) & (total != 0))
     if risky.any():
         total = to_odd(product, c, total)
@@ -102,7 +101,7 @@ def fma32(a: Real, b: Real, c: Real) -> Real:
 
 
 def fma_ftz(a: Real, b: Real, c: Real | None = None) -> Real:
-    """fp32 a*b or a*b+c rounded once; zero if its 24 bits, whatever the exponent, would be below all normals."""
+    """fp32 a*b or a*b+c rounded once to 24 bits; zero if the result is below all normal numbers."""
     exact = np.multiply(a, b, dtype=np.float64)
     if c is not None:
         c = np.asarray(c, np.float64)
@@ -112,7 +111,7 @@ def fma_ftz(a: Real, b: Real, c: Real | None = None) -> Real:
 
 
 def fma64_wide(a: Real, b: Real, c: Real) -> Vector:
-    """fp16 or bf16 a*b+c as fp64, rounded to odd, so that the rounding to 16 bits that follows is the only one."""
+    """fp16 or bf16 a*b+c in fp64, rounded to odd, so that rounding it again to 16 bits is correct."""
     product = np.multiply(a, b, dtype=np.float64)
     c = np.asarray(c, np.float64)
     return to_odd(product, c, product + c)
@@ -126,7 +125,7 @@ def div_approx(a: Real, b: Real) -> Real:
 
 
 def to_odd(a: Real, b: Real, total: Real) -> Vector:
-    """a+b rounded to odd in fp64, given the nearest sum: a second rounding to fewer bits is then exact."""
+    """a+b rounded to odd in fp64, given the nearest sum, so that rounding it again to fewer bits is correct."""
     virtual = total - a
     error = (a - (total - virtual)) + (b - virtual)
     even = np.asarray(total).view(np.uint64) & np.uint64(1) == 0
@@ -136,7 +135,7 @@ def to_odd(a: Real, b: Real, total: Real) -> Vector:
 
 
 def fma64(a: Real, b: Real, c: Real) -> Real:
-    """fp64 a*b+c rounded once, through exact integer arithmetic (slow; fp64 is rare in these kernels)."""
+    """fp64 a*b+c rounded once, by exact fractions (slow, but rare)."""
 
     def one(x: Any, y: Any, z: Any) -> Any:
         if np.isinf(z) and np.isfinite(x) and np.isfinite(y):
@@ -157,9 +156,9 @@ def fma64(a: Real, b: Real, c: Real) -> Real:
 
 
 def narrow_bf16(x: npt.ArrayLike) -> Value:
-    """fp32 or fp64 values to bf16 bits, nearest even; NaN becomes 0x7fff."""
+    """fp32 or fp64 to bf16 bits, nearest even; NaN becomes 0x7fff."""
     x = np.asarray(x)
-    if x.dtype == np.float64:  # round to odd first, so that the second rounding is the only one that counts
+    if x.dtype == np.float64:  # round to odd first, so that rounding it again is correct
         near = x.astype(np.float32)
         pattern = near.view(np.uint32)
         inexact = (near.astype(np.float64) != x) & (pattern & np.uint32(1) == 0) & np.isfinite(x)
@@ -172,7 +171,7 @@ def narrow_bf16(x: npt.ArrayLike) -> Value:
 
 
 def narrow_f16(x: npt.ArrayLike) -> Value:
-    """Float values to fp16 bits, nearest even; NaN becomes 0x7fff."""
+    """Floating-point values to fp16 bits, nearest even; NaN becomes 0x7fff."""
     x = np.asarray(x)
     out = np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16)).astype(np.uint32)
     return unbox(out)
@@ -195,7 +194,7 @@ def pair(high: Value, low: Value) -> Value:
 
 
 def bf16x2(a: Value, b: Value) -> Value:
-    """cvt.rn.bf16x2.f32 d, a, b: a in the high half. Every epilogue converts this way, so it has a fast path."""
+    """cvt.rn.bf16x2.f32 d, a, b: a in the high half; fast, since every epilogue uses it."""
     if a.__class__ is ND and b.__class__ is ND:
         probe = a.view(np.float32).dot(b.view(np.float32))
         if probe == probe:  # no NaN in either
@@ -208,7 +207,7 @@ def bf16x2(a: Value, b: Value) -> Value:
 
 
 def _rounded_half(u: Vector) -> Vector:
-    """fp32 patterns rounded to nearest even in their upper 16 bits; the lower bits are garbage."""
+    """fp32 patterns rounded to nearest even in their upper 16 bits; the lower bits are arbitrary."""
     half = u >> _HALF
     half &= _ONE
     half += _NEARLY
@@ -217,7 +216,7 @@ def _rounded_half(u: Vector) -> Vector:
 
 
 def extreme(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
-    """min and max: -0 < +0; a NaN operand is dropped unless `.NaN` (then the result is the canonical NaN)."""
+    """min and max, with -0 < +0; NaN is ignored unless `keep_nan`, which gives the canonical NaN."""
     if keep_nan:
         out = np.maximum(a, b) if largest else np.minimum(a, b)
     else:
@@ -230,7 +229,7 @@ def extreme(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
 
 
 def compare(a: Real, b: Real, relation: str) -> Value:
-    """setp on floats; the `u` relations are true when either operand is NaN."""
+    """setp for floating point; the `u` relations are true if an operand is NaN."""
     nan = np.isnan(a) | np.isnan(b)
     out = {
         "num": ~nan,

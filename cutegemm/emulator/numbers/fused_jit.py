@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp32 a * b + c rounded once, on the bits of whole registers, by the processor's fma in one compiled loop.
+"""fp32 a * b + c rounded once, in a compiled loop over the bits of registers.
 
-NumPy has no fma and needs some twenty passes to compute one in fp64 (`floats.fma32`).
+NumPy has no fma and needs about twenty passes in fp64 (`floats.fma32`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cutegemm.emulator.numbers.native import F32, I32, I64, Native, load_vector,
 from cutegemm.emulator.numbers.types import Value
 from cutegemm.emulator.numbers.values import ND
 
-WIDTH = 8  # lanes of a step
+WIDTH = 8  # lanes per iteration
 
 
 class _Scratch(threading.local):
-    """A thread's memory for A, B, C and D of so many lanes, and its address."""
+    """A thread's memory for a, b, c and the result, by number of lanes, with its address."""
 
     def __init__(self) -> None:
         self.of = functools.cache(self._made)
@@ -38,7 +38,7 @@ _SCRATCH = _Scratch()
 
 
 def fused(a: Value, b: Value, c: Value) -> Value:
-    """Bits of fp32 a * b + c rounded once, from bits: ints, or vectors with a lane for each of the group's."""
+    """fp32 a * b + c rounded once; operands and result are bits."""
     lanes = next((len(x) for x in (a, b, c) if x.__class__ is ND), 0)
     if not lanes or lanes % WIDTH:
         return bits(fma32(f32(a), f32(b), f32(c)))

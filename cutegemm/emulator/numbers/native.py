@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small loops that LLVM (through llvmlite) compiles on first use, in milliseconds, and the IR that they share."""
+"""Helpers for small loops that LLVM (llvmlite) compiles on first use, in milliseconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
 
 class Native:
-    """The functions of a module as machine code for this processor."""
+    """A module compiled for this CPU."""
 
     def __init__(self, module: ir.Module) -> None:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         features = binding.get_host_cpu_features()
-        # these loops do little else than vector arithmetic, so they use the widest registers
+        # these loops are mostly vector arithmetic, so they use the widest registers
         widest = ",-prefer-256-bit" if features.get("avx512f") else ""
         machine = binding.Target.from_default_triple().create_target_machine(
             cpu=binding.get_host_cpu_name(), features=f"{features.flatten()}{widest}", opt=3, jit=True
@@ -32,7 +32,7 @@ class Native:
         self.engine.finalize_object()
 
     def function(self, name: str, prototype: Any) -> Any:
-        """A function with the signature of a ctypes prototype; it keeps the machine code alive."""
+        """A function with the signature of a ctypes prototype."""
         made = prototype(self.engine.get_function_address(name))
         made.engine = self.engine
         return made
@@ -60,7 +60,7 @@ def splat(kind: ir.VectorType, x: float) -> ir.Constant:
 
 
 def load_vector(b: ir.IRBuilder, pointer: Any, index: Any, kind: ir.VectorType, align: int = 4) -> Any:
-    """Consecutive elements from `pointer[index]` on."""
+    """Load consecutive elements from `pointer[index]` on."""
     out = b.load(b.bitcast(b.gep(pointer, [index]), kind.as_pointer()))
     out.align = align
     return out
@@ -72,6 +72,6 @@ def store_vector(b: ir.IRBuilder, value: Any, pointer: Any, index: Any) -> None:
 
 
 def any_lane(b: ir.IRBuilder, flags: Any) -> Any:
-    """The lanes of a vector of 32-bit flags, or-ed together."""
+    """The or of all lanes of a vector of 32-bit flags."""
     lanes = (b.extract_element(flags, I32(lane)) for lane in range(flags.type.count))
     return functools.reduce(b.or_, lanes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding to a named format in a named direction, and conversions of the formats NumPy lacks.
+"""Rounding to a format in a direction, and conversions that NumPy lacks.
 
-Everything goes through fp64, which holds fp32, fp16, bf16, tf32 and fp8 values exactly.
+All is computed in fp64, which represents fp32, fp16, bf16, tf32 and fp8 exactly.
 
 Source: PTX ISA 9.0, 9.7.9.21 (cvt), 5.2.3 (alternate formats); OCP 8-bit floating point specification 1.0.
 """
@@ -23,7 +23,7 @@ from cutegemm.emulator.numbers.values import ND, UINT, as_wide, signed, unbox, w
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format: stored mantissa bits, least exponent of a normal number, greatest value."""
+    """A binary floating-point format: mantissa bits, least exponent of a normal number, greatest value."""
 
     mantissa: int
     least: int
@@ -48,9 +48,9 @@ _DIRECTIONS: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float6
 
 
 def round_to(x: npt.ArrayLike, name: str, mode: str, finite: bool = False) -> npt.NDArray[np.float64]:
-    """`x` as the nearest value of a format in the direction `mode` (rn, rna, rz, rm, rp), in fp64.
+    """`x` rounded to a format in the direction `mode` (rn, rna, rz, rm, rp), in fp64.
 
-    `finite` is .satfinite: values that overflow, infinities included, become the greatest value.
+    `finite` is .satfinite: values that overflow, and infinities, become the greatest value.
     """
     to = FORMATS[name]
     x = np.asarray(x, np.float64)
@@ -61,7 +61,7 @@ def round_to(x: npt.ArrayLike, name: str, mode: str, finite: bool = False) -> np
     over = np.abs(out) > to.greatest
     if finite:
         stays = over
-    else:  # a finite number overflows to infinity unless the direction points back
+    else:  # a finite number overflows to infinity, unless it is rounded toward zero
         back = {"rz": over, "rm": over & (x > 0), "rp": over & (x < 0)}.get(mode, np.zeros_like(over))
         stays = back & np.isfinite(x)
         out = np.where(over, np.copysign(np.inf, x), out)
@@ -69,9 +69,9 @@ def round_to(x: npt.ArrayLike, name: str, mode: str, finite: bool = False) -> np
 
 
 def directed(x: npt.ArrayLike, name: str, mode: str, finite: bool) -> Value:
-    """cvt to f32, tf32, f16 or bf16 with a rounding mode: bit patterns (of the fp32 that holds a tf32).
+    """cvt to f32, tf32, f16 or bf16 with a rounding mode; returns bits (of fp32 for tf32).
 
-    A NaN becomes the canonical one; for tf32 the operand with its low 13 bits cleared; from fp64 its quieted top.
+    A NaN becomes canonical. For tf32 only its low 13 bits are cleared; from fp64 its top is kept and quieted.
     """
     value = round_to(x, name, mode, finite)
     if name == "f16":
@@ -109,21 +109,21 @@ def narrow_fp8(x: npt.ArrayLike, name: str) -> Value:
 
 
 def widen_fp8(x: Value, name: str) -> Value:
-    """Patterns of e4m3 or e5m2 (the low 8 bits) as fp16 patterns, exact; NaN becomes 0x7fff."""
+    """e4m3 or e5m2 in the low 8 bits to fp16 bits, exact; NaN becomes 0x7fff."""
     return narrow_f16(fp8_values(name)[x & 0xFF])
 
 
 def integral(x: Any, mode: str) -> Any:
-    """cvt between equal float types with an integer rounding: rni, rzi, rmi or rpi."""
+    """Round to an integer in floating point: rni, rzi, rmi or rpi."""
     return _DIRECTIONS[mode[:2]](x)
 
 
 def to_integer(
     x: npt.ArrayLike, source_bits: int, width: int, is_signed: bool, mode: str, reg_bits: int
 ) -> Value:
-    """cvt from a float to an integer: rounded as `mode` (rni, rzi, rmi, rpi) and clamped.
+    """cvt from floating point to integer: rounded as `mode` (rni, rzi, rmi, rpi) and clamped.
 
-    NaN gives 0, or only the top bit where source or target has 64 bits.
+    NaN gives 0; if source or target has 64 bits it gives the top bit.
     """
     rounded = _DIRECTIONS[mode[:2]](np.asarray(x, np.float64))
     low, high = integer_range(width, is_signed)
@@ -141,7 +141,7 @@ def to_integer(
 
 
 def integer_range(width: int, is_signed: bool) -> tuple[int, int]:
-    """The least and the greatest integer of so many bits."""
+    """The least and the greatest integer of `width` bits."""
     return (-(1 << width - 1), (1 << width - 1) - 1) if is_signed else (0, (1 << width) - 1)
 
 
@@ -153,7 +153,7 @@ def saturate_integer(x: Value, source: str, to: str, bits: int) -> Value:
 
 
 def to_float(x: Value, width: int, is_signed: bool, kind: type[np.floating[Any]]) -> Real:
-    """cvt.rn from an integer to fp32 or fp64, as values: the common case, left to NumPy."""
+    """cvt.rn from an integer to fp32 or fp64; returns values."""
     x = signed(wrap(x, width), width) if is_signed else wrap(x, width)
     if x.__class__ is ND:
         return x.astype(kind)
@@ -161,7 +161,7 @@ def to_float(x: Value, width: int, is_signed: bool, kind: type[np.floating[Any]]
 
 
 def from_integer(x: Value, width: int, is_signed: bool, name: str, mode: str) -> Value:
-    """cvt from an integer to f16, bf16, f32 or f64 in a direction, rounded once: bit patterns."""
+    """cvt from an integer to f16, bf16, f32 or f64 in a direction, rounded once; returns bits."""
     flat = [int(v) for v in np.asarray(x).reshape(-1).tolist()]
     if is_signed:
         flat = [signed(v & (1 << width) - 1, width) for v in flat]
@@ -175,7 +175,7 @@ def from_integer(x: Value, width: int, is_signed: bool, name: str, mode: str) ->
 
 
 def _odd(v: int) -> float:
-    """An integer in 53 bits, rounded to odd, so that a second rounding to fewer bits is the only one."""
+    """An integer rounded to odd in 53 bits, so that rounding it again to fewer bits is correct."""
     drop = max(abs(v).bit_length() - 53, 0)
     kept = abs(v) >> drop
     kept |= bool(abs(v) & (1 << drop) - 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor cores' sum (`tensor_core.py`) in two compiled loops: `split` takes operands apart, `add` sums products.
+"""The sums of the tensor cores (`tensor_core.py`) as two compiled loops: `split` for operands, `add` for sums.
 
-Both handle finite values; `add` handles fp32 accumulators. NumPy would make about ten passes over all products. Here 8
-or 16 columns of a row stay in vector registers. Each loop is compiled once per process and kind of instruction, in some
+Both need finite values; `add` needs fp32 accumulators. NumPy would make about ten passes over all products; `add` keeps
+8 or 16 columns of a row in vector registers. A loop is compiled once per process and kind of instruction, in about
 30 ms.
 """
 
@@ -35,19 +35,19 @@ from cutegemm.emulator.numbers.native import (
 from cutegemm.emulator.numbers.rounding import FORMATS
 from cutegemm.emulator.numbers.types import Vector
 
-NO_EXPONENT = -20_000  # of a zero: below any other, even doubled
-LEAST = -100  # a product this far below the greatest exponent contributes nothing
+NO_EXPONENT = -20_000  # for zero: even twice this is below the other exponents
+LEAST = -100  # a product so far below the greatest exponent does not count
 CHUNK = 16  # bytes
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 
-# Significands (fp32, below 2) and exponents (int32; NO_EXPONENT of zeros).
+# Significands (fp32, below 2) and exponents (int32).
 Split: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
 
 
 def split(memory: int, chunks: np.ndarray, kind: str, across: bool) -> Split | None:
-    """Significands and exponents of an operand in memory; None when an element is infinite or NaN.
+    """Significands and exponents of an operand in memory; None if an element is infinite or NaN.
 
-    chunks: numbers of its 16-byte chunks behind the address `memory`, (ROWS, CHUNKS), contiguous int64.
+    chunks: numbers of the operand's 16-byte chunks from address `memory` on, (ROWS, CHUNKS), contiguous int64.
     across: the result is (elements of a row, ROWS) instead of (ROWS, elements of a row).
     """
     rows, per_row = chunks.shape
@@ -63,7 +63,7 @@ def add(
 ) -> np.ndarray | None:
     """D (P, M, N) of the significands and exponents of A (P, M, K) and of B (P, K, N), and of C; N is a multiple of 8.
 
-    All are contiguous. None when C or an intermediate sum is not finite (the last sum may be infinite).
+    All are contiguous. None if C or an intermediate sum is not finite (the last sum may be infinite).
     """
     m, k = left[0].shape[-2:]
     n = c.shape[-1]
@@ -74,7 +74,7 @@ def add(
 
 
 def _values(b: ir.IRBuilder, raw: Any, kind: str, width: int) -> tuple[Any, Any]:
-    """fp32 values of `width` patterns, and which patterns are NaN although the values are finite."""
+    """fp32 values of `width` patterns, and which patterns are NaN although their values are finite."""
     words, halves = ir.VectorType(I32, width), ir.VectorType(F16, width)
     short, floats = ir.VectorType(I16, width), ir.VectorType(F32, width)
     none = ir.Constant(ir.VectorType(ir.IntType(1), width), [0] * width)
@@ -140,7 +140,7 @@ def _compiled_split(kind: str, across: bool) -> Any:
 
 
 class _Lanes:
-    """The arithmetic of one step on a vector of columns of a row."""
+    """Builds the arithmetic of one instruction for a vector of columns of a row."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, fraction: int) -> None:
         self.b, self.fraction = builder, fraction
@@ -215,7 +215,7 @@ class _Lanes:
 
 @functools.cache
 def _compiled_add(depth: int, fraction: int, width: int) -> Callable[..., int]:
-    """For each problem, row, `width` columns and `depth` of K: align, add, round; 0 if all that was finite."""
+    """The loop of `add`; returns 0 if all values were finite."""
     module = ir.Module()
     pointers = [F32.as_pointer(), I32.as_pointer()] * 2 + [F32.as_pointer()]
     function = ir.Function(module, ir.FunctionType(I32, [*pointers, *[I64] * 4]), "add")
@@ -236,7 +236,7 @@ def _compiled_add(depth: int, fraction: int, width: int) -> Callable[..., int]:
             mantissa, exponent, sign = v.addend(old)
             exponents = [b.add(v.everywhere(ea, x, v.v32), load_vector(b, eb, y, v.v32)) for x, y in pairs]
             top = functools.reduce(v.most, exponents, exponent)
-            # at most 8 * 4 * 2**25 in either sum: no overflow
+            # each sum is at most 8 * 4 * 2**25, so it does not overflow
             sums = [v.align_addend(mantissa, exponent, sign, top), v.int32(0)]
             for number, (x, y) in enumerate(pairs):
                 product = b.fmul(v.everywhere(sa, x, v.vf), load_vector(b, sb, y, v.vf))

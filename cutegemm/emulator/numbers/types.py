@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of what registers and lanes hold.
-
-A register of a group of warps is one Python int where all lanes agree. Otherwise it is a vector with one element per
-lane. The register's width gives the element type, so these aliases leave it open.
-"""
+"""Types of register values; see `values.py`."""
 
 from __future__ import annotations
 

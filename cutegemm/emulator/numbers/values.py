@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Register values and integer arithmetic on them.
 
-A register of a group of warps is a Python int (a bool for a predicate) while all lanes agree. Otherwise it is a NumPy
-vector with one element per lane: uint16, uint32, uint64 or bool. Values are bit patterns; signed and floating-point
-readings are views. Integers stay inside [0, 2**bits). Translated kernels call these functions by name.
+A register of a group of warps is a Python int (a bool for a predicate) if all lanes agree. Otherwise it is a NumPy
+vector with one element per lane: uint16, uint32, uint64 or bool. Values are bit patterns, ints in [0, 2**bits); signed
+and floating-point numbers are views of them. Translated kernels call these functions by name.
 
 Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.8 (logic and shift), 9.7.9.7 (prmt).
 """
@@ -23,7 +23,7 @@ M32, M64 = 0xFFFFFFFF, (1 << 64) - 1
 UINT: dict[int, type[np.unsignedinteger[Any]]] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SINT: dict[int, type[np.signedinteger[Any]]] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 FLOAT: dict[int, type[np.floating[Any]]] = {16: np.float16, 32: np.float32, 64: np.float64}
-# integer reductions, by the names that atom, red and redux give them
+# integer reductions, by their names in atom, red and redux
 REDUCTIONS: dict[str, np.ufunc] = {
     "add": np.add,
     "min": np.minimum,
@@ -36,19 +36,18 @@ REDUCTIONS: dict[str, np.ufunc] = {
 
 def lane_of(value: Value, lane: int) -> int:
     """One lane's value as a Python int."""
-    # The type checker does not see that a value which is not a vector is an int: only isinstance, which is slower,
-    # would tell it.
+    # isinstance would tell the type checker that the other case is an int, but it is slower
     return int(value[lane]) if value.__class__ is ND else value  # type: ignore[return-value]
 
 
 def unbox(out: Any) -> Value:
-    """A vector as it is; the single element of anything else as a Python number."""
+    """A vector unchanged, a scalar as a Python number."""
     value: Value = out if out.ndim else out.item()
     return value
 
 
 def signed(x: Any, bits: int) -> Any:
-    """Signed reading of a pattern of `bits`."""
+    """A pattern of `bits` as a signed number."""
     return x.view(SINT[bits]) if x.__class__ is ND else (x ^ (1 << bits - 1)) - (1 << bits - 1)
 
 
@@ -57,7 +56,7 @@ def wrap(x: Value, bits: int) -> Value: ...
 @overload
 def wrap(x: Undefined | None, bits: int) -> Value | Undefined: ...
 def wrap(x: Any, bits: int) -> Value | Undefined:
-    """Back to an unsigned pattern of `bits` from any integer reading, dropping or zero-filling high bits."""
+    """An integer as an unsigned pattern of `bits`, truncated or zero-extended."""
     if x.__class__ is ND:
         if x.dtype.kind == "i" and x.dtype.itemsize * 8 == bits:
             return x.view(UINT[bits])
@@ -76,7 +75,7 @@ def extend(x: Any, width: int, bits: int) -> Value:
 
 
 def mrg(mask: Vector, new: Register, old: Register, dtype: Kind) -> Register:
-    """`new` in the lanes of `mask`, `old` elsewhere; a register that nothing wrote becomes `new` in every lane."""
+    """`new` in the lanes of `mask`, `old` in the others; a register without any write becomes `new` in all lanes."""
     if old is None or old is new:
         return new
     if isinstance(new, int) and isinstance(old, int) and new == old:
@@ -85,7 +84,7 @@ def mrg(mask: Vector, new: Register, old: Register, dtype: Kind) -> Register:
 
 
 def lane_mask(p: Value, negate: bool, mask: Mask) -> Mask | Literal[False]:
-    """Lanes where a guarded instruction acts: None for all of them, False for none, else a vector."""
+    """Lanes that execute a guarded instruction: None for all, False for none, else a vector."""
     if p.__class__ is not ND:
         return mask if bool(p) != negate else False
     if negate:
@@ -99,12 +98,12 @@ def lane_mask(p: Value, negate: bool, mask: Mask) -> Mask | Literal[False]:
 
 
 def pnot(p: Value) -> Value:
-    """Predicate not."""
+    """Not, for predicates."""
     return ~p if p.__class__ is ND else not p
 
 
 def sel(p: Value, a: Register, b: Register, dtype: Kind) -> Register:
-    """selp: a where p, else b."""
+    """selp: a if p, else b."""
     if p.__class__ is not ND:
         return a if p else b
     if a is None or b is None or a.__class__ is Undefined or b.__class__ is Undefined:
@@ -147,7 +146,7 @@ def shl(a: Any, b: Any, bits: int) -> Value:
 
 
 def shr(a: Any, b: Any, bits: int, arithmetic: bool) -> Value:
-    """Shift right, by sign if `arithmetic`; amounts of `bits` and more give the sign or 0."""
+    """Shift right; amounts of `bits` and more give the sign if `arithmetic`, else 0."""
     uniform, by_vector = a.__class__ is not ND, b.__class__ is ND
     if arithmetic:
         a = signed(a, bits)
@@ -162,7 +161,7 @@ def shr(a: Any, b: Any, bits: int, arithmetic: bool) -> Value:
 
 
 def as_wide(x: Any, bits: int, is_signed: bool) -> Any:
-    """An operand as an int64 or uint64 vector, or an int, in its signed or unsigned reading."""
+    """A pattern as an int, or as an int64 or uint64 vector."""
     if is_signed:
         x = signed(x, bits)
     return x.astype(np.int64 if is_signed else np.uint64) if x.__class__ is ND else x
@@ -188,7 +187,7 @@ def mul_hi(a: Value, b: Value, bits: int, is_signed: bool) -> Value:
 
 
 def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> Value:
-    """div and rem, truncating toward zero; division by zero gives all ones (as the hardware sequence does)."""
+    """div and rem, rounded toward zero; division by zero gives all ones, as on the hardware."""
     if a.__class__ is not ND and b.__class__ is not ND:
         x, y = int(as_wide(a, bits, is_signed)), int(as_wide(b, bits, is_signed))
         if y == 0:
@@ -197,7 +196,7 @@ def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> V
         return (x - q * y if remainder else q) & ((1 << bits) - 1)
     n = _lanes(a, b)
     v, w = (np.broadcast_to(np.asarray(value, UINT[bits]), n) for value in (a, b))
-    # exact, lane by lane; the quotient of the least integer by -1 wraps
+    # lane by lane: exact, and the least integer divided by -1 wraps
     if is_signed or bits == 64:
         each = [divide(s, t, bits, is_signed, remainder) for s, t in zip(v.tolist(), w.tolist(), strict=True)]
         return np.array(each, UINT[bits])
@@ -261,7 +260,7 @@ _LUT_TERMS = tuple((bool(i & 4), bool(i & 2), bool(i & 1)) for i in range(8))
 
 
 def lop3(a: Value, b: Value, c: Value, lut: int) -> Value:
-    """lop3.b32: any function of three bits; bit i of `lut` answers for (a, b, c) = the bits of i."""
+    """lop3.b32: any function of three bits; bit i of `lut` is its value for the bits (a, b, c) of i."""
     out: Value = 0
     for i, (pa, pb, pc) in enumerate(_LUT_TERMS):
         if lut >> i & 1:
@@ -270,7 +269,7 @@ def lop3(a: Value, b: Value, c: Value, lut: int) -> Value:
 
 
 def byte_permute(a: Register, b: Register, selector: Value) -> Value:
-    """prmt.b32 in its default mode: each nibble of the selector picks a byte of {b, a}, bit 3 its sign."""
+    """prmt.b32 in its default mode: each nibble of the selector picks a byte of {b, a}; bit 3 picks its sign."""
     if a is None or b is None:
         a, b = (Undefined.of(x, 32) if x is None else x for x in (a, b))
     out: Value = 0
@@ -308,7 +307,7 @@ def pack(parts: Sequence[Value], bits: int) -> Value: ...
 @overload
 def pack(parts: Sequence[Register], bits: int) -> Value | Undefined: ...
 def pack(parts: Sequence[Any], bits: int) -> Value | Undefined:
-    """mov.b64 {a, b}: values of `bits` each, the first in the low bits."""
+    """mov.b64 {a, b}: several values of `bits` in one register, the first in the low bits."""
     classes = {p.__class__ for p in parts}
     if Undefined in classes or None.__class__ in classes:
         marked = [Undefined.of(p, bits) for p in parts]

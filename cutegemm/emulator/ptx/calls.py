@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device functions: every direct call is replaced by the body of the function it names.
+"""Inlines device functions: the function's body replaces each direct call.
 
-A formal parameter in the `.param` space becomes the caller's argument, which is kept in local memory; one in a register
-is copied. Registers and labels of the body get new names at each call. A call through a register, of a function without
-a body, or of a function that calls itself is left in place; the translation refuses it.
+A parameter in the `.param` space becomes the caller's argument, which is in local memory; a parameter in a register is
+copied. Registers and labels of the body get new names for each call. Indirect calls, recursive calls and calls of
+functions without a body stay; the translation refuses them.
 
 Source: PTX ISA 9.0, 9.7.12.5 (call), 9.7.12.6 (ret), 7.1 (function declarations and definitions).
 """
@@ -25,10 +25,10 @@ _FORMAL = re.compile(
 
 @dataclass(frozen=True)
 class Formal:
-    """A parameter or result as it is declared: sizes in bytes; `register` if it is one, else it is in memory."""
+    """The declaration of a parameter or result, in a register or in memory; sizes in bytes."""
 
     name: str
-    kind: str  # PTX type of it, or of its elements
+    kind: str  # PTX type of the parameter or of its elements
     size: int
     align: int
     register: bool
@@ -46,7 +46,7 @@ def formals(text: str) -> list[Formal]:
 
 @dataclass
 class Function:
-    """A .func: its body as if it were a kernel, and its formal results and parameters."""
+    """A .func: its body as a kernel, its results and its parameters."""
 
     body: Kernel
     results: list[Formal]
@@ -59,7 +59,7 @@ def renamed(text: str, names: dict[str, str]) -> str:
 
 
 def inline(kernel: Kernel, functions: dict[str, Function]) -> None:
-    """Replace every call that can be replaced, in place."""
+    """Inline the calls of a kernel, in place."""
     if any(ins.parts[0] == "call" for ins in kernel.code):
         inliner = _Inliner(kernel, functions)
         inliner.copy(kernel, {}, (), None)
@@ -73,9 +73,9 @@ class _Inliner:
         self.labels: dict[str, int] = {}
 
     def copy(self, source: Kernel, names: dict[str, str], active: tuple[str, ...], end: str | None) -> None:
-        """Append a body under the renaming `names`; `ret` goes to the label `end`, if any.
+        """Append a body with the renaming `names`; `ret` branches to the label `end`, if there is one.
 
-        active: the functions whose bodies this one lies in.
+        active: the functions that are being inlined.
         """
         places: dict[int, list[str]] = {}
         for label, at in source.labels.items():
@@ -95,7 +95,7 @@ class _Inliner:
         self.labels |= dict.fromkeys(places.get(len(source.code), ()), len(self.code))
 
     def _local(self, ins: PtxInstruction) -> PtxInstruction:
-        """An access to an argument is one to the local memory that holds it."""
+        """An access to an argument, as an access to local memory."""
         if ins.parts[0] in ("ld", "st") and ins.parts[1].split("::")[0] == "param":
             address = ins.operands[1 if ins.parts[0] == "ld" else 0]
             base = re.match(r"\[\s*([\w$]+)", address)
@@ -138,7 +138,7 @@ class _Inliner:
         self.labels[end] = len(self.code)
 
     def _registers(self, body: Kernel, prefix: str) -> dict[str, str]:
-        """New names of a body's registers, declared in the kernel."""
+        """New names for a body's registers; declares them in the kernel."""
         out: dict[str, str] = {}
         texts = (text for ins in body.code for text in (*ins.operands, *(ins.guard or ())[:1]))
         words = {word for text in texts for word in _WORD.findall(text)}
@@ -151,6 +151,6 @@ class _Inliner:
 
 
 def _move(ins: PtxInstruction, formal: Formal, to: str, source: str) -> PtxInstruction:
-    """The copy of a parameter or result in a register, at a call."""
+    """The mov of a parameter or result in a register."""
     kind = formal.kind if formal.kind == "pred" else "b" + re.sub(r"\D", "", formal.kind)
     return replace(ins, op=f"mov.{kind}", operands=(to, source), guard=None)

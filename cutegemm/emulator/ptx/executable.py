@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel made ready to run: its blocks, where its registers and static memory lie, and a function for each block.
-
-`translate/` makes it.
-"""
+"""A translated kernel: its blocks, its registers and static memory, and a function for each block (`translate/`)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from cutegemm.emulator.ptx.flow import Block
 from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
 
 WORD = re.compile(r"[%$A-Za-z_][\w$.]*")
-# A translated block: runs for a group, its registers and its active lanes; returns the next block.
+# Runs a block for a group, its registers and its active lanes; returns the next block.
 BlockFunction: TypeAlias = Callable[[Any, list[Any], Any], int]
 
 
@@ -30,8 +27,8 @@ class Translation:
     kernel: Kernel
     blocks: list[Block]
     functions: list[list[BlockFunction]] = field(default_factory=list)  # per block: full, masked
-    # Where a register lies: in a variable of its block's function, in a slot of the group's register list, or in an
-    # accumulator matrix (its number, and the register's number within).
+    # A register is a variable of its block's function, a slot of the group's register list, or a view of an accumulator
+    # matrix (number of the matrix, number of the register in it).
     locals: set[str] = field(default_factory=set)
     slots: dict[str, int] = field(default_factory=dict)
     views: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -44,12 +41,12 @@ class Translation:
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0
     local_offset: dict[str, int] = field(default_factory=dict)
-    # per compiled function's file name: the instruction of each of its lines
+    # file name of a compiled function -> the instruction of each of its lines
     origins: dict[str, list[PtxInstruction | None]] = field(default_factory=dict)
 
     @property
     def exit(self) -> int:
-        """The block number that stands for the kernel's end."""
+        """The block number for the kernel's end."""
         return len(self.blocks)
 
     @functools.cached_property
@@ -62,16 +59,16 @@ class Translation:
         )
 
     def mentions(self, register: str) -> int:
-        """How many instructions name a register; if two do, a value written to it is used."""
+        """How many instructions use a register; if there are two, one reads it."""
         return self._mentions[register]
 
     def instruction_at(self, file: str, line: int) -> PtxInstruction | None:
-        """The PTX instruction that a line of a translated function belongs to; None in any other file."""
+        """The PTX instruction of a line of a translated function; None for any other file."""
         origin = self.origins.get(file, ())
         return origin[line - 1] if 0 < line <= len(origin) else None
 
     def current_instruction(self) -> PtxInstruction | None:
-        """The PTX instruction being executed, found on the Python stack."""
+        """The PTX instruction that executes, from the Python stack."""
         origins = self.origins
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename not in origins:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control flow of a kernel: basic blocks, where divergent paths reconverge, which branches contain waits.
+"""Control flow of a kernel: basic blocks, reconvergence points, and branches whose paths contain waits.
 
-Divergent paths reconverge at the branch's immediate post-dominator (Fung et al., MICRO 2007). Instructions that can
-block begin a block of their own, so that a waiting group re-runs just them.
+Divergent paths reconverge at the immediate post-dominator of the branch (Fung et al., MICRO 2007). An instruction that
+can block is a separate block, so that a waiting group runs only this instruction again.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ BLOCKING = (
     "barrier.cta", "barrier.red", "barrier.cluster.wait", "wgmma.commit_group", "setmaxnreg.inc",
     "nanosleep",
 )  # fmt: skip
-# Instructions that act for whole warps or warpgroups: a group whose warps diverge around them is split.
+# Instructions of whole warps or warpgroups: a group whose warps diverge around them is split.
 COLLECTIVE = (*BLOCKING, "wgmma", "barrier.cluster", "cp.async.bulk.wait_group", "cp.async.wait")
 
 
 @dataclass
 class Block:
-    """A basic block: its instructions, successors (the number of blocks stands for the exit), reconvergence point."""
+    """A basic block: instructions, successors (the number of blocks is the exit) and reconvergence point."""
 
     code: list[PtxInstruction] = field(default_factory=list)
     successors: list[int] = field(default_factory=list)
     reconverge: int = 0  # immediate post-dominator
-    splits: bool = False  # a collective or blocking instruction lies between here and `reconverge`
+    splits: bool = False  # a path from here to `reconverge` contains a collective instruction
 
 
 def is_branch(ins: PtxInstruction) -> bool:
-    """Whether control can go elsewhere than to the next instruction."""
+    """Whether the next instruction may not be the following one."""
     return ins.parts[0] in ("bra", "ret", "exit", "brx", "trap")
 
 
@@ -65,7 +65,7 @@ def blocks_of(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
 
 
 def _guarded_to_branches(kernel: Kernel) -> tuple[list[PtxInstruction], dict[str, int]]:
-    """Rewrite `@p wait` as a branch around the wait, so that only plain instructions keep guards."""
+    """Replace the guard of collective instructions by a branch around them."""
     code: list[PtxInstruction] = []
     moved: dict[int, int] = {}
     labels: dict[str, int] = {}
@@ -100,7 +100,7 @@ def _successors(n: int, block: Block, blocks: list[Block], targets: dict[str, in
 
 
 def _reconvergence_points(blocks: list[Block]) -> None:
-    """Immediate post-dominators by the data-flow equations, on bit sets."""
+    """Set the immediate post-dominators, by data-flow equations on bit sets."""
     exit_block = len(blocks)
     everything = (1 << exit_block + 1) - 1
     after = [everything] * exit_block + [1 << exit_block]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contents of a PTX text: instructions, variables, parameters, kernels.
+"""The contents of PTX text: instructions, variables, parameters, kernels.
 
 Source: PTX ISA 9.0, chapters 4 (syntax) and 5 (state spaces, types, variables).
 """
@@ -22,11 +22,11 @@ TYPE_BYTES = {
 
 @dataclass(frozen=True)
 class PtxInstruction:
-    """One instruction: opcode with its modifiers, operands as text, guard predicate and where it stands."""
+    """An instruction: opcode with modifiers, operands as text, guard predicate, PTX line and source line."""
 
     op: str
     operands: tuple[str, ...]
-    guard: tuple[str, bool] | None  # (register, True when negated)
+    guard: tuple[str, bool] | None  # (register, True if negated)
     line: int  # 1-based line of the PTX text
     source: tuple[str, int] | None  # (file, line) of the last .loc, if any
 
@@ -37,7 +37,7 @@ class PtxInstruction:
 
     @property
     def place(self) -> str:
-        """Its PTX line and, where known, its source line."""
+        """Text with its PTX line, and its source line if known."""
         source = "" if self.source is None else f" ({self.source[0].rsplit('/', 1)[-1]}:{self.source[1]})"
         return f"PTX line {self.line}{source}"
 
@@ -69,12 +69,12 @@ class Param:
     name: str
     offset: int
     size: int
-    kind: str = "b8"  # PTX type of it, or of its elements
+    kind: str = "b8"  # PTX type of the parameter or of its elements
 
 
 @dataclass
 class Kernel:
-    """One .entry as the text has it, before translation."""
+    """An .entry before translation."""
 
     name: str
     params: list[Param] = field(default_factory=list)
@@ -83,11 +83,11 @@ class Kernel:
     variables: dict[str, Variable] = field(default_factory=dict)  # its own and the module's
     code: list[PtxInstruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index into code
-    # its translation, which `launching/launch.py` makes and keeps when it is first launched
+    # its translation, set by its first launch (`launching/launch.py`)
     program: object | None = field(default=None, init=False, repr=False, compare=False)
 
     def register_type(self, name: str) -> str | None:
-        """PTX type of a register, or None when `name` is not one."""
+        """PTX type of a register; None if `name` is not a register."""
         kind = self.registers.get(name)
         if kind is None:
             kind = self.registers.get(name.rstrip("0123456789") + "<")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PTX text to kernels: parameters, variables, registers, and a flat list of instructions with their lines.
+"""Parses PTX text to kernels: parameters, variables, registers, and a list of instructions with their lines.
 
-The reader supports what the DSL, NVRTC and nvcc emit: one-line and nested brace scopes (inline assembly declares
-registers and labels of its own in them), `.loc` line marks, vectors, predicates. It knows the grammar, not the
-instructions: the translation refuses an unknown instruction (`translate/`).
+The parser supports the output of the DSL, NVRTC and nvcc: nested brace scopes (in which inline assembly declares
+registers and labels), `.loc`, vectors, predicates. It does not check instructions: the translation refuses unknown ones
+(`translate/`).
 
 Source: PTX ISA 9.0, chapters 4 (syntax), 5 (state spaces, types, variables) and 11 (directives).
 """
@@ -24,7 +24,7 @@ from cutegemm.errors import EmulatorError, field_error
 
 @dataclass
 class Module:
-    """Every kernel of a PTX text."""
+    """The kernels of a PTX text."""
 
     kernels: dict[str, Kernel]
     version: str
@@ -32,10 +32,10 @@ class Module:
 
     @classmethod
     def parse(cls, text: str) -> Module:
-        """Read a PTX module.
+        """Parse a PTX module.
 
         Raises:
-            EmulatorError: text that is not PTX as described in PTX ISA 9.0 chapter 4.
+            EmulatorError: the text is not PTX (PTX ISA 9.0, chapter 4).
         """
         if not isinstance(text, str):
             raise field_error(EmulatorError, "text", text, "must be PTX text")
@@ -50,7 +50,7 @@ class Module:
         """The kernel called `name`, or the only one.
 
         Raises:
-            EmulatorError: no such kernel, or several and no name.
+            EmulatorError: there is no such kernel, or several and no name.
         """
         if name is None and len(self.kernels) == 1:
             return next(iter(self.kernels.values()))
@@ -77,12 +77,12 @@ _VARIABLE = re.compile(
     re.S,
 )
 
-# Of a body: a statement, label or .loc as (kind, position, text), or the list of those in a brace scope.
+# An item of a body: a statement, label or .loc as (kind, position, text), or the list of items of a brace scope.
 Item: TypeAlias = "tuple[str, int, str] | list[Any]"
 
 
 class _Reader:
-    """Reads the text once; positions are character offsets, from which the line of a statement follows."""
+    """Parses a text; positions are character offsets."""
 
     def __init__(self, text: str) -> None:
         blank = lambda m: re.sub(r"[^\n]", " ", m[0])  # noqa: E731  keeps the line count
@@ -124,7 +124,7 @@ class _Reader:
                 self.variables[var.name] = var
 
     def _function(self, m: re.Match[str]) -> int:
-        """Read an .entry or .func whose head matches; returns the offset past it."""
+        """Parse the .entry or .func of a match; returns the offset after it."""
         pos = m.end()
         kernel = Kernel(m[3], variables=dict(self.variables))
         listed = ""
@@ -155,7 +155,7 @@ class _Reader:
         return end
 
     def _scope(self, name: str, pos: int) -> tuple[list[Item], int]:
-        """Split a brace scope into items; returns them and the offset past its closing brace."""
+        """Split a brace scope into items; returns them and the offset after its closing brace."""
         items: list[Item] = []
         text = self.text
         while True:
@@ -185,7 +185,7 @@ class _Reader:
 
 
 class _Body:
-    """Turns statements into instructions, giving each inline-assembly scope names of its own."""
+    """Converts statements to instructions; names of inner scopes become unique."""
 
     def __init__(self, kernel: Kernel, reader: _Reader) -> None:
         self.kernel, self.reader = kernel, reader
@@ -193,7 +193,7 @@ class _Body:
         self.scopes = 0
 
     def resolve(self, items: list[Item], names: dict[str, str]) -> None:
-        """Append the instructions of a scope; `names` are the unique names of what enclosing scopes declare."""
+        """Append the instructions of a scope; `names` are the unique names from enclosing scopes."""
         for item in items:
             if isinstance(item, list):
                 self.scopes += 1
@@ -216,7 +216,7 @@ class _Body:
             for name in m[2].split(","):
                 name = renamed(name.strip(), names)
                 self.kernel.registers[re.sub(r"<\d+>", "<", name)] = m[1]
-        elif text.startswith(".param"):  # an argument or result of a call: local memory of its own
+        elif text.startswith(".param"):  # an argument or result of a call, in local memory
             for x in formals(text):
                 name = names.get(x.name, x.name)
                 align = max(x.align, TYPE_BYTES[x.kind])
@@ -235,7 +235,7 @@ class _Body:
 
 
 def _declared(items: list[Item]) -> list[str]:
-    """Registers, labels and arguments that a scope declares."""
+    """The registers, labels and arguments that a scope declares."""
     out = []
     for item in items:
         if isinstance(item, list):
@@ -251,7 +251,7 @@ def _declared(items: list[Item]) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Operands at the commas outside braces, brackets and parentheses."""
+    """Operands, split at commas outside braces, brackets and parentheses."""
     out, depth, current = [], 0, ""
     for char in text:
         depth += (char in "{[(") - (char in "}])")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cvt: between integers, floats of any width, tf32 and the fp8 pairs.
+"""cvt between integers, floating-point types, tf32 and pairs of fp8.
 
 Source: PTX ISA 9.0, 9.7.9.21 (cvt).
 """
@@ -108,7 +108,7 @@ def _float_to_float(e: Emitter, ins: PtxInstruction, to: str, source: str, mods:
 
 
 def _pair(e: Emitter, ins: PtxInstruction, base: str, source: str, mods: list[str]) -> None:
-    """Two fp32 numbers to a pair of 16-bit ones, the first in the high half."""
+    """Two fp32 numbers to a pair of 16-bit numbers, the first in the high half."""
     direction = next((m for m in mods if m in ("rn", "rz")), None)
     if source != "f32" or direction is None:
         raise Unknown("rounding mode")
@@ -128,7 +128,7 @@ def _pair(e: Emitter, ins: PtxInstruction, base: str, source: str, mods: list[st
 
 
 def _fp8(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
-    """Pairs of fp8: from two fp32 numbers or a pair of fp16 ones (rounded, saturated), to a pair of fp16 ones."""
+    """Two fp32 or a pair of fp16 numbers to a pair of fp8 (rounded, saturated); a pair of fp8 to a pair of fp16."""
     d, *o = ins.operands
     if source in FP8:
         if to != "f16x2":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floating-point instructions: arithmetic of fp32, fp64, fp16, bf16 and their pairs, special functions, signs, tests.
+"""Floating-point instructions for fp32, fp64, fp16, bf16 and pairs: arithmetic, special functions, copysign, testp.
 
 Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.5 (mixed precision).
 """
@@ -14,7 +14,7 @@ from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 _BINARY = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}"}
 _ARITHMETIC = {"rn", "ftz", "sat", "approx", "full", "NaN", "relu", "xorsign", "abs"}
-SPECIAL = {  # function -> modifiers it may have; without .approx it is rounded once, to nearest
+SPECIAL = {  # function -> modifiers; without .approx the result is rounded once, to nearest
     "ex2": {"approx", "ftz"}, "lg2": {"approx", "ftz"}, "tanh": {"approx"}, "sin": {"approx", "ftz"},
     "cos": {"approx", "ftz"}, "rsqrt": {"approx", "ftz"}, "rcp": {"approx", "ftz", "rn"},
     "sqrt": {"approx", "ftz", "rn"},
@@ -50,7 +50,7 @@ def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
 def _each_half(
     e: Emitter, d: str, operands: list[str], kind: str, act: Callable[[list[str], str], str]
 ) -> None:
-    """Write `act(values, base)`, a 16-bit pattern, of a half-precision register or of both halves of a pair."""
+    """Write the 16-bit pattern `act(values, base)` for a half-precision register or for both halves of a pair."""
     base = kind.removesuffix("x2")
     if kind == base:
         e.dst(d, f"wrap({act([f'{base}({e.src(x, 16)})' for x in operands], base)}, 16)")
@@ -81,9 +81,10 @@ def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
 
 
 def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
-    """16-bit arithmetic, as 16-bit patterns.
+    """16-bit arithmetic; the result is a 16-bit pattern.
 
-    fp32 sums and products of fp16 and bf16, rounded again, are rounded once (24 >= 2 * 11 + 2). fma goes through fp64.
+    Sums and products are computed in fp32. Rounding them again is the same as rounding once (24 >= 2 * 11 + 2). fma is
+    computed in fp64.
     """
     if "ftz" in mods:
         if base != "f16":
@@ -136,6 +137,6 @@ def copy_sign(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("testp")
 def test_property(e: Emitter, ins: PtxInstruction) -> None:
-    """testp: whether a number is finite, infinite, a number, not a number, normal or subnormal."""
+    """testp .finite, .infinite, .number, .notanumber, .normal and .subnormal."""
     kind = ins.parts[-1]
     e.dst(ins.operands[0], f"float_is({kind}({e.src(ins.operands[1], bits_of(kind))}), '{ins.parts[1]}')")

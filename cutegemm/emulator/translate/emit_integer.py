@@ -13,9 +13,9 @@ from cutegemm.emulator.translate.emitter import CARRY, Emitter, Unknown, bits_of
 ONES = {16: "0xFFFF", 32: "M32", 64: "M64"}
 
 
-# Instruction -> widths of its operands (0: the type's) and the expression of its result. {0}, {1}, ... are the operands
-# as patterns, {s0}, {s1}, ... their signed readings where the type is signed; "=" marks one to be brought back to the
-# type's width.
+# Instruction -> widths of its operands (0: that of the type) and expression of its result. {0}, {1}, ... are operands
+# as patterns; {s0}, {s1}, ... are the same as signed numbers if the type is signed. An expression after "=" is wrapped
+# to the width of the type.
 _FORMS: dict[str, tuple[tuple[int, ...], str]] = {
     "add": ((0, 0), "={0} + {1}"),
     "sub": ((0, 0), "={0} - {1}"),
@@ -45,13 +45,13 @@ _FORMS: dict[str, tuple[tuple[int, ...], str]] = {
 
 
 def store_integer(e: Emitter, operand: str, text: str, bits: int) -> None:
-    """Result of Python or NumPy integer arithmetic, brought back to `bits`."""
+    """Write a result of Python or NumPy integer arithmetic, wrapped to `bits`."""
     e.dst(operand, f"(t if (t := {text}).__class__ is ND else t & {ONES[bits]})")
 
 
 @emits("neg", "abs", "and", "or", "xor", "not", "cnot", "lop3", "brev", "popc", "clz", "bfe", "bfi", "bfind")
 def by_table(e: Emitter, ins: PtxInstruction) -> None:
-    """An integer instruction of `_FORMS`, with the modifiers named there."""
+    """An integer instruction in `_FORMS`."""
     head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
     if kind in FLOATS:
         arithmetic_float(e, ins, kind)
@@ -76,7 +76,7 @@ def by_table(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("add", "sub", "mul", "mad", "fma", "min", "max", "div", "rem")
 def arithmetic(e: Emitter, ins: PtxInstruction) -> None:
-    """Two- and three-operand arithmetic, by type."""
+    """Arithmetic with two or three operands."""
     head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
     if kind in FLOATS:
         arithmetic_float(e, ins, kind)
@@ -99,7 +99,7 @@ def _multiply(
         raise Unknown("modifiers")
     wide = 2 * bits if mods == ["wide"] else bits
     product = f"mul_{mods[0]}({a[0]}, {a[1]}, {bits}, {signed})"
-    if mods == ["lo"]:  # NumPy adds to a vector no Python integer that its type cannot hold
+    if mods == ["lo"]:  # NumPy cannot add a Python integer that exceeds the vector's type
         product = f"(q if (q := {a[0]} * {a[1]}).__class__ is ND else q & {ONES[bits]})"
     store_integer(e, d, product + (f" + {e.src(o[2], wide)}" if head == "mad" else ""), wide)
 
@@ -116,7 +116,7 @@ def _pairs(e: Emitter, ins: PtxInstruction, kind: str) -> None:
 
 @emits("addc", "subc", "madc")
 def with_carry_in(e: Emitter, ins: PtxInstruction) -> None:
-    """Extended arithmetic that takes the carry; `.cc` also writes it."""
+    """Extended arithmetic with a carry in; `.cc` also writes it."""
     _with_carry(e, ins, [m for m in ins.parts[1:-1] if m != "cc"])
 
 
@@ -140,7 +140,7 @@ def _with_carry(e: Emitter, ins: PtxInstruction, mods: list[str]) -> None:
 
 @emits("dp4a", "dp2a")
 def dot_product(e: Emitter, ins: PtxInstruction) -> None:
-    """The sum of c and the products of four pairs of bytes, or of two pairs of 16 bits and a byte."""
+    """dp4a: c plus products of four pairs of bytes. dp2a: c plus products of two pairs of 16 bits and a byte."""
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])
     signs = ", ".join(str(x == "s32") for x in ins.parts[-2:])
     how = "8, 0" if ins.parts[0] == "dp4a" else f"16, {2 * (ins.parts[1] == 'hi')}"
@@ -149,7 +149,7 @@ def dot_product(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("shl", "shr", "shf")
 def shift(e: Emitter, ins: PtxInstruction) -> None:
-    """Shifts, by amounts that clamp, and funnel shifts."""
+    """shl, shr and shf."""
     head, kind = ins.parts[0], ins.parts[-1]
     bits, signed = bits_of(kind), kind[0] == "s"
     d, *o = ins.operands

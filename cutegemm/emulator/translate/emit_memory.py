@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that move data between registers and memory, or between the lanes of a warp; mma and wmma.
+"""Loads, stores, atomics, operations across the lanes of a warp, ldmatrix, mma and wmma.
 
 Source: PTX ISA 9.0, 9.7.9 (ld, st, prefetch, isspacep, mapa), 9.7.13 (atom, red, vote, match, redux, elect,
 shfl is 9.7.9.6), 9.7.15 (ldmatrix, stmatrix, mma, wmma).
@@ -14,7 +14,7 @@ _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
 def space_of(ins: PtxInstruction) -> str:
-    """State space named by an opcode; "generic" when none is."""
+    """State space of an opcode; "generic" if it has none."""
     for part in ins.parts[1:]:
         if part.split("::")[0] in ("param", "global", "shared", "local", "const") and part != "param::func":
             return part.split("::")[0]
@@ -22,7 +22,7 @@ def space_of(ins: PtxInstruction) -> str:
 
 
 def order_of(ins: PtxInstruction) -> str:
-    """Memory order of an access, with ".cta" behind it in that scope; "" for a plain one.
+    """Memory order of an access, with suffix ".cta" in that scope; "" for a plain access.
 
     Volatile counts as relaxed (PTX ISA 8.2.1).
     """
@@ -32,7 +32,7 @@ def order_of(ins: PtxInstruction) -> str:
 
 
 def _vector(ins: PtxInstruction, operand: str) -> list[str]:
-    """The elements of a vector operand, whose number must be that of the opcode."""
+    """The elements of a vector operand; their number must match the opcode."""
     names = items(operand)
     count = next((int(p[1:]) for p in ins.parts if p in ("v2", "v4", "v8")), 1)
     if len(names) != count or ins.parts[-1] == "b128":
@@ -87,7 +87,7 @@ def _store_async(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("atom", "red")
 def atomic(e: Emitter, ins: PtxInstruction) -> None:
-    """atom and red: lanes act one after another, in lane order."""
+    """atom and red."""
     if ins.parts[1] == "async":
         _store_async(e, ins)
         return
@@ -97,7 +97,7 @@ def atomic(e: Emitter, ins: PtxInstruction) -> None:
     d, address, *values = ins.operands if returns else ("_", *ins.operands)
     width, elements = bits_of(kind), _vector(ins, values[0])
     how = f"'{operation}', '{kind}', '{space_of(ins)}', {returns}, {(order_of(ins) or 'relaxed')!r}"
-    if len(elements) > 1:  # each element is atomic by itself
+    if len(elements) > 1:  # each element is a separate atomic operation
         if returns:
             raise Unknown("vector atom")
         e.line(f"a = {e.address(address)}")
@@ -112,20 +112,20 @@ def atomic(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
 def hint(e: Emitter, ins: PtxInstruction) -> None:
-    """Cache hints: no effect on results; a created policy is the number 0."""
+    """Cache hints have no effect; a cache policy is the number 0."""
     if ins.parts[0] == "createpolicy":
         e.dst(ins.operands[0], "0")
 
 
 @emits("isspacep")
 def is_space(e: Emitter, ins: PtxInstruction) -> None:
-    """Whether a generic address lies in a space."""
+    """isspacep."""
     e.dst(ins.operands[0], f"in_space({e.src(ins.operands[1], 64)}, '{ins.parts[1].split('::')[0]}')")
 
 
 @emits("mapa")
 def map_address(e: Emitter, ins: PtxInstruction) -> None:
-    """The same shared address in another CTA of the cluster."""
+    """mapa."""
     d, a, rank = ins.operands
     generic = "shared::cluster" not in ins.parts
     e.dst(d, f"map_shared({e.src(a, 64)}, {e.src(rank, 32)}, {bits_of(ins.parts[-1])}, {generic})")
@@ -133,7 +133,7 @@ def map_address(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("getctarank")
 def get_rank(e: Emitter, ins: PtxInstruction) -> None:
-    """Rank of the CTA a shared address belongs to."""
+    """getctarank."""
     e.dst(ins.operands[0], f"wrap(({e.src(ins.operands[1], 64)} >> 24) & 0xFF, 32)")
 
 

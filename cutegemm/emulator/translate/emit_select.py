@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that compare, choose and move: setp, set, selp, slct, mov, cvta.
+"""Comparison, selection and moves: setp, set, selp, slct, mov, cvta.
 
 Source: PTX ISA 9.0, 9.7.6 (comparison and selection), 9.7.7 (half-precision comparison), 9.7.9 (mov, cvta).
 """
@@ -18,7 +18,7 @@ _WINDOWS = {"shared": "SHARED_WINDOW", "shared::cta": "SHARED_WINDOW", "shared::
 
 
 def _comparison(kind: str, relation: str, ftz: bool, values: list[str]) -> str:
-    """Expression of one comparison of operand expressions."""
+    """Expression of one comparison."""
     if kind in FLOATS:
         a, b = (f"{kind}({x})" for x in values)
         if ftz:
@@ -30,9 +30,9 @@ def _comparison(kind: str, relation: str, ftz: bool, values: list[str]) -> str:
 
 
 def _tests(e: Emitter, ins: PtxInstruction, named: int) -> tuple[list[str], str]:
-    """Comparisons of an instruction, one or (low, high) of a pair, and the text that combines each with a predicate.
+    """The comparisons of an instruction (two for a pair: low, high), and the text that combines them with a predicate.
 
-    `named` types end its opcode.
+    The opcode ends with `named` types.
     """
     kind = ins.parts[-1]
     relation, *mods = ins.parts[1:-named]
@@ -48,7 +48,7 @@ def _tests(e: Emitter, ins: PtxInstruction, named: int) -> tuple[list[str], str]
 
 @emits("setp")
 def set_predicate(e: Emitter, ins: PtxInstruction) -> None:
-    """setp, with an optional second predicate and boolean combination; pairs give a predicate per half."""
+    """setp, with an optional second predicate and boolean operation; a pair gives a predicate per half."""
     tests, third = _tests(e, ins, 1)
     e.line(f"q, t = {', '.join(tests)}" if len(tests) > 1 else f"q = {tests[0]}")
     first, _, second = ins.operands[0].partition("|")
@@ -59,7 +59,7 @@ def set_predicate(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("set")
 def set_value(e: Emitter, ins: PtxInstruction) -> None:
-    """set: a comparison as all ones or as 1.0; of pairs, per half."""
+    """set: all ones or 1.0 if a comparison holds; for pairs, in each half."""
     tests, third = _tests(e, ins, 2)
     to, halves = ins.parts[-2], len(tests) > 1
     ones = 0xFFFF if halves else (1 << bits_of(to)) - 1
@@ -70,7 +70,7 @@ def set_value(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("selp", "slct")
 def select(e: Emitter, ins: PtxInstruction) -> None:
-    """selp d, a, b, p; slct d, a, b, c: a where c >= 0."""
+    """selp d, a, b, p; slct d, a, b, c: a if c >= 0, else b."""
     d, a, b, p = ins.operands
     if ins.parts[0] == "selp":
         bits, test = bits_of(ins.parts[-1]), e.src(p, 1)
@@ -83,7 +83,7 @@ def select(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("mov")
 def move(e: Emitter, ins: PtxInstruction) -> None:
-    """mov, with packing and unpacking of vectors."""
+    """mov; it also packs and unpacks vectors."""
     bits = bits_of(ins.parts[-1])
     d, a = ins.operands
     views = e.program.views
@@ -96,7 +96,7 @@ def move(e: Emitter, ins: PtxInstruction) -> None:
     elif a.startswith("{"):
         each = bits // len(items(a))
         e.dst(d, f"pack({e.sources(a, each)}, {each})")
-    elif a in views and d in views:  # zeroing by copies: no use of the values
+    elif a in views and d in views:  # compilers zero accumulators by copies, which do not use their values
         e.dst(d, "accumulator_peek(G, {}, {})".format(*views[a]))
     else:
         text = e.src(a, bits)
@@ -105,7 +105,7 @@ def move(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("cvta")
 def convert_address(e: Emitter, ins: PtxInstruction) -> None:
-    """cvta between a state space and generic addresses: windows for shared, local and param, identity for global."""
+    """cvta between a state space and generic addresses; shared, local and param have windows."""
     back = ins.parts[1] == "to"
     window = _WINDOWS[ins.parts[1 + back]]
     a = e.src(ins.operands[1], 64)

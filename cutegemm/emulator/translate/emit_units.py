@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that drive the asynchronous units: barriers, bulk copies, TMA, wgmma, fences, register pools; calls.
+"""Barriers, mbarriers, asynchronous copies, wgmma, fences, setmaxnreg and calls.
 
-A function that may have to wait returns False or None; the block then returns `BLOCKED` and runs again later.
+A function that has to wait returns False or None; then the block returns `BLOCKED` and runs again later.
 
 Source: PTX ISA 9.0, 9.7.9.25 (cp.async), 9.7.9.27 (cp.async.bulk.tensor), 9.7.13 (barriers, mbarrier, fences),
 9.7.12.5 (call), 9.7.16 (wgmma), 9.7.20 (setmaxnreg, nanosleep).
@@ -86,13 +86,13 @@ def mbarrier(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("brkpt")
 def breakpoint_(e: Emitter, ins: PtxInstruction) -> None:
-    """A breakpoint stops the kernel, as a trap does; libraries use it on impossible paths."""
+    """brkpt stops the kernel, as trap does; libraries use it on impossible paths."""
     e.line(f"trap({ins.line})")
 
 
 @emits("nanosleep")
 def nanosleep(e: Emitter, ins: PtxInstruction) -> None:
-    """Lets other warps run."""
+    """nanosleep ends the time slice."""
     e.line("G.budget = 0")
 
 
@@ -107,7 +107,7 @@ def set_registers(e: Emitter, ins: PtxInstruction) -> None:
 
 @emits("fence", "membar", "griddepcontrol", "pmevent")
 def fence(e: Emitter, ins: PtxInstruction) -> None:
-    """Fences order accesses (only the race detector follows them); the others have no effect on results."""
+    """Fences and griddepcontrol, which only the race detector needs; pmevent has no effect."""
     if "tensormap::generic" in ins.op:
         raise Unknown("tensor map modification")
     if ins.op == "griddepcontrol.wait":
@@ -157,7 +157,7 @@ def copy(e: Emitter, ins: PtxInstruction) -> None:
 
 
 def _coordinates(e: Emitter, operand: str) -> str:
-    """Tensor map and coordinates of `[map, {x, y}]`."""
+    """Expressions of tensor map and coordinates of `[map, {x, y}]`."""
     m = re.fullmatch(r"\[\s*([^,]+),\s*(\{.*\})\s*\]", operand.strip(), re.S)
     if m is None:
         raise Unknown(f"tensor address {operand}")
@@ -193,7 +193,7 @@ def _bulk_copy(e: Emitter, op: str, o: list[str], reduction: object) -> None:
 
 @emits("call")
 def call(e: Emitter, ins: PtxInstruction) -> None:
-    """vprintf and __assertfail of the run-time system, whose arguments lie in local memory."""
+    """vprintf and __assertfail of the CUDA runtime; their arguments are in local memory."""
     name = next((o for o in ins.operands if not o.startswith("(")), "")
     lists = [items(o) for o in ins.operands if o.startswith("(")]
     offsets: dict[str, int] = e.program.local_offset
@@ -227,7 +227,7 @@ def wgmma(e: Emitter, ins: PtxInstruction) -> None:
 
 
 def _wgmma_shape(shape: str, d_type: str, a_type: str, b_type: str) -> tuple[int, int]:
-    """N and K of a wgmma's shape, if the instruction exists for its types."""
+    """N and K of a wgmma's shape; refuses shapes that do not exist for the types."""
     m = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
     if m is None:
         raise Unknown(shape)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing the Python of a block: operands, destinations, guards, and the registry of instructions.
+"""Writes the Python of a block: operands, destinations, guards, and the registry of emitters.
 
-The emitters (`emit_*.py`) hold the instructions and register themselves here. Each is called twice, for the full and
-the masked version of its block.
+The emitters of instructions (`emit_*.py`) register themselves here. Each one runs for the full and for the masked
+version of its block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cutegemm.emulator.state.geometry import SHARED_BASE, SPECIAL_REGISTERS
 from cutegemm.emulator.state.memory import PARAM_WINDOW
 from cutegemm.errors import EmulatorError
 
-CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, kept as a predicate register
+CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, as a predicate register
 _BITS = {"pred": 1, "f16x2": 32, "b128": 128}
 
 Emit = Callable[["Emitter", PtxInstruction], None]
@@ -26,7 +26,7 @@ EMITTERS: dict[str, Emit] = {}
 
 
 def emits(*heads: str) -> Callable[[Emit], Emit]:
-    """Register the emitter of the instructions whose opcode starts with one of `heads`."""
+    """Register the emitter of opcodes that begin with one of `heads`."""
 
     def register(f: Emit) -> Emit:
         for head in heads:
@@ -41,7 +41,7 @@ class Unknown(Exception):
 
 
 def only(mods: Iterable[str], *known: str | None) -> None:
-    """Refuse modifiers other than the known ones."""
+    """Refuse modifiers that are not in `known`."""
     others = set(mods) - set(known)
     if others:
         raise Unknown(f"modifiers {', '.join(sorted(others))}")
@@ -57,7 +57,7 @@ def check_known(block: Block) -> None:
     """Refuse a block with an instruction that has no emitter.
 
     Raises:
-        EmulatorError: naming the instruction and its PTX line.
+        EmulatorError: with the instruction and its PTX line.
     """
     for ins in block.code:
         if not is_branch(ins) and ins.parts[0] not in EMITTERS:
@@ -72,7 +72,7 @@ def bits_of(kind: str) -> int:
 
 
 class Emitter:
-    """Writes the Python of one block. Emitters ask it for operands and hand it results."""
+    """Writes the Python of one block. Emitters call it for operands and destinations."""
 
     def __init__(self, program: Translation, targets: dict[str, int], number: int, masked: bool) -> None:
         self.program, self.kernel, self.targets, self.number = program, program.kernel, targets, number
@@ -82,7 +82,7 @@ class Emitter:
         self.params = {p.name: PARAM_WINDOW + p.offset for p in self.kernel.params}
 
     def block(self, block: Block) -> list[str]:
-        """Lines of the block's function."""
+        """The lines of the block's function."""
         for ins in block.code:
             try:
                 self._instruction(ins, block)
@@ -137,12 +137,12 @@ class Emitter:
     # ---- operands
 
     def width(self, operand: str) -> int | None:
-        """Bits of a register operand, None for anything else."""
+        """Bits of a register; None if the operand is not a register."""
         kind = self.kernel.register_type(operand.strip())
         return None if kind is None else bits_of(kind)
 
     def src(self, operand: str, bits: int) -> str:
-        """Expression for an operand as an unsigned pattern of `bits` (1 for predicates)."""
+        """Expression of an operand as an unsigned pattern of `bits` (1 for predicates)."""
         x = operand.strip()
         width = self.width(x)
         if width is not None:
@@ -189,11 +189,11 @@ class Emitter:
         raise Unknown(f"operand {x}")
 
     def sources(self, operand: str, bits: int) -> str:
-        """Expressions for the elements of a vector operand, as a tuple."""
+        """Expression of the elements of a vector operand as a tuple."""
         return "(" + "".join(f"{self.src(x, bits)}, " for x in items(operand)) + ")"
 
     def results(self, operand: str, call: str) -> None:
-        """Write the elements of a call's result to those of a vector operand."""
+        """Write the elements of a call's result to the elements of a vector operand."""
         self.line(f"v = {call}")
         for i, name in enumerate(items(operand)):
             self.dst(name, f"v[{i}]")
@@ -207,7 +207,7 @@ class Emitter:
             self.dst(p, "q")
 
     def address(self, operand: str) -> str:
-        """Expression for `[base+offset]`."""
+        """Expression of the address `[base+offset]`."""
         m = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+)\s*)?\]", operand.strip())
         if m is None:
             raise Unknown(f"address {operand}")

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel translated to Python: one function per basic block, in a full and a masked version.
+"""Translates a kernel to Python: one function per basic block, in a full and a masked version.
 
-A function is written and compiled when its block is first entered that way: most blocks of a large kernel never run
-with some lanes inactive, and many never run at all. The masked version runs while some lanes are inactive and merges
-what it writes.
+The masked version runs while some lanes are inactive and merges its results. A version is compiled when it first runs:
+most blocks of a large kernel never run with inactive lanes, and many never run at all.
 
-A register that lives within one block becomes a local variable, any other a slot of the group's register list. The
-accumulators of `wgmma` live in matrices; their registers are views of these. This module assigns registers,
-accumulators and static memory; `emitter.py` writes the code.
+A register that is only used in one block becomes a local variable, any other a slot of the group's register list.
+Accumulators of `wgmma` are matrices; their registers are views. This module assigns registers, accumulators and static
+memory; `emitter.py` writes the code.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cutegemm.emulator.ptx.executable import WORD, BlockFunction, Translation
 from cutegemm.emulator.ptx.flow import blocks_of
 from cutegemm.emulator.ptx.kernel import Kernel, items
 from cutegemm.emulator.state import memory
-from cutegemm.emulator.translate import (  # noqa: F401  they fill EMITTERS
+from cutegemm.emulator.translate import (  # noqa: F401  these fill EMITTERS
     emit_convert,
     emit_float,
     emit_integer,
@@ -44,7 +43,7 @@ from cutegemm.emulator.units import (
     wgmma,
 )
 
-# The names that translated kernels use: public functions and constants of the modules that implement instructions.
+# Names for translated kernels: the public functions and constants of the modules that implement instructions.
 _MODULES = (values, extended, floats, fused_jit, rounding, memory, access, atomics, warp_ops, barriers, bulk, copies,
             tma, wgmma, mma, host_calls)  # fmt: skip
 NAMES = {name: x for module in _MODULES for name, x in vars(module).items() if not name.startswith("_")}
@@ -55,8 +54,8 @@ def translate(kernel: Kernel) -> Translation:
     """Translate a kernel.
 
     Raises:
-        EmulatorError: an instruction the emulator does not know at all, with its text and PTX line; unknown forms of
-            known instructions are refused when their block is first run.
+        EmulatorError: an unknown opcode, with its instruction and PTX line. Unknown forms of known opcodes are refused
+            when their block first runs.
     """
     kernel.registers.setdefault(CARRY, "pred")
     blocks, targets = blocks_of(kernel)
@@ -68,7 +67,6 @@ def translate(kernel: Kernel) -> Translation:
     names = dict(NAMES)
 
     def compiled(number: int, masked: bool) -> BlockFunction:
-        """The function of a block."""
         emitter = Emitter(program, targets, number, masked)
         name = f"block_{number}_{int(masked)}"
         lines = [f"def {name}(G, R, m):", *(" " + line for line in emitter.block(blocks[number]))]
@@ -80,7 +78,7 @@ def translate(kernel: Kernel) -> Translation:
         return made
 
     def on_entry(number: int, masked: bool) -> BlockFunction:
-        """Stands for a block's function until it is first called."""
+        """A function that compiles the block and runs it."""
         return lambda group, registers, mask: compiled(number, masked)(group, registers, mask)
 
     program.functions = [[on_entry(n, False), on_entry(n, True)] for n in range(len(blocks))]
@@ -88,7 +86,7 @@ def translate(kernel: Kernel) -> Translation:
 
 
 def _place_variables(program: Translation) -> None:
-    """Offsets of static shared and local variables; an extern array starts after the static ones."""
+    """Assign offsets to shared and local variables; an extern array starts after the static ones."""
     sizes = {"shared": 0, "local": 0}
     offsets = {"shared": program.shared_offset, "local": program.local_offset}
     operands = (o for b in program.blocks for i in b.code for o in i.operands)
@@ -107,7 +105,7 @@ def _place_variables(program: Translation) -> None:
 
 
 def _allocate(program: Translation) -> None:
-    """Decide for each register: local variable, slot, or view of a wgmma accumulator matrix."""
+    """Assign each register: a local variable, a slot, or a view of a wgmma accumulator matrix."""
     blocks_with: dict[str, set[int]] = {}  # register -> blocks that name it
     defined_first: dict[str, bool] = {}
     lists: dict[tuple[str, ...], bool] = {}  # accumulator list -> whether it holds fp16

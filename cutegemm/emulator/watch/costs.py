@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an access of a warp costs in memory: wavefronts of shared memory and sectors of global memory.
+"""The memory cost of an access of a warp: wavefronts of shared memory and sectors of global memory.
 
-Shared memory has 32 banks of 4 bytes; a wavefront serves one word of each bank, to any number of lanes. The lanes of an
-access are served in phases: a warp for accesses of up to 4 bytes, a half for 8, a quarter for 16, and eight rows for
-ldmatrix and stmatrix. A load of 8 or 16 bytes joins its phases in twos when all lanes share their address with the lane
-whose number differs in the last bit, or all with the one that differs in the bit before. Idle lanes agree with any.
+Shared memory has 32 banks of 4 bytes. A wavefront reads one word of each bank, for any number of lanes. An access takes
+its lanes in phases: a warp for up to 4 bytes per lane, a half for 8, a quarter for 16, and eight rows for ldmatrix and
+stmatrix. Two phases of a load of 8 or 16 bytes become one if each lane has the same address as lane ^ 1, or each the
+same as lane ^ 2. Inactive lanes match any address.
 
-ptxas fuses scalar shared loads relative to one address register, with no possible write between them: four words
-aligned to 16 bytes become an LDS.128, two aligned to 8 an LDS.64. They are counted so. The addresses themselves tell
-the alignment that the compiler can prove.
+ptxas fuses scalar shared loads from one address register, if no instruction between them may write: four words aligned
+to 16 bytes become an LDS.128, two words aligned to 8 bytes an LDS.64. The meter counts the fused load. It takes the
+alignment from the addresses, and assumes that the compiler can prove it.
 
-Source: CUDA C++ programming guide, 16.8.3 (shared memory banks); the phases are what an H200 counts
-(`benchmarks/emulator_banks.py`, tests/emulator/watch/test_nsight.py); fused loads as in the machine code of CUDA 13.0.
+Source: CUDA C++ programming guide, 16.8.3 (shared memory banks); the phases as an H200 counts them
+(`benchmarks/emulator_banks.py`, tests/emulator/watch/test_nsight.py); fused loads from machine code of CUDA 13.0.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from cutegemm.emulator.watch.l2 import LINE_BYTES, SECTOR_BYTES
 
 BANKS = 32
 BANK_BYTES = 4
-_PHASES = {8: 2, 16: 4}  # phases of a warp, by bytes per lane
+_PHASES = {8: 2, 16: 4}  # bytes per lane -> phases of a warp
 _ADDRESS = re.compile(r"\[\s*(%[\w$.]+)\s*(?:\+\s*(-?\d+))?\s*\]")
-# Instructions that no load is moved across.
+# Instructions that ptxas does not move loads across.
 _ORDERED = (
     "st", "bar", "barrier", "atom", "red", "cp", "mbarrier", "fence", "membar", "stmatrix", "call", "wgmma",
 )  # fmt: skip
 
 
 def phases(lane: np.ndarray, place: np.ndarray, size: int, joins: bool) -> np.ndarray:
-    """The phase each lane is served in, numbered over all warps.
+    """The phase of each lane, numbered over all warps.
 
-    lane: numbers of the active lanes, warp * 32 + lane; place: their byte offsets. `joins`: a load by lanes, whose
-    phases may be joined.
+    lane: numbers of the active lanes, warp * 32 + lane; place: their byte offsets; joins: two phases may become one.
     """
     count = _PHASES.get(size, 1)
     phase = lane * count // WARP
@@ -58,7 +57,7 @@ def phases(lane: np.ndarray, place: np.ndarray, size: int, joins: bool) -> np.nd
 
 
 def wavefronts(phase: np.ndarray, place: np.ndarray, size: int) -> int:
-    """Wavefronts of an access: per phase, the most distinct words that one bank must serve."""
+    """Wavefronts of an access: in each phase, the most different words in one bank."""
     words = max(size // BANK_BYTES, 1)
     word = (place[:, None] // BANK_BYTES + np.arange(words)).ravel()
     keys = np.unique(np.repeat(phase, words) << 32 | word)
@@ -68,21 +67,21 @@ def wavefronts(phase: np.ndarray, place: np.ndarray, size: int) -> int:
 
 
 def least_wavefronts(phase: np.ndarray, place: np.ndarray, size: int) -> int:
-    """Wavefronts the same phases would take without conflicts: a full row of banks each, one at least."""
+    """Wavefronts of the same phases without bank conflicts."""
     words = np.unique(phase[:, None] << 48 | (place[:, None] + np.arange(0, size, BANK_BYTES)) // BANK_BYTES)
     return int(sum(-(-n // BANKS) for n in np.bincount(words >> 48)))
 
 
 def sectors(warp: np.ndarray, address: np.ndarray, size: int) -> np.ndarray:
-    """The distinct sectors of each warp, as warp << 48 | sector, in order."""
+    """The different sectors of each warp, as sorted warp << 48 | sector."""
     spans = address[:, None] + np.arange(0, size, SECTOR_BYTES)
     return np.unique((warp[:, None] << 48 | spans // SECTOR_BYTES).ravel())
 
 
 def copied_sectors(warp: np.ndarray, address: np.ndarray, place: np.ndarray) -> int:
-    """Sectors as cp.async.cg counts them: distinct pairs of a line of global memory and 32 bytes of shared memory.
+    """Sectors of cp.async.cg: different pairs of a cache line and 32 bytes of shared memory.
 
-    If lanes of a warp write the same place, only the last one counts.
+    If lanes of a warp write the same bytes, only the last lane counts.
     """
     last = dict(zip(zip(warp.tolist(), place.tolist()), address.tolist()))
     return len({(w, a // LINE_BYTES, p // SECTOR_BYTES) for (w, p), a in last.items()})
@@ -90,14 +89,14 @@ def copied_sectors(warp: np.ndarray, address: np.ndarray, place: np.ndarray) -> 
 
 @dataclass(frozen=True)
 class FusedWord:
-    """A load that ptxas fuses: its word within the fused load, and the bytes of that."""
+    """A load that ptxas fuses: the index of its word in the fused load, and the bytes of the fused load."""
 
     word: int
     size: int
 
 
 def fused_loads(code: list[PtxInstruction]) -> dict[int, FusedWord]:
-    """The loads of a basic block that ptxas fuses, by the instruction's id."""
+    """The loads of a basic block that ptxas fuses, by `id` of the instruction."""
     out: dict[int, FusedWord] = {}
     for run in _runs(code):
         for width in (4, 2):
@@ -110,7 +109,7 @@ def fused_loads(code: list[PtxInstruction]) -> dict[int, FusedWord]:
 
 
 def _runs(code: list[PtxInstruction]) -> Iterator[dict[int, PtxInstruction]]:
-    """Scalar loads relative to one value of one register without a write or barrier between them, by their offset."""
+    """Scalar loads from one value of an address register, with no write or barrier between them, by offset."""
     open_: dict[str, dict[int, PtxInstruction]] = {}
     for ins in code:
         parts = ins.parts

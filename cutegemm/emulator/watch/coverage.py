@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of a kernel's synchronisation a run exercised, and shapes that would exercise the others.
+"""Coverage: the synchronisation that a run exercised, and shapes that would exercise the missing synchronisation.
 
-A run does not find a race that needs a pipeline stage to be reused, a second tile of a CTA or a wait that blocks, if it
-has none of them. Every run with the race detector therefore lists waits that never blocked, mbarriers that completed
-one phase at most, CTAs that ran their outer loop once, and synchronisation that never ran.
+Some races need a reused pipeline stage, a second tile of a CTA or a wait that blocks, so a run without these does not
+find them. Every run with the race detector therefore lists waits that never blocked, mbarriers that completed at most
+one phase, CTAs that ran their outer loop once, and synchronisation that never ran.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_SHOWN = 8  # PTX lines or offsets that a gap lists
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait: its PTX line and opcode, how often a warp came to it, and how often there was something to wait for."""
+    """A wait: its PTX line and opcode, how often a warp reached it, and how often it had to wait."""
 
     line: int
     op: str
@@ -40,7 +40,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Slot:
-    """An mbarrier, by its offset in shared memory: the most phases it completed in a CTA."""
+    """An mbarrier at an offset in shared memory, and the most phases that it completed in a CTA."""
 
     offset: int
     phases: int
@@ -48,18 +48,17 @@ class Slot:
 
 @dataclass
 class Coverage:
-    """What a run exercised. `gaps` describes what it did not; `hints` are shapes that would."""
+    """What a run exercised; `gaps` lists what it did not exercise, `hints` shapes that would."""
 
     waits: list[Wait] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     tiles: dict[tuple[int, ...], int] = field(default_factory=dict)  # CTA -> iterations of its outer loop
-    # (PTX line, opcode) of synchronisation that never ran.
-    never: list[tuple[int, str]] = field(default_factory=list)
+    never: list[tuple[int, str]] = field(default_factory=list)  # (PTX line, opcode) that never ran
     hints: list[str] = field(default_factory=list)
 
     @property
     def idle_waits(self) -> list[Wait]:
-        """Waits that were reached and never had anything to wait for."""
+        """Waits that warps reached but never had to wait at."""
         return [w for w in self.waits if w.reached and not w.waited]
 
     @property
@@ -69,12 +68,12 @@ class Coverage:
 
     @property
     def single_tiles(self) -> list[tuple[int, ...]]:
-        """CTAs that had one tile at most."""
+        """CTAs that had at most one tile."""
         return [cta for cta, iterations in self.tiles.items() if iterations < 2]
 
     @property
     def gaps(self) -> list[str]:
-        """What was not exercised, a sentence each."""
+        """What the run did not exercise, one line for each kind."""
         single = f"{len(self.single_tiles)} of {len(self.tiles)} CTAs had one tile"
         lists: dict[str, Sequence[object]] = {
             "waits that never had to wait": [f"{w.op} at PTX line {w.line}" for w in self.idle_waits],
@@ -98,7 +97,7 @@ def _some(texts: Iterable[object]) -> str:
 
 
 def joined(launches: list[Coverage]) -> Coverage:
-    """What consecutive launches exercised, launch by launch."""
+    """The coverage of consecutive launches."""
     if len(launches) == 1:
         return launches[0]
     out = Coverage()
@@ -116,12 +115,12 @@ class Watcher(Observer):
 
     def __init__(self, program: Translation) -> None:
         self.program = program
-        self.waited: Counter[int] = Counter()  # id of a wait -> how often there was something to wait for
+        self.waited: Counter[int] = Counter()  # id of a wait -> how often it had to wait
         self.phases: dict[int, int] = {}  # offset of an mbarrier -> most phases it completed
         self.counts: dict[int, int] = {}  # offset of an mbarrier -> arrivals it was initialised for
         self.fulls: set[int] = set()  # offsets of mbarriers that copies complete on
         self.tiles: dict[tuple[int, ...], int] = {}
-        self.loads: dict[int, TensorLoads] = {}  # tensor map -> boxes loaded
+        self.loads: dict[int, TensorLoads] = {}  # id of a tensor -> its loads
         self.latches = tile_loops(program.blocks)
 
     def blocked(self, group: WarpSet, block: int) -> None:
@@ -153,7 +152,7 @@ class Watcher(Observer):
                 self.counts[offset] = bar.count
 
     def coverage(self, counts: BlockCounts) -> Coverage:
-        """What the launch exercised."""
+        """The coverage of the launch."""
         blocks = self.program.blocks
         out = Coverage(tiles={cta: iterations for cta, iterations in self.tiles.items() if iterations})
         for block, executed in zip(blocks, counts.per_block(len(blocks)), strict=True):
@@ -167,7 +166,7 @@ class Watcher(Observer):
         return out
 
     def _hints(self, out: Coverage) -> list[str]:
-        """The nearest shapes that would close the gaps, in extents of the tensor maps that were loaded."""
+        """The smallest shapes that would close the gaps, as extents of the loaded tensors."""
         hints = []
         fulls = [s for s in out.slots if s.offset in self._stages()]
         need, tiles = 2 * len(fulls), max(out.tiles.values(), default=1)
@@ -189,7 +188,7 @@ class Watcher(Observer):
         return list(dict.fromkeys(hints))
 
     def _stages(self) -> set[int]:
-        """Mbarriers that copies complete on, and unused ones with the same count that follow them."""
+        """Mbarriers that copies complete on, and the unused ones with the same count right after them."""
         stages = set(self.fulls)
         for offset in sorted(self.counts):
             unused = not self.phases.get(offset)
@@ -205,11 +204,10 @@ class TensorLoads:
         self.map = tensor_map
         self.per_cta: Counter[Triple] = Counter()
         self.last: dict[Triple, tuple[int, ...]] = {}
-        # Dimension -> how often it changed from one load of a CTA to the next.
-        self.changes: Counter[int] = Counter()
+        self.changes: Counter[int] = Counter()  # dimension -> how often it changed between loads of a CTA
 
     def add(self, cta: Triple, at: tuple[int, ...]) -> None:
-        """A box at some coordinates was loaded for a CTA."""
+        """Count a load of a CTA."""
         self.per_cta[cta] += 1
         before = self.last.get(cta, at)
         self.changes.update(i for i, (a, b) in enumerate(zip(before, at, strict=True)) if a != b)
@@ -217,7 +215,7 @@ class TensorLoads:
 
     @property
     def most(self) -> int:
-        """Boxes of the CTA that loaded most."""
+        """The most boxes that a CTA loaded."""
         return max(self.per_cta.values(), default=0)
 
     @property
@@ -227,9 +225,9 @@ class TensorLoads:
 
 
 def tile_loops(blocks: list[Block]) -> list[int]:
-    """Last blocks of the loops that contain another loop and synchronisation: those over tiles.
+    """Last blocks of the loops over tiles: outermost loops that contain another loop and synchronisation.
 
-    A backward edge of the text is taken as a loop from its target to its source.
+    Each backward branch in the text counts as a loop from its target to itself.
     """
     synchronises = [any(i.op.startswith(SYNCHRONISATION) for i in block.code) for block in blocks]
     edges = [(s, n) for n, block in enumerate(blocks) for s in block.successors if s < n]

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of a run: one per cause, with a count, an example and a label; suppressions from a file.
+"""Findings of a run, one per cause, with a count, an example and a label; suppressions from a file.
 
-Accesses that race for one reason do so at many PTX lines (unrolled loops) and many times. They are one finding if they
-are of the same kind, operations and memory, and share an instruction's basic block or both source lines.
+One missing barrier causes races at many PTX lines (unrolled loops) and many times. They are one finding if they have
+the same kind, operations and memory, and the same basic block of one instruction or the same two source lines.
 """
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cutegemm.errors import EmulatorError, field_error
 
 OBSERVED = "observed"  # a wrong value, a fault or a hang can result on hardware
-BY_THE_LETTER = "by the letter"  # only the letter of PTX forbids it; reported by strict runs
+BY_THE_LETTER = "by the letter"  # only the text of the PTX ISA forbids it; reported by strict runs
 LEFTOVER = "leftover"
 
 
 @dataclass
 class Finding:
-    """One defect: its kind, an example, the PTX lines of the accesses (earlier one first, 0 if unknown), and how often.
+    """A defect: its kind, an example, the PTX lines of the two accesses (the earlier first, 0 if unknown), a count.
 
-    `pairs` holds every pair of lines that was seen, in order.
+    `pairs` has all different pairs of lines, in order.
     """
 
     kind: str
@@ -41,18 +41,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Cause:
-    """What findings of one cause share: the operations, the memory, the basic block and source line of each access."""
+    """The key of a finding: operations, memory, and basic block and source line of each access."""
 
     kind: str
     label: str
     memory: str
     earlier: str
     later: str
-    blocks: tuple[object, object]  # of the earlier and of the later instruction
-    sources: tuple[object, object] = (None, None)  # file and line of each, where known
+    blocks: tuple[object, object]  # of the earlier and the later instruction
+    sources: tuple[object, object] = (None, None)  # file and line of each, None if unknown
 
     def same(self, other: Cause) -> bool:
-        """Whether two share a block, or both source lines: unrolled code has many blocks for one line."""
+        """Whether two causes are the same: unrolled code has many blocks for one source line."""
         mine, theirs = ((x.kind, x.label, x.memory, x.earlier, x.later) for x in (self, other))
         if mine != theirs:
             return False
@@ -69,33 +69,33 @@ class Findings:
 
     def add(self, cause: Cause, lines: tuple[int, int], text: Callable[[], str]) -> None:
         """Count a defect; `text` describes the first one of its cause."""
-        known = self.by_cause.get(cause)
-        if known is None:
+        finding = self.by_cause.get(cause)
+        if finding is None:
             self.by_cause[cause] = Finding(cause.kind, text(), lines, cause.label, 1, [lines])
             return
-        known.count += 1
-        if lines not in known.pairs:
-            known.pairs.append(lines)
+        finding.count += 1
+        if lines not in finding.pairs:
+            finding.pairs.append(lines)
 
     def listed(self) -> list[Finding]:
-        """One finding per cause; causes that are the same are one."""
+        """The findings; those with the same cause are merged."""
         merged: list[tuple[list[Cause], Finding]] = []
-        for cause, found in self.by_cause.items():
+        for cause, finding in self.by_cause.items():
             causes = [cause]
-            made = Finding(found.kind, found.text, found.lines, found.label, found.count, list(found.pairs))
+            merging = replace(finding, pairs=list(finding.pairs))
             near = [entry for entry in merged if any(cause.same(other) for other in entry[0])]
             for others, first in near:
                 causes = others + causes
-                first.count += made.count
-                first.pairs += [pair for pair in made.pairs if pair not in first.pairs]
-                made = first
-            merged = [entry for entry in merged if all(entry is not n for n in near)] + [(causes, made)]
-        return [made for _, made in merged]
+                first.count += merging.count
+                first.pairs += [pair for pair in merging.pairs if pair not in first.pairs]
+                merging = first
+            merged = [entry for entry in merged if all(entry is not n for n in near)] + [(causes, merging)]
+        return [merging for _, merging in merged]
 
 
 @dataclass(frozen=True)
 class Suppression:
-    """A line of a suppressions file: patterns (as of fnmatch) of a finding's kind and of its text."""
+    """A line of a suppressions file: patterns (fnmatch) for the kind and the text of findings."""
 
     kind: str
     text: str
@@ -117,7 +117,7 @@ def read_suppressions(path: str | Path | None) -> list[Suppression]:
     try:
         lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, ValueError) as e:
-        # a ValueError: not a possible path, or not a text file
+        # ValueError: an impossible path, or not a text file
         raise field_error(EmulatorError, "suppressions", str(path), f"cannot be read as text ({e})") from e
     out = []
     for number, line in enumerate(lines, 1):
@@ -134,6 +134,6 @@ def read_suppressions(path: str | Path | None) -> list[Suppression]:
 def without_suppressed(
     findings: list[Finding], rules: list[Suppression]
 ) -> tuple[list[Finding], list[Finding]]:
-    """The findings that no rule suppresses, and the others."""
+    """The findings that no rule suppresses, and the suppressed ones."""
     kept = [f for f in findings if not any(rule.matches(f) for rule in rules)]
     return kept, [f for f in findings if not any(f is k for k in kept)]

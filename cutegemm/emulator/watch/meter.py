@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meters: what a profiler would count, per kernel and per PTX line.
+"""The meter: counters of a profiler, per kernel and per PTX line.
 
 Global accesses are counted in 32-byte sectors per warp request, shared ones in wavefronts (`costs.py`), as Nsight
 Compute counts those of the LSU on an H200 (benchmarks/NOTES-emulator.md). Shared-memory traffic of cp.async, TMA and
@@ -37,7 +37,7 @@ _LANE_COUNTS = {"fma": "fma_f32", "mad": "fma_f32", "mul": "mul_f32", "add": "ad
 
 @dataclass
 class LineCost:
-    """Memory cost of one PTX line: warp requests, sectors or wavefronts, and the least possible for the same bytes."""
+    """Memory cost of a PTX line: warp requests, sectors or wavefronts (units), and the least possible units."""
 
     line: int
     text: str
@@ -48,20 +48,20 @@ class LineCost:
 
 
 class Meter(Observer):
-    """Counts of one launch."""
+    """Counts events of one launch."""
 
     def __init__(self, program: Translation, l2: L2) -> None:
         self.program, self.l2 = program, l2
         self.totals: dict[str, float] = defaultdict(int)
         self.lines: dict[tuple[int, str], LineCost] = {}
         self.lanes = [0] * len(program.blocks)
-        self.waits: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
+        self.waits: dict[int, Counter[str]] = defaultdict(Counter)  # warp of a CTA -> waits by kind
         self.sizes = [len(block.code) for block in program.blocks]
         self.position = {id(ins): i for block in program.blocks for i, ins in enumerate(block.code)}
         self.fused = {k: v for block in program.blocks for k, v in costs.fused_loads(block.code).items()}
         self.before = self._l2_counts()
 
-    # ---- what ran
+    # ---- execution
 
     def ran(self, group: WarpSet, block: int, mask: Mask) -> None:
         if mask is None:
@@ -75,7 +75,7 @@ class Meter(Observer):
             group.uneven[block] = ran if before is None else before + ran
 
     def blocked(self, group: WarpSet, block: int) -> None:
-        """Counted once per wait, however often the group polls."""
+        """Count a wait once, however often the group polls."""
         now = (block, group.counts[block])
         if group.blocked_at != now:
             group.blocked_at = now
@@ -94,7 +94,7 @@ class Meter(Observer):
             share = self.fused.get(id(self.program.current_instruction())) if self.fused else None
             if share is not None and not ((place - costs.BANK_BYTES * share.word) % share.size).any():
                 if share.word:
-                    return  # counted with the first word
+                    return  # the first word of a fused load counts
                 size = share.size
             phase = costs.phases(lane, place, size, not write and space != "matrix")
             units = costs.wavefronts(phase, place, size)
@@ -114,7 +114,7 @@ class Meter(Observer):
         size: int,
         write: bool,
     ) -> None:
-        """Requests to global memory: `keys` of `costs.sectors` go to L2, `units` are the sectors counted."""
+        """Count requests to global memory: `keys` of `costs.sectors` go to L2, `units` count as sectors."""
         per_warp = np.bincount(lane // WARP)
         requests = int(np.count_nonzero(per_warp))
         kind = "store" if write else "load"
@@ -149,7 +149,7 @@ class Meter(Observer):
         cost.ideal += ideal
 
     def atomics(self, group: WarpSet, touch: Touch, returns: bool) -> None:
-        """On global memory each lane's operation reads and writes a sector of L2."""
+        """Count operations; in global memory each lane reads and writes a sector of L2."""
         region, offsets = touch.region, np.asarray(touch.offset)
         self.totals["atomic_operations"] += len(offsets)
         for sector in ((region.base + offsets) // SECTOR_BYTES).tolist() if not region.shared else ():
@@ -159,7 +159,7 @@ class Meter(Observer):
     def tensor_load(
         self, group: WarpSet, tensor: Tensor, at: tuple[int, ...], bars: Sequence[object]
     ) -> None:
-        """Bytes from L2 once, into the CTAs of all the mbarriers."""
+        """Count a load: L2 is read once for the CTAs of all mbarriers."""
         box = tensor.map.box_bytes
         self.totals["tma_loads"] += 1
         self.totals["tma_load_bytes"] += box
@@ -181,12 +181,12 @@ class Meter(Observer):
         self.totals["tma_multicast_saved_bytes"] += size * (copies - 1)
         self.l2.access(region, sectors_of(region.base + start, (size,), ()), write)
 
-    # ---- matrix products
+    # ---- tensor cores
 
     def wgmma(self, group: WarpSet, form: Form, a_in_registers: bool) -> None:
-        """A wgmma, counted once per warpgroup (each warp counts a quarter), and its distance from the previous one.
+        """Count a wgmma, a quarter for each warp, and the instructions since the previous one.
 
-        The model is that it reads its operands at 128 bytes a wavefront, as an H200 does for swizzled operands.
+        A wavefront reads 128 bytes of operands, as on an H200 with swizzled operands.
         """
         groups = group.active_warps / 4
         n, k, _, a_type, b_type, *_ = form
@@ -207,7 +207,7 @@ class Meter(Observer):
         return np.array([self.l2.read, self.l2.written, self.l2.fetched, self.l2.written_back])
 
     def sums(self) -> dict[str, float]:
-        """Every count of this launch; those of several launches may be added (`combined`)."""
+        """All counts of the launch; `combined` adds those of several launches."""
         flops, done = 0, {"fma_f32": 0, "mul_f32": 0, "add_f32": 0}
         for block, lanes in zip(self.program.blocks, self.lanes, strict=True):
             flops += lanes * sum(operations_per_lane(ins.op) for ins in block.code)
@@ -227,11 +227,10 @@ class Meter(Observer):
 
 
 def combined(sums: list[dict[str, float]], dirty_bytes: int) -> dict[str, float]:
-    """Counters of launches in a row: their sums, and ratios of these.
+    """Counters of consecutive launches: sums and ratios.
 
-    `dirty_bytes`: written bytes that L2 still holds after the last. Derived: wgmma_issue_gap, the warp instructions
-    from one wgmma of a warp to its next; l2_hit_rate of the bytes read; flops, and flops per byte of L2 and of DRAM
-    traffic (with the dirty bytes).
+    `dirty_bytes` are in L2 after the last launch. Ratios: wgmma_issue_gap, the warp instructions between two wgmmas of
+    a warp; l2_hit_rate of the bytes read; flops, and flops per byte of L2 and DRAM traffic (dirty bytes included).
     """
     total: Counter[str] = Counter()
     for one in sums:
@@ -253,7 +252,7 @@ def combined(sums: list[dict[str, float]], dirty_bytes: int) -> dict[str, float]
 
 
 def operations_per_lane(op: str) -> int:
-    """Floating-point operations one lane does in an instruction (an fma counts two, as everywhere)."""
+    """Floating-point operations of one lane in an instruction; an fma counts two."""
     head, _, modifiers = op.partition(".")
     kind = modifiers.rsplit(".", 1)[-1]
     width = {"f32": 1, "f64": 1, "f16": 1, "bf16": 1, "f16x2": 2, "bf16x2": 2}.get(kind, 0)
@@ -269,7 +268,7 @@ def operations_per_lane(op: str) -> int:
 
 
 def _places(group: WarpSet, m: Mask, offset: Value, space: str) -> tuple[np.ndarray, np.ndarray]:
-    """Lane numbers over the group and byte offsets of an access; rows of matrices count as lanes of their warp."""
+    """Lane numbers in the group and byte offsets of an access; rows of matrices count as lanes of their warp."""
     lanes = group.active(m)
     if space == "matrix":
         warps = np.arange(len(group.warps)) if m is None else np.flatnonzero(m)

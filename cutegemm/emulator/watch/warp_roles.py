@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each warp of a CTA executed, and the roles of warps by the asynchronous operations they issue.
+"""Roles of warps, by the asynchronous operations that they issue, and what each warp executed.
 
-A role has the name of what its warps issue: tensor and bulk loads, cp.async, wgmma, mma. How often a warp blocked
-depends on the order in which the emulator runs warps: it shows which role waits for which, not for how long.
+The operations name the role: TMA (tensor and bulk loads), cp.async, wgmma, mma. How often a warp blocked depends on the
+order in which the emulator runs warps: it shows which role waits for which, but not for how long.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ WORK = {
     "mma.sync": "mma",
     "wmma.mma": "mma",
 }
-STORES = (".global.shared::cta", ".bulk_group")  # copies to global memory: any warp's epilogue may issue one
-ISSUE = "wgmma issue"  # of wgmma.commit_group, which blocks until all warps of the warpgroup have come
+# Copies to global memory: warps of any role may issue them in their epilogue.
+STORES = (".global.shared::cta", ".bulk_group")
+ISSUE = "wgmma issue"  # wgmma.commit_group blocks until all warps of the warpgroup have issued theirs
 WAITS = {
     "mbarrier.try_wait": "mbarrier", "mbarrier.test_wait": "mbarrier", "bar.sync": "CTA barrier",
     "barrier.sync": "CTA barrier", "barrier.cta.sync": "CTA barrier", "bar.red": "CTA barrier",
@@ -38,13 +39,13 @@ WAITS = {
 
 @dataclass
 class WarpRole:
-    """Warps of a CTA that do the same kind of work, with counts summed over them and over all CTAs."""
+    """Warps of a CTA that issue the same operations; counts are sums over these warps and all CTAs."""
 
     name: str
     warps: list[int]
     instructions: Counter[str] = field(default_factory=Counter)  # per opcode
-    waits: Counter[str] = field(default_factory=Counter)  # waits executed, per kind
-    blocked: Counter[str] = field(default_factory=Counter)  # how many of those blocked
+    waits: Counter[str] = field(default_factory=Counter)  # waits, per kind
+    blocked: Counter[str] = field(default_factory=Counter)  # waits that blocked, per kind
     per_warp: dict[int, Counter[str]] = field(default_factory=dict)  # instructions of each warp, per opcode
 
     @property
@@ -54,7 +55,7 @@ class WarpRole:
 
 
 def per_warp(counts: BlockCounts, warps: int, blocks: int) -> dict[int, np.ndarray]:
-    """For each warp of a CTA how often it ran each block, summed over CTAs."""
+    """How often each warp of a CTA ran each block, summed over CTAs."""
     out = {w: np.zeros(blocks, np.int64) for w in range(warps)}
     for together, ran in counts.by_warp.items():
         uneven = counts.uneven.get(together, {})
@@ -71,7 +72,7 @@ def per_warp(counts: BlockCounts, warps: int, blocks: int) -> dict[int, np.ndarr
 def roles_of(
     blocks: list[Block], warps: int, counts: BlockCounts, waits: Mapping[int, Counter[str]]
 ) -> list[WarpRole]:
-    """The roles of a launch, in the order of their first warps; `waits` counts those that blocked, by warp and kind."""
+    """The roles of a launch, in the order of their first warps; `waits` has the waits that blocked by warp and kind."""
     roles: dict[str, WarpRole] = {}
     for warp, ran in per_warp(counts, warps, len(blocks)).items():
         executed: Counter[str] = Counter()
@@ -97,5 +98,5 @@ def _name(executed: Counter[str]) -> str:
 
 
 def wait_kind(op: str) -> str | None:
-    """The kind of wait of an opcode, if it is one."""
+    """The kind of wait of an opcode; None if it is not a wait."""
     return next((kind for head, kind in WAITS.items() if op.startswith(head)), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which elements of a run's outputs its launches stored to, by any kind of store."""
+"""Records which elements of the outputs the launches of a run stored to."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ ALIGN = 16  # bytes; the greatest alignment of an access
 
 @dataclass(frozen=True)
 class WatchedOutput:
-    """Memory that a run has to write in full.
-
-    Attributes:
-        view: its elements.
-        name: in reports.
-        tile: rows and columns of it that a CTA writes, for reports; None leaves them out.
-    """
+    """An output that a run must write completely; reports use `name`, and `tile`: rows and columns of a CTA."""
 
     view: View
     name: str
@@ -35,7 +29,7 @@ class WatchedOutput:
 
 
 class _Marks:
-    """A byte for each byte that an output spans: nonzero once it was stored to."""
+    """A byte for each byte of an output's memory; 1 after a store to it."""
 
     def __init__(self, output: WatchedOutput) -> None:
         self.output = output
@@ -46,11 +40,11 @@ class _Marks:
         self.bytes = np.zeros(-(-(self.end - self.begin) // ALIGN) * ALIGN + ALIGN, np.uint8)
 
     def put(self, first: Any) -> None:
-        """Mark bytes by their distance from `begin`; others lie outside the output."""
+        """Mark bytes at offsets from `begin`, and ignore those outside the output."""
         self.bytes[first[(first >= 0) & (first < len(self.bytes))]] = 1
 
     def finding(self) -> Finding | None:
-        """The elements that were never written, if there are any."""
+        """A finding if some elements were never written."""
         view = self.output.view
         shape, strides = (*view.shape, view.item), (*view.strides, 1)
         memory = self.bytes[view.address - self.begin :]
@@ -68,13 +62,13 @@ class _Marks:
 
 
 class Written(Observer):
-    """Records the stores of a run's launches to the `outputs` that they have to write."""
+    """Records the stores to the `outputs`."""
 
     def __init__(self, outputs: Sequence[WatchedOutput]) -> None:
         self._marks = [_Marks(x) for x in outputs if 0 not in x.view.shape]
 
     def _put(self, region: MemoryRegion, starts: np.ndarray, size: int) -> None:
-        """Mark `size` bytes from each of some bytes of a region."""
+        """Mark `size` bytes at each of some offsets in a region."""
         end = region.base + region.size
         for marks in self._marks:
             if marks.begin < end and region.base < marks.end:
@@ -96,5 +90,5 @@ class Written(Observer):
             self._put(region, np.array([start]), size)
 
     def findings(self) -> list[Finding]:
-        """One for every output that was not written in full."""
+        """One finding for every output that was not written completely."""
         return [finding for marks in self._marks if (finding := marks.finding()) is not None]
