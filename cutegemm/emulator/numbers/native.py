@@ -33,9 +33,9 @@ class Native:
 
     def function(self, name: str, prototype: Any) -> Any:
         """A function with the signature of a ctypes prototype."""
-        made = prototype(self.engine.get_function_address(name))
-        made.engine = self.engine
-        return made
+        function = prototype(self.engine.get_function_address(name))
+        function.engine = self.engine
+        return function
 
 
 @contextmanager

@@ -247,5 +247,5 @@ def _compiled_add(depth: int, fraction: int, width: int) -> Callable[..., int]:
             store_vector(b, v.round(total, top), d, place)
     b.ret(any_lane(b, b.load(flags)))
     kinds = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4
-    made: Callable[..., int] = Native(module).function("add", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
-    return made
+    compiled: Callable[..., int] = Native(module).function("add", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
+    return compiled

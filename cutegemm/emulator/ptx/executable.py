@@ -32,9 +32,7 @@ class Translation:
     locals: set[str] = field(default_factory=set)
     slots: dict[str, int] = field(default_factory=dict)
     views: dict[str, tuple[int, int]] = field(default_factory=dict)
-    accumulators: list[tuple[str, ...]] = field(
-        default_factory=list
-    )  # register lists of wgmma, each a matrix
+    accumulators: list[tuple[str, ...]] = field(default_factory=list)  # register lists of wgmma
     half_lists: list[bool] = field(default_factory=list)  # whether a list holds packed fp16
     fragments: set[str] = field(default_factory=set)  # registers that hold operand A of a wgmma
     shared_size: int = 0  # static shared memory, bytes

@@ -94,18 +94,18 @@ class Cells:
         unique = np.unique(wide)
         first = unique // self.size
         count = max(size // self.size, 1)
-        made = CellSet(first, count, int(first[0]), int(first[-1]) + count)
-        made.shared = len(unique) < len(wide)
-        return made
+        cells = CellSet(first, count, int(first[0]), int(first[-1]) + count)
+        cells.shared = len(unique) < len(wide)
+        return cells
 
     def chunks(self, chunks: np.ndarray) -> CellSet:
         """Cells of 16-byte chunks. The cache uses the array's identity: most arrays come from a cache themselves."""
-        made = self.by_array.get(id(chunks))
-        if made is None or made[0] is not chunks:
+        cached = self.by_array.get(id(chunks))
+        if cached is None or cached[0] is not chunks:
             if len(self.by_array) >= CACHED:
                 self.by_array.clear()
-            made = self.by_array[id(chunks)] = (chunks, self._chunks(chunks))
-        return made[1]
+            cached = self.by_array[id(chunks)] = (chunks, self._chunks(chunks))
+        return cached[1]
 
     def _chunks(self, chunks: np.ndarray) -> CellSet:
         per = 16 // self.size

@@ -100,10 +100,10 @@ class Detector:
 
     def shadow(self, region: MemoryRegion) -> Shadow:
         """The shadow of a region."""
-        made = self.shadows.get(region)
-        if made is None:
-            made = self.shadows[region] = Shadow(region, self.cell, self.spare)
-        return made
+        shadow = self.shadows.get(region)
+        if shadow is None:
+            shadow = self.shadows[region] = Shadow(region, self.cell, self.spare)
+        return shadow
 
     # ---- accesses
 

@@ -86,11 +86,11 @@ class WarpTracker:
     def everything(self, m: Mask = None) -> Knowledge:
         """All that this warp has done and that its lanes `m` may rely on."""
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
-        made = self._sum
-        if made is None or made[0] is not known or made[1] != self.current:
+        cached = self._sum
+        if cached is None or cached[0] is not known or cached[1] != self.current:
             total = Knowledge(known[0] | 1 << self.current, *known[1:])
-            made = self._sum = (known, self.current, total)
-        return made[2]
+            cached = self._sum = (known, self.current, total)
+        return cached[2]
 
     def renew(self) -> None:
         """Begin a new segment."""

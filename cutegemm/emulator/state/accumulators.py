@@ -37,10 +37,10 @@ class Accumulators:
     @classmethod
     def of(cls, registers: Sequence[Value], warps: int, half: bool) -> Accumulators:
         """A copy of registers, each an int or a vector over the lanes of the warps."""
-        made = cls.empty(warps, len(registers), half)
+        out = cls.empty(warps, len(registers), half)
         for i, value in enumerate(registers):
-            made.register(i)[...] = value.reshape(warps, 8, 4) if value.__class__ is ND else value
-        return made
+            out.register(i)[...] = value.reshape(warps, 8, 4) if value.__class__ is ND else value
+        return out
 
     def register(self, i: int) -> npt.NDArray[np.uint32]:
         """View of register `i` as (warps, 8, 4)."""

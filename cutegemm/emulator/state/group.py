@@ -234,8 +234,8 @@ class WarpSet:
 
     def matrix(self, index: int) -> Accumulators:
         """The matrix of an accumulator list."""
-        made = self.matrices[index]
-        if made is None:
+        matrix = self.matrices[index]
+        if matrix is None:
             registers, half = len(self.program.accumulators[index]), self.program.half_lists[index]
-            made = self.matrices[index] = Accumulators.empty(len(self.warps), registers, half)
-        return made
+            matrix = self.matrices[index] = Accumulators.empty(len(self.warps), registers, half)
+        return matrix

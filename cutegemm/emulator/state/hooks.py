@@ -113,9 +113,9 @@ class Observer:
         """Every warp of a cluster has ended."""
 
 
-def _each(heard: list[Callable[..., None]]) -> Callable[..., None]:
+def _each(methods: list[Callable[..., None]]) -> Callable[..., None]:
     def report(*args: Any) -> None:
-        for act in heard:
+        for act in methods:
             act(*args)
 
     return report
@@ -126,11 +126,11 @@ class Observers(Observer):
 
     def __init__(self, *observers: Observer) -> None:
         for name in [name for name in vars(Observer) if not name.startswith("_")]:
-            heard = [
+            methods = [
                 getattr(x, name) for x in observers if getattr(type(x), name) is not vars(Observer)[name]
             ]
-            if heard:
-                setattr(self, name, heard[0] if len(heard) == 1 else _each(heard))
+            if methods:
+                setattr(self, name, methods[0] if len(methods) == 1 else _each(methods))
 
     def hears(self, name: str) -> bool:
         """Whether an observer overrides a hook."""

@@ -94,7 +94,7 @@ def decode(raw: bytes) -> TensorMap:
     if kind is None or rank > _RANK_MOST or get(_MARK) != 2:
         words = number & (1 << 64) - 1, number >> 64 & (1 << 64) - 1
         raise Fault(f"the bytes are not a tensor map (first words {words[0]:#x}, {words[1]:#x})")
-    made = TensorMap(
+    tensor_map = TensorMap(
         base=number & (1 << 64) - 1,
         kind=kind,
         dims=tuple(get(_EXTENT, i) + 1 for i in range(rank)),
@@ -105,15 +105,16 @@ def decode(raw: bytes) -> TensorMap:
     )
     if any(map(get, _UNSUPPORTED)) or any(get(_ELEMENT_STRIDE, i) for i in range(rank)):
         rule = "interleave, element strides, NaN fill and swizzle atomicity are not emulated"
-        raise Fault(f"tensor map: {rule} ({made})")
-    if made.inner_bytes % 16:
-        raise Fault(f"tensor map: box row of {made.inner_bytes} bytes is not a multiple of 16 ({made})")
-    span = SWIZZLE_BYTES[made.swizzle]
-    if span and made.inner_bytes > span:
+        raise Fault(f"tensor map: {rule} ({tensor_map})")
+    if tensor_map.inner_bytes % 16:
         raise Fault(
-            f"tensor map: box row of {made.inner_bytes} bytes exceeds the {span}-byte swizzle ({made})"
+            f"tensor map: box row of {tensor_map.inner_bytes} bytes is not a multiple of 16 ({tensor_map})"
         )
-    return made
+    span = SWIZZLE_BYTES[tensor_map.swizzle]
+    if span and tensor_map.inner_bytes > span:
+        rule = f"box row of {tensor_map.inner_bytes} bytes exceeds the {span}-byte swizzle"
+        raise Fault(f"tensor map: {rule} ({tensor_map})")
+    return tensor_map
 
 
 def encode(t: TensorMap) -> bytes:

@@ -73,9 +73,9 @@ def translate(kernel: Kernel) -> Translation:
         file = f"<ptx of {kernel.name}, {name}>"
         program.origins[file] = [None, *emitter.origin]
         exec(compile("\n".join(lines), file, "exec"), names)
-        made: BlockFunction = names[name]
-        program.functions[number][masked] = made
-        return made
+        function: BlockFunction = names[name]
+        program.functions[number][masked] = function
+        return function
 
     def on_entry(number: int, masked: bool) -> BlockFunction:
         """A function that compiles the block and runs it."""

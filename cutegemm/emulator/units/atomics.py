@@ -50,8 +50,8 @@ def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], 
     if kind in ("f32", "f64"):
         real = FLOAT[int(kind[1:])]
         act = _add_flushed if operation == "add" and in_l2 and kind == "f32" else _FLOAT_ACTS[operation]
-        made: Vector = np.asarray(act(old.view(real), new.view(real)))
-        return np.asarray(floats.bits(made.ravel())).view(pattern).reshape(made.shape)
+        values: Vector = np.asarray(act(old.view(real), new.view(real)))
+        return np.asarray(floats.bits(values.ravel())).view(pattern).reshape(values.shape)
     if kind.startswith(("f16", "bf16")):
         half = kind[0] == "f"
         read, narrow = (floats.f16, floats.narrow_f16) if half else (floats.bf16, floats.narrow_bf16)

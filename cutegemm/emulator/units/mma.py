@@ -80,8 +80,8 @@ def stmatrix(group: WarpSet, m: Mask, a: Value, values: Sequence[Value], trans: 
 
 def _accumulators(group: WarpSet, registers: Sequence[Value], kind: str, d_type: str) -> np.ndarray:
     """Accumulator registers as (warps, 16, columns), in D's type."""
-    made = Accumulators.of(registers, len(group.warps), kind == "f16")
-    return made.matrix.reshape(len(group.warps), 16, -1).astype(NUMPY[d_type])
+    accumulators = Accumulators.of(registers, len(group.warps), kind == "f16")
+    return accumulators.matrix.reshape(len(group.warps), 16, -1).astype(NUMPY[d_type])
 
 
 def _to_registers(matrix: np.ndarray) -> list[Vector]:

@@ -134,13 +134,10 @@ def _by_cohort(group: WarpSet, m: Mask, members: Value, act: Callable[[Mask], Va
     warp_sync(group, m, members)
     if _is_full(members):
         return act(m)
-    out: Vector | None = None
-    for lanes, mask in _cohorts(group, m, members):
-        made = np.asarray(act(lanes & _named(group, mask)))
-        out = np.zeros(group.lanes, np.bool_ if made.dtype == np.bool_ else np.uint32) if out is None else out
-        out[lanes] = np.broadcast_to(made, group.lanes)[lanes]
-    assert out is not None  # at least one lane is active
-    return settle(out)
+    cohorts = _cohorts(group, m, members)
+    results = [np.asarray(act(lanes & _named(group, mask))) for lanes, mask in cohorts]
+    kind = np.bool_ if results[0].dtype == np.bool_ else np.uint32
+    return settle(np.select([lanes for lanes, _ in cohorts], results).astype(kind))
 
 
 def vote(group: WarpSet, m: Mask, p: Value, members: Value, mode: str) -> Value:

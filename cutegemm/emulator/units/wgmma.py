@@ -69,12 +69,12 @@ def refuse_mask(group: WarpSet, mask: npt.NDArray[np.bool_]) -> None:
 def _warpgroups_of(group: WarpSet) -> list[Warpgroup]:
     """The warpgroups that a group's warps belong to."""
     if group.warpgroups is None:
-        made = group.cta.warpgroups
+        warpgroups = group.cta.warpgroups
         numbers = list(dict.fromkeys(w // WARPS for w in group.warps))
         for number in numbers:
-            if number not in made:
-                made[number] = Warpgroup(number * WARPS, group.device.geometry.warps)
-        group.warpgroups = [made[number] for number in numbers]
+            if number not in warpgroups:
+                warpgroups[number] = Warpgroup(number * WARPS, group.device.geometry.warps)
+        group.warpgroups = [warpgroups[number] for number in numbers]
     return group.warpgroups
 
 
