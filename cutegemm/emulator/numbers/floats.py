@@ -88,18 +88,6 @@ def relu(x: Real) -> Real:
     return np.where(np.isnan(x), x, np.maximum(x, x.dtype.type(0)))[()]
 
 
-def fma32(a: Real, b: Real, c: Real) -> Real:
-    """fp32 a*b+c rounded once: the product is exact in fp64; the sum is rounded to odd if that matters."""
-    product = np.multiply(a, b, dtype=np.float64)
-    c = np.asarray(c, np.float64)
-    total = product + c
-    low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)  # the 29 bits that fp32 lacks
-    risky = (low == 0x10000000) | ((np.abs(total) < 2 * _TINY32) & (total != 0))
-    if risky.any():
-        total = to_odd(product, c, total)
-    return total.astype(np.float32)[()]
-
-
 def fma_ftz(a: Real, b: Real, c: Real | None = None) -> Real:
     """fp32 a*b or a*b+c rounded once to 24 bits; zero if the result is below all normal numbers."""
     exact = np.multiply(a, b, dtype=np.float64)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp32 a * b + c rounded once, in a compiled loop over the bits of registers.
-
-NumPy has no fma and needs about twenty passes in fp64 (`floats.fma32`).
-"""
+"""fp32 a * b + c rounded once, in a compiled loop over the bits of registers; NumPy has no fma."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from cutegemm.emulator.numbers.floats import CANONICAL_NAN, bits, f32, fma32
+from cutegemm.emulator.numbers.floats import CANONICAL_NAN
 from cutegemm.emulator.numbers.native import F32, I32, I64, Native, load_vector, loop, splat, store_vector
 from cutegemm.emulator.numbers.types import Value
 from cutegemm.emulator.numbers.values import ND
 
-WIDTH = 8  # lanes per iteration
+WIDTH = 8  # lanes per iteration; divides those of any group of warps
 
 
 class _Scratch(threading.local):
@@ -39,14 +36,12 @@ _SCRATCH = _Scratch()
 
 def fused(a: Value, b: Value, c: Value) -> Value:
     """fp32 a * b + c rounded once; operands and result are bits."""
-    lanes = next((len(x) for x in (a, b, c) if x.__class__ is ND), 0)
-    if not lanes or lanes % WIDTH:
-        return bits(fma32(f32(a), f32(b), f32(c)))
+    vector = next((x for x in (a, b, c) if x.__class__ is ND), None)
+    lanes = WIDTH if vector is None else len(vector)
     rows, address = _SCRATCH.of(lanes)
     rows[0], rows[1], rows[2] = a, b, c
     _loop()(address, lanes)
-    out: Value = rows[3].copy()
-    return out
+    return int(rows[3, 0]) if vector is None else rows[3].copy()
 
 
 @functools.cache

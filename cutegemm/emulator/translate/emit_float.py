@@ -31,8 +31,9 @@ def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     if kind in ("f32", "f64"):
         if "relu" in mods:
             raise Unknown("relu")
-        if head in ("fma", "mad") and kind == "f32" and not mods & {"ftz", "sat"}:
-            e.dst(d, f"fused({', '.join(e.src(x, 32) for x in o)})")
+        if head in ("fma", "mad") and kind == "f32" and "ftz" not in mods:
+            text = f"fused({', '.join(e.src(x, 32) for x in o)})"
+            e.dst(d, f"bits(saturate(f32({text})))" if "sat" in mods else text)
             return
         values = [f"{kind}({e.src(x, bits_of(kind))})" for x in o]
         if "ftz" in mods:
@@ -67,7 +68,7 @@ def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
     if head in _BINARY:
         return _BINARY[head].format(*v)
     if head in ("fma", "mad"):
-        return f"fma{kind[1:]}({', '.join(v)})"
+        return f"fma64({', '.join(v)})"
     if head == "neg":
         return f"-{v[0]}"
     if head == "abs":
