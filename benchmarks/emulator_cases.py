@@ -32,7 +32,7 @@ from handwritten.ladder.problem import Matrix, Problem
 
 ALPHA, BETA = 1.5, 0.5
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_MAP_KIND = {"fp32": ("f32", 4), "bf16": ("bf16", 2), "fp16": ("f16", 2)}
+_MAP_KIND = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 STANDS_FOR = {name: 0x5EED00 + i << 32 for i, name in enumerate("abcdw")}  # addresses in kept parameters
 
 
@@ -166,9 +166,9 @@ def _stage_steps(case: Case, stage: handwritten.Stage) -> list[Step]:
 def _parameter(argument: Any) -> bytes:
     """The bytes of one kernel argument of a handwritten stage."""
     if isinstance(argument, plans.TensorMap):
-        kind, item = _MAP_KIND[argument.dtype]
+        kind = _MAP_KIND[argument.dtype]
         pitch, extents, box = (argument.pitch_bytes,), tuple(argument.extents), tuple(argument.box)
-        return encode(TensorMap(argument.pointer, kind, item, extents, pitch, box, (1, 1), 3, 0, False))
+        return encode(TensorMap(argument.pointer, kind, extents, pitch, box, 3))
     if isinstance(argument, plans.Workspace):
         return (STANDS_FOR["w"] + argument.offset).to_bytes(8, "little")
     if isinstance(argument, ctypes.c_void_p):

@@ -30,9 +30,9 @@ class Recorder:
     def __init__(self, path: str) -> None:
         self.log = open(path, "w")
         self.launching: Any = importlib.import_module("cutegemm.emulator.launching.launch")
-        self.run, self.report = self.launching.Machine.run, vars(self.launching)["_report"]
-        self.launching.Machine.run = lambda machine: self.watched(machine)
-        vars(self.launching)["_report"] = lambda machine, rules: self.reported(machine, rules)
+        self.run, self.report = self.launching.Executor.run, vars(self.launching)["_report"]
+        self.launching.Executor.run = lambda executor: self.watched(executor)
+        vars(self.launching)["_report"] = lambda executor, rules: self.reported(executor, rules)
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """A test begins."""
@@ -43,21 +43,23 @@ class Recorder:
         self.log.write(ADDRESS.sub("ADDRESS", text).replace("\n", "\\n") + "\n")
         self.log.flush()
 
-    def watched(self, machine: Any) -> None:
+    def watched(self, executor: Any) -> None:
         """Run a launch; what stops it is written down with what was found before."""
         try:
-            self.run(machine)
+            self.run(executor)
         except Exception as e:
-            self.write(f"stopped: {e} {machine.found()}")
+            self.write(f"stopped: {e} {executor.findings()}")
             raise
 
-    def reported(self, machine: Any, rules: Any) -> Any:
+    def reported(self, executor: Any, rules: Any) -> Any:
         """The report of a launch, written down with what memory holds."""
-        made = self.report(machine, rules)
+        made = self.report(executor, rules)
         # A workspace begins as anything.
-        regions = [r for r in machine.device.memory.regions if r.name != "workspace"]
+        regions = [r for r in executor.device.memory.regions if r.name != "workspace"]
         memory = sorted(hashlib.md5(r.data[r.first : r.size].tobytes()).hexdigest() for r in regions)
-        counted = [sorted(x.items()) for x in (made.instructions, made.by_warp, made.sums)]
+        sizes = [len(block.code) for block in executor.device.program.blocks]
+        by_warp = {w: sum(n * m for n, m in zip(ran, sizes)) for w, ran in executor.counts.by_warp.items()}
+        counted = [sorted(x.items()) for x in (made.instructions, by_warp, made.sums)]
         self.write(
             f"ran: {memory} {made.findings} {made.suppressed} {counted} {made.coverage} {made.printed}"
         )

@@ -30,7 +30,7 @@ from cutegemm.errors import EmulatorError
 
 HERE = Path(__file__).parent / "outside"
 # CUtensorMapDataType -> type of a tensor map and its bytes (cuda.h).
-KINDS = {0: ("u8", 1), 1: ("u16", 2), 2: ("u32", 4), 6: ("f16", 2), 7: ("f32", 4), 9: ("bf16", 2)}
+KINDS = {0: "u8", 1: "u16", 2: "u32", 6: "f16", 7: "f32", 9: "bf16"}
 MAP_FIXED, MAP_PRIVATE_ANONYMOUS, READ_WRITE = 0x10, 0x22, 3
 TOLERANCE = 1e-2  # relative; D is rounded to bf16, and small integers are multiplied
 ORDERS = {
@@ -168,18 +168,13 @@ def capture(case: Case, folder: Path) -> tuple[list[Launch], list[np.ndarray]]:
 
 def _map(line: str) -> bytes:
     kind, rank, base, *v = (int(x) for x in line.split())
-    name, item = KINDS[kind]
     made = tensors.TensorMap(
         base,
-        name,
-        item,
+        KINDS[kind],
         tuple(v[:rank]),
         tuple(v[rank : 2 * rank - 1]),
         tuple(v[2 * rank - 1 : 3 * rank - 1]),
-        (1,) * rank,
         v[-1],
-        0,
-        False,
     )
     return tensors.encode(made)
 

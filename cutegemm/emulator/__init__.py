@@ -10,9 +10,17 @@ It knows nothing of how a kernel was planned or written: only its PTX, its launc
 """
 
 from cutegemm.emulator.launching.arguments import tensor_map
-from cutegemm.emulator.launching.front import Run, Step, output, run, run_steps, tensor_buffer
+from cutegemm.emulator.launching.front import (
+    Run,
+    Step,
+    output,
+    run,
+    run_ptx,
+    run_sequence,
+    run_steps,
+    tensor_buffer,
+)
 from cutegemm.emulator.launching.launch import launch
-from cutegemm.emulator.launching.outside import run_ptx, run_sequence
 from cutegemm.emulator.launching.report import Report, Result
 from cutegemm.emulator.launching.request import Launch, Options
 from cutegemm.emulator.launching.tables import compare, profile

@@ -16,7 +16,7 @@ from cutegemm import emulator
 from cutegemm.emulator.state import tensors
 from cutegemm.errors import EmulatorError
 from handwritten.ladder.plans import Plan, TensorMap, Workspace
-from handwritten.ladder.problem import ELEMENT_BYTES, Matrix, Problem
+from handwritten.ladder.problem import Matrix, Problem
 from handwritten.ladder.stage import Stage
 
 KINDS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
@@ -75,14 +75,10 @@ def parameter(argument: Any, workspace: int) -> bytes:
         described = tensors.TensorMap(
             base=argument.pointer,
             kind=KINDS[argument.dtype],
-            item=ELEMENT_BYTES[argument.dtype],
             dims=argument.extents,
             strides=(argument.pitch_bytes,),
             box=argument.box,
-            element_strides=(1, 1),
             swizzle=SWIZZLE_128B,
-            interleave=0,
-            nan_fill=False,
         )
         return tensors.encode(described)
     if isinstance(argument, Workspace):

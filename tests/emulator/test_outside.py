@@ -44,7 +44,7 @@ def test_arguments_are_arrays_tensors_and_numbers(make):
 
 
 REFUSED = {
-    r"args=\('ndarray',\): scale takes 6 arguments, not 1": [np.ones(4, np.float32)],
+    r"args=\('ndarray',\): scale has 6 parameters, not 1": [np.ones(4, np.float32)],
     r"args\[1\]=2.5: scale_param_1 is of type u32": [None, 2.5, 1.0, 0.0, 0, 0],
     r"args\[1\]=8589934592: does not fit the 4 bytes of scale_param_1; nearest legal value: 4294967295": [
         None,
@@ -54,7 +54,7 @@ REFUSED = {
         0,
         0,
     ],
-    r"args\[1\]=<ndarray \(1,\) float64>: ndarray gives 8 bytes, scale_param_1 takes 4": [
+    r"args\[1\]=<ndarray \(1,\) float64>: ndarray has 8 bytes, scale_param_1 has 4": [
         None,
         np.ones(1),
         1.0,
@@ -70,7 +70,7 @@ REFUSED = {
         0,
         0,
     ],
-    r"args\[0\]=<Tensor \(4,\) torch.float32>: on meta: the emulator takes CPU tensors": [
+    r"args\[0\]=<Tensor \(4,\) torch.float32>: on meta: must be a CPU tensor": [
         torch.ones(4, device="meta"),
         *[0] * 5,
     ],
@@ -199,7 +199,11 @@ WRONG_MAPS = {
         (8, 64),
         {"swizzle": 64},
     ),
-    r"array=<.*>: address and strides \[\d+\] bytes are no multiples of 16": lambda x: (x[:, 1:], (8, 8), {}),
+    r"array=<.*>: address and strides \[\d+\] bytes are not multiples of 16": lambda x: (
+        x[:, 1:],
+        (8, 8),
+        {},
+    ),
 }
 
 

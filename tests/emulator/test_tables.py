@@ -39,13 +39,13 @@ def test_a_profile_names_the_line_that_costs_most():
     """A load that spreads over 32 sectors is listed with its PTX line, a coalesced one is not."""
     spread = run(STRIDED.format(stride=32), [aligned(512, np.float32)], meter=True)
     text = profile(spread)
-    assert "memory lines that cost most" in text and "ld.global.f32 %f0, [%rd1]" in text
+    assert "costliest memory accesses" in text and "ld.global.f32 %f0, [%rd1]" in text
     assert "fma.f32" in text and "global load sectors" in text
     dense = run(STRIDED.format(stride=4), [aligned(512, np.float32)], meter=True)
-    assert "cost most" not in profile(dense)
+    assert "costliest" not in profile(dense)
     side_by_side = profile(spread, dense)
     assert side_by_side == compare(spread, dense)
-    assert "first: memory lines that cost most" in side_by_side and "second: memory" not in side_by_side
+    assert "first: costliest memory accesses" in side_by_side and "second: costliest" not in side_by_side
     row = next(line for line in side_by_side.splitlines() if "global load sectors" in line)
     assert [x.strip() for x in row.split("│")[2:5]] == ["32", "4", "0.12"]
 

@@ -71,12 +71,8 @@ class Outcome:
 def matrix_map(x: np.ndarray, kind: str, box: tuple[int, int], swizzle: int) -> bytes:
     """Tensor map of a row-major matrix."""
     rows, columns = x.shape
-    item = x.dtype.itemsize
-    return encode(
-        TensorMap(
-            x.ctypes.data, kind, item, (columns, rows), (columns * item,), box, (1, 1), swizzle, 0, False
-        )
-    )
+    strides = (columns * x.dtype.itemsize,)
+    return encode(TensorMap(x.ctypes.data, kind, (columns, rows), strides, box, swizzle))
 
 
 def run_pipeline(

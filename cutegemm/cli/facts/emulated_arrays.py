@@ -70,8 +70,7 @@ def _bits_of(values: Any, dtype: DType | str) -> Any:
 def numbers_of(array: Any, dtype: DType) -> Any:
     """An array as fp64; bf16 and fp8 elements are given as bits."""
     if dtype in (DType.FP8_E4M3, DType.FP8_E5M2):
-        values = fp8_values(dtype.value.removeprefix("fp8_"))
-        return np.where(array & 0x80, -1.0, 1.0) * values[array & 0x7F]
+        return fp8_values(dtype.value.removeprefix("fp8_"))[array].astype(np.float64)
     if dtype is DType.BF16:
         return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return array.astype(np.float64)

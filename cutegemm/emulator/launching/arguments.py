@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a kernel from outside: arrays, tensors, numbers and tensor maps become parameter bytes and buffers.
-
-No torch is needed: a tensor is anything with `data_ptr()`, `shape`, `stride()` and `element_size()`.
-"""
+"""Converts the arguments of a kernel (arrays, tensors, numbers, tensor maps) to parameter bytes and buffers."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ import numpy as np
 from cutegemm.checks import among, integers
 from cutegemm.emulator.ptx.kernel import Kernel, Param
 from cutegemm.emulator.state import tensors
-from cutegemm.emulator.state.memory import Buffer, Fault
-from cutegemm.emulator.state.views import View
+from cutegemm.emulator.state.memory import Buffer, Fault, View
 from cutegemm.errors import EmulatorError, check, field_error
 
 SWIZZLES = {None: 0, 0: 0, 32: 1, 64: 2, 128: 3, "none": 0, "32B": 1, "64B": 2, "128B": 3}
@@ -47,18 +43,18 @@ class TensorMapArgument:
 def tensor_map(
     array: Any, box: Sequence[int], *, swizzle: int | str | None = None, dtype: str | None = None
 ) -> TensorMapArgument:
-    """A tensor map (CUtensorMap) of an array or CPU tensor, to be passed as an argument.
+    """A tensor map (CUtensorMap) of an array or CPU tensor, to pass as an argument.
 
-        emulator.tensor_map(a, (64, 64), swizzle=128)       # of an (M, K) array: boxes of 64 rows and 64 columns
+        emulator.tensor_map(a, (64, 64), swizzle=128)       # for an (M, K) array: boxes of 64 rows and 64 columns
 
     Args:
-        array: up to five dimensions, the last one contiguous; base and other strides are multiples of 16 bytes.
-        box: elements of the box, in the order of the array's dimensions (the innermost last), each up to 256.
+        array: up to five dimensions; the last one is contiguous, base and other strides are multiples of 16 bytes.
+        box: extents of the box in elements, up to 256 each, in the order of the array's dimensions (innermost last).
         swizzle: bytes of the swizzle pattern, 32, 64 or 128 (or "128B"), or None.
-        dtype: type of the elements, such as "bf16", if the array cannot express it.
+        dtype: type of the elements, such as "bf16", for types that the array lacks.
 
     Raises:
-        EmulatorError: TMA refuses this box or layout (PTX ISA 9.0, 5.5).
+        EmulatorError: TMA does not support this box or layout (PTX ISA 9.0, 5.5).
     """
     view = View.needed("array", array)
     if not among(swizzle, tuple(SWIZZLES)):
@@ -78,32 +74,22 @@ def tensor_map(
     if near != extents:
         rule = f"each extent from 1 to {BOX_MOST} elements"
         raise field_error(EmulatorError, "box", extents, rule, near)
-    made = tensors.TensorMap(
-        view.address,
-        kind,
-        view.item,
-        tuple(view.shape[::-1]),
-        tuple(view.strides[-2::-1]),
-        extents[::-1],
-        (1,) * rank,
-        SWIZZLES[swizzle],
-        0,
-        False,
-    )
+    dims, strides = tuple(view.shape[::-1]), tuple(view.strides[-2::-1])
+    packed = tensors.TensorMap(view.address, kind, dims, strides, extents[::-1], SWIZZLES[swizzle])
     try:
-        tensors.decode(tensors.encode(made))
+        tensors.decode(tensors.encode(packed))
     except Fault as e:
         rule = f"{e} (the box is given in the order of the array's dimensions)"
         raise field_error(EmulatorError, "box", extents, rule) from e
-    return TensorMapArgument(made, view)
+    return TensorMapArgument(packed, view)
 
 
 def _element(view: View, dtype: str | None) -> str:
-    """The tensor map's type of an array's elements, as `dtype` or the array says."""
+    """The type of an array's elements in a tensor map: `dtype`, or that of the array."""
     kind = dtype or KINDS.get(view.kind)
-    sizes = dict(tensors.TYPES.values())
+    sizes = tensors.ITEM_BYTES
     if kind is None:
-        rule = f"elements of type {view.kind}: say with dtype= which of {', '.join(sizes)} they are"
+        rule = f"elements of type {view.kind}: choose dtype= from {', '.join(sizes)}"
         raise field_error(EmulatorError, "array", view.owner, rule)
     if kind not in sizes:
         raise field_error(EmulatorError, "dtype", dtype, f"one of {', '.join(sizes)}")
@@ -131,44 +117,39 @@ def _check_layout(view: View) -> None:
         "pass array.T of a column-major matrix",
     )
     wrong = [s for s in (view.address, *view.strides[:-1]) if s % align]
-    need(not wrong, f"address and strides {wrong} bytes are no multiples of {align}")
+    need(not wrong, f"address and strides {wrong} bytes are not multiples of {align}")
     need(all(0 <= s < most for s in view.strides), f"strides {view.strides} bytes: from 0 to below {most}")
 
 
 def pack(kernel: Kernel, args: Sequence[Any]) -> tuple[list[bytes], list[Buffer]]:
     """Parameter bytes and buffers of a kernel's arguments.
 
-    A NumPy array or CPU tensor is passed by its pointer, a number as the parameter's type says, bytes (and what has
-    bytes, such as ctypes structures) as they are, None as a null pointer.
+    A NumPy array or CPU tensor is passed by its pointer, a number in the parameter's type, None as a null pointer.
+    Bytes, and objects that hold bytes such as ctypes structures, are passed as they are.
 
     Raises:
-        EmulatorError: too many or too few arguments, or one that its parameter cannot hold.
+        EmulatorError: too many or too few arguments, or one that does not fit its parameter.
     """
     if len(args) != len(kernel.params):
-        rule = f"{kernel.name[:60]} takes {len(kernel.params)} arguments, not {len(args)}"
+        rule = f"{kernel.name[:60]} has {len(kernel.params)} parameters, not {len(args)}"
         raise field_error(EmulatorError, "args", tuple(type(x).__name__ for x in args), rule)
     params, buffers = [], []
     for i, (param, value) in enumerate(zip(kernel.params, args, strict=True)):
         name = f"args[{i}]"
-        made = value.map if isinstance(value, TensorMapArgument) else None
-        view = value.view if isinstance(value, TensorMapArgument) else View.of(name, value)
+        is_map = isinstance(value, TensorMapArgument)
+        view = value.view if is_map else View.of(name, value)
+        data = _number(name, param, value) if is_map or view is None else view.address.to_bytes(8, "little")
         if view is not None:
             buffers.append(view.buffer(name))
-        if made is not None:
-            data = bytes(value)
-        elif view is not None:
-            data = view.address.to_bytes(8, "little")
-        else:
-            data = _number(name, param, value)
         if len(data) != param.size:
-            rule = f"{type(value).__name__} gives {len(data)} bytes, {param.name[-24:]} takes {param.size}"
+            rule = f"{type(value).__name__} has {len(data)} bytes, {param.name[-24:]} has {param.size}"
             raise field_error(EmulatorError, name, value, rule)
         params.append(data)
     return params, buffers
 
 
 def _number(name: str, param: Param, value: Any) -> bytes:
-    """The bytes of an argument that is no array."""
+    """The bytes of an argument that is not an array: a number, None or an object with bytes."""
     if value is None:
         return bytes(param.size)
     if isinstance(value, np.generic) and value.dtype.kind in PLAIN and value.dtype.itemsize == param.size:
@@ -193,7 +174,7 @@ def _number(name: str, param: Param, value: Any) -> bytes:
     try:
         if isinstance(value, str):
             raise TypeError("text")
-        # Not of whatever can be iterated: that might have no end.
+        # bytes(value) of an iterable might not end
         return bytes(value if hasattr(type(value), "__bytes__") else memoryview(value))
     except Exception as e:
         rule = "must be an array, a CPU tensor, a number, a tensor map, bytes or None"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a launch found and counted, and what several did together."""
+"""Reports: findings and counters of one launch, and of several."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from dataclasses import dataclass, field
 from cutegemm.emulator.watch.coverage import Coverage, joined
 from cutegemm.emulator.watch.findings import LEFTOVER, Finding
 from cutegemm.emulator.watch.meter import LineCost
-from cutegemm.emulator.watch.warp_roles import Role
+from cutegemm.emulator.watch.warp_roles import WarpRole
 
 WIDTH, SHOWN = 80, 10  # columns of a printed result, and findings in it
 
 
 @dataclass
 class Report:
-    """What a run found and counted; `instructions` per opcode counts warps that executed it.
+    """Findings and counters of a launch; `instructions` counts executed warp instructions by opcode.
 
-    sums: what may be added up over launches; counters: these and what follows from them (`meter.combined`).
+    sums: counts that can be added over launches; counters: the same and derived ones (`meter.combined`).
     """
 
     instructions: dict[str, int]
-    by_warp: dict[tuple[int, ...], int]
     findings: list[Finding] = field(default_factory=list)
     suppressed: list[Finding] = field(default_factory=list)
     sums: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
-    lines: list[LineCost] = field(default_factory=list)  # costliest memory lines first
-    roles: list[Role] = field(default_factory=list)
+    lines: list[LineCost] = field(default_factory=list)  # memory accesses by PTX line, the costliest first
+    roles: list[WarpRole] = field(default_factory=list)
     printed: str = ""  # by vprintf
-    coverage: Coverage | None = None  # of synchronisation, with the race detector
+    coverage: Coverage | None = None  # of synchronisation; None without the race detector
 
     @property
     def races(self) -> list[Finding]:
@@ -40,7 +39,7 @@ class Report:
 
 @dataclass(repr=False)
 class Result:
-    """Findings and counters of launches; `reports` holds one report per launch. It prints as a page."""
+    """Findings and counters of launches; `reports` has one report per launch. `print` shows a page."""
 
     reports: list[Report] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
@@ -49,12 +48,12 @@ class Result:
         return f"<{type(self).__name__}: {self._counts()}>"
 
     def __str__(self) -> str:
-        told = [self._counts(), *map(str, self.findings[:SHOWN])]
+        texts = [self._counts(), *map(str, self.findings[:SHOWN])]
         if len(self.findings) > SHOWN:
-            told.append(f"and {len(self.findings) - SHOWN} more: `.findings`")
-        told += [] if self.coverage is None else ["", "not exercised", *str(self.coverage).splitlines()]
+            texts.append(f"and {len(self.findings) - SHOWN} more: `.findings`")
+        texts += [] if self.coverage is None else ["", "not exercised", *str(self.coverage).splitlines()]
         lines = [
-            part for text in told for part in textwrap.wrap(text, WIDTH, subsequent_indent="    ") or [""]
+            part for text in texts for part in textwrap.wrap(text, WIDTH, subsequent_indent="    ") or [""]
         ]
         counted = [
             f"  {name.replace('_', ' '):<28}{value:>20,}" for name, value in self.counters.items() if value
@@ -72,7 +71,7 @@ class Result:
 
     @property
     def coverage(self) -> Coverage | None:
-        """Which synchronisation of the kernels was exercised; None without the race detector."""
+        """Synchronisation that the launches exercised; None without the race detector."""
         parts = [report.coverage for report in self.reports if report.coverage is not None]
         return joined(parts) if parts else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to launch and how: geometry, memory, parameters, options, each checked when it is made."""
+"""Launches and options; both check their fields when they are created."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ SHARED_LIMIT = 232448
 # CUDA programming guide, table 28: CTAs of a grid and threads of a CTA along each dimension, threads of a CTA.
 MAX_EXTENTS = {"grid": ((1 << 31) - 1, 65535, 65535), "block": (1024, 1024, 64), "cluster": (16, 16, 16)}
 MAX_THREADS = 1024
-MOST = (1 << 63) - 1  # of a seed and counts
+MOST = (1 << 63) - 1  # a seed, or a number of warps or CTAs
 PTX_RULE = "must be PTX text, a module or a kernel"
 MAX_CLUSTER = 16  # CTAs per cluster with the non-portable attribute
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What to launch: geometry, dynamic shared memory in bytes, parameters, memory it may touch.
+    """A launch: geometry, dynamic shared memory in bytes, parameters, and the memory that it may access.
 
-    Parameters come as bytes in order (`params`, with the `buffers` they point into) or, for `run_ptx` and
-    `run_sequence`, as `args`: NumPy arrays, CPU tensors, numbers, tensor maps, bytes (`arguments.pack`).
+    Parameters are bytes in order (`params`, with the `buffers` they point into). For `run_ptx` and `run_sequence` they
+    may be `args` instead: NumPy arrays, CPU tensors, numbers, tensor maps, bytes (`arguments.pack`).
 
-    ptx: text, module or kernel; `launch` takes it as an argument of its own.
+    ptx: text, module or kernel; `launch` takes it as a separate argument.
     grid, block, cluster: up to three numbers, or one.
-    smem: bytes of dynamic shared memory, or "auto": all that a CTA may have, if the kernel declares such memory
-        (so where `args` are given and nothing is said).
-    pdl: the launch may start before the previous one of a sequence has ended (programmatic stream serialisation).
-    entry: name of the kernel, where the PTX holds several.
-    shared_parts: (name, first byte, bytes) of what lies in dynamic shared memory, the smallest things first; reports
-        name what they speak of.
+    smem: bytes of dynamic shared memory, or "auto" (the default with `args`): the most a CTA may have, if the
+        kernel declares such memory.
+    pdl: the launch may start before the previous one has ended (programmatic stream serialisation).
+    entry: name of the kernel, if the PTX contains several.
+    shared_parts: (name, first byte, bytes) of regions of dynamic shared memory, the smallest first; reports use the
+        names.
 
     Raises:
-        EmulatorError: a field of another type, or out of the hardware's bounds.
+        EmulatorError: a field has another type, or exceeds a limit of the hardware.
     """
 
     ptx: str | Module | Kernel | None = None
@@ -70,25 +70,17 @@ class Launch:
             object.__setattr__(self, name, _extents(name, getattr(self, name)))
         ptx = self.ptx
         need("ptx", ptx is None or isinstance(ptx, (str, Module, Kernel)), PTX_RULE)
-        object.__setattr__(
-            self, "smem_bytes", integer(EmulatorError, "smem_bytes", self.smem_bytes, 0, SHARED_LIMIT)
-        )
+        smem_bytes = integer(EmulatorError, "smem_bytes", self.smem_bytes, 0, SHARED_LIMIT)
+        object.__setattr__(self, "smem_bytes", smem_bytes)
         if not among(self.smem, (None, "auto")):
-            check(
-                not isinstance(self.smem, str),
-                EmulatorError,
-                "bytes, or 'auto'",
-                field="smem",
-                value=self.smem,
-            )
+            need("smem", not isinstance(self.smem, str), "bytes, or 'auto'")
             object.__setattr__(self, "smem", integer(EmulatorError, "smem", self.smem, 0, SHARED_LIMIT))
-        need("params", _list_of(bytes, self.params), "must be a list of bytes, one for each parameter")
-        need("buffers", _list_of(Buffer, self.buffers), "must be a list of emulator.Buffer(...)")
+        need("params", list_of(bytes, self.params), "must be a list of bytes, one for each parameter")
+        need("buffers", list_of(Buffer, self.buffers), "must be a list of emulator.Buffer(...)")
         need("args", self.args is None or isinstance(self.args, (tuple, list)), "must be a list of arguments")
         need("entry", self.entry is None or isinstance(self.entry, str), "must be the name of a kernel")
         truth(EmulatorError, "pdl", self.pdl)
-        parts = self.shared_parts
-        named = isinstance(parts, tuple) and all(_is_part(x) for x in parts)
+        named = isinstance(self.shared_parts, tuple) and all(map(_is_part, self.shared_parts))
         need("shared_parts", named, "must be a tuple of (name, first byte, bytes)")
 
     @property
@@ -99,19 +91,19 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the emulator runs and watches a launch.
+    """How the emulator runs and observes a launch.
 
-    policy: "eager", "lazy" or "random" completion of asynchronous work; `seed` drives the last.
+    policy: "eager", "lazy" or "random" completion of asynchronous operations; `seed` is for "random".
     warps_per_group: warps that start in lockstep; None for the whole CTA (fast), 1 to interleave every warp.
-    resident_ctas: how many CTAs can be on the device together; None for 132 SMs by their occupancy.
-    races: run the race detector (implies one warp per group).
-    strict: also report what only the text of the PTX ISA forbids (label "by the letter"), such as relying on the
+    resident_ctas: how many CTAs can be on the device together; None for what fits on 132 SMs.
+    races: run the race detector, with one warp per group.
+    strict: also report what only the text of the PTX ISA forbids (label "by the letter"), such as relying on a
         wgmma.wait_group of another warp of the warpgroup.
-    suppressions: a file of findings to leave out, one `KIND-PATTERN : TEXT-PATTERN` per line. The report keeps them in
-        `suppressed`.
-    meter: count sectors, wavefronts, bytes, operations, cache traffic, and the work and waits of each role.
+    suppressions: a file of findings to leave out, one `KIND-PATTERN : TEXT-PATTERN` per line. The report lists them
+        as `suppressed`.
+    meter: count sectors, wavefronts, bytes, operations, cache traffic, and the instructions and waits of each role.
     max_seconds: stop with an error after this time.
-    progress: show a bar of finished CTAs past one second; None does so when standard error is a terminal.
+    progress: show a bar of finished CTAs after one second; None does so when standard error is a terminal.
     """
 
     policy: str = "eager"
@@ -127,10 +119,9 @@ class Options:
 
     def __post_init__(self) -> None:
         def need(name: str, legal: bool, rule: str) -> None:
-            if not legal:
-                raise field_error(EmulatorError, name, getattr(self, name), rule)
+            check(legal, EmulatorError, rule, field=name, value=getattr(self, name))
 
-        need("policy", among(self.policy, tuple(POLICIES)), f"one of {', '.join(POLICIES)}")
+        need("policy", among(self.policy, POLICIES), f"one of {', '.join(POLICIES)}")
         for name, low in {"seed": 0, "warps_per_group": 1, "resident_ctas": 1}.items():
             value = getattr(self, name)
             if value is not None or name == "seed":
@@ -146,17 +137,17 @@ class Options:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether a value names bytes of shared memory."""
+    """Whether a value is (name, first byte, bytes)."""
     named = isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], str)
     return named and integers(value[1:]) is not None
 
 
-def _extents(name: str, given: object) -> Triple:
+def _extents(name: str, value: object) -> Triple:
     """Grid, block or cluster as three numbers within the hardware's bounds."""
-    single = integers((given,))
-    sizes = single if single is not None else integers(given)
+    single = integers((value,))
+    sizes = single if single is not None else integers(value)
     if sizes is None or not 1 <= len(sizes) <= 3:
-        raise field_error(EmulatorError, name, given, "must be one to three positive whole numbers")
+        raise field_error(EmulatorError, name, value, "must be one to three positive whole numbers")
     sizes = (*sizes, 1, 1)[:3]
     near = tuple(min(max(x, 1), most) for x, most in zip(sizes, MAX_EXTENTS[name], strict=True))
     if near != sizes:
@@ -169,16 +160,13 @@ def _extents(name: str, given: object) -> Triple:
     return cast("Triple", near)
 
 
-def _list_of(kind: type, given: object) -> bool:
-    return isinstance(given, (tuple, list)) and all(isinstance(x, kind) for x in given)
+def list_of(kind: type, value: object) -> bool:
+    """Whether a value is a tuple or list of objects of a class."""
+    return isinstance(value, (tuple, list)) and all(isinstance(x, kind) for x in value)
 
 
 def checked_options(options: object) -> Options | None:
-    """The options of a call, or None.
-
-    Raises:
-        EmulatorError: something else.
-    """
+    """The options of a call, or None; anything else is an EmulatorError."""
     if options is not None and not isinstance(options, Options):
         raise field_error(EmulatorError, "options", options, "must be cutegemm.emulator.Options(...)")
     return options

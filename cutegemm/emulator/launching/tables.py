@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A launch's meters as text: instructions by kind, traffic, and the memory lines that cost most.
+"""Tables of a launch's counters: instructions by kind, traffic, and the memory accesses that cost most.
 
 report = launch(kernel, what, Options(meter=True))
 print(profile(report))
@@ -23,13 +23,8 @@ WIDTH = 110  # columns of the printed tables
 COSTLY_LINES = 8
 
 
-def kinds(report: Report) -> Counter[str]:
-    """Warp instructions by kind: the opcode without types, spaces narrowed to those that matter."""
-    return by_kind(report.instructions)
-
-
 def by_kind(instructions: Mapping[str, int]) -> Counter[str]:
-    """Counts per opcode added up by kind."""
+    """Warp instructions by kind (`kind_of`)."""
     out: Counter[str] = Counter()
     for op, count in instructions.items():
         out[kind_of(op)] += count
@@ -37,15 +32,12 @@ def by_kind(instructions: Mapping[str, int]) -> Counter[str]:
 
 
 def kind_of(op: str) -> str:
-    """The kind an opcode is counted under: `fma.rn.f32` -> "fma.f32", `ld.shared.v4.b32` -> "ld.shared"."""
+    """The kind of an opcode in tables: `fma.rn.f32` -> "fma.f32", `ld.shared.v4.b32` -> "ld.shared"."""
     parts = op.split(".")
     head = parts[0]
     if head in ("ld", "st", "atom", "red"):
-        space = next(
-            (p.split("::")[0] for p in parts if p.split("::")[0] in ("global", "shared", "param", "local")),
-            "",
-        )
-        return f"{head}.{space}" if space else head
+        spaces = [p.split("::")[0] for p in parts]
+        return ".".join([head, *(x for x in spaces if x in ("global", "shared", "param", "local"))][:2])
     if head in ("wgmma", "mbarrier", "wmma", "mma"):
         return ".".join(parts[:2])
     if op.startswith("cp."):
@@ -68,28 +60,28 @@ def profile(report: Report, other: Report | None = None) -> str:
     console = Console(width=WIDTH, record=True, file=io.StringIO())
     table = Table("kind", "all warps", *(role.name for role in report.roles), title="warp instructions")
     roles = [by_kind(role.instructions) for role in report.roles]
-    for kind, count in kinds(report).most_common():
+    for kind, count in by_kind(report.instructions).most_common():
         table.add_row(kind, f"{count:,}", *(f"{role[kind]:,}" for role in roles))
     console.print(table)
-    table = Table("counter", "value", title="traffic and work")
+    table = Table("counter", "value", title="traffic and operations")
     for name, value in report.counters.items():
         table.add_row(name.replace("_", " "), f"{value:,}")
     console.print(table)
     _roles(console, report)
-    _costly(console, report, "memory lines that cost most")
+    _costly(console, report, "costliest memory accesses")
     return console.export_text()
 
 
 def _needed(field: str, report: object) -> None:
-    rule = "must be a Report, as launch gives it and results hold them"
+    rule = "must be a Report, such as launch returns"
     check(isinstance(report, Report), EmulatorError, rule, field=field, value=report)
 
 
 def _roles(console: Console, report: Report) -> None:
-    """What each role executed, and how often it waited."""
+    """Print what each role executed, and how often it waited."""
     if not report.roles:
         return
-    table = Table("role", "warps", "instructions", "a warp", "waits (of them blocked)", title="roles")
+    table = Table("role", "warps", "instructions", "a warp", "waits (that blocked)", title="roles")
     for role in report.roles:
         waits = ", ".join(f"{kind} {n:,} ({role.blocked[kind]:,})" for kind, n in role.waits.items())
         each = sorted(executed.total() for executed in role.per_warp.values())
@@ -99,7 +91,7 @@ def _roles(console: Console, report: Report) -> None:
 
 
 def _costly(console: Console, report: Report, title: str) -> None:
-    """The memory lines that cost more than they need."""
+    """Print the memory accesses that cost more than the least possible."""
     costly = [c for c in report.lines if c.units > c.ideal][:COSTLY_LINES]
     if costly:
         table = Table("PTX line", "instruction", "space", "requests", "units", "least", title=title)
@@ -120,7 +112,7 @@ def compare(first: Report, second: Report) -> str:
     _needed("second", second)
     console = Console(width=WIDTH, record=True, file=io.StringIO())
     table = Table("", "first", "second", "ratio")
-    one, two = kinds(first), kinds(second)
+    one, two = by_kind(first.instructions), by_kind(second.instructions)
     rows: list[tuple[str, float, float]]
     rows = [(k, one[k], two[k]) for k in sorted(one | two, key=lambda k: -max(one[k], two[k]))]
     names = dict.fromkeys([*first.counters, *second.counters])
@@ -128,6 +120,6 @@ def compare(first: Report, second: Report) -> str:
     for name, x, y in rows:
         table.add_row(name, f"{x:,}", f"{y:,}", f"{y / x:.2f}" if x else "new")
     console.print(table)
-    _costly(console, first, "first: memory lines that cost most")
-    _costly(console, second, "second: memory lines that cost most")
+    _costly(console, first, "first: costliest memory accesses")
+    _costly(console, second, "second: costliest memory accesses")
     return console.export_text()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of registers and the arithmetic on them, bit for bit as the hardware's."""
+"""Register values and arithmetic, bit for bit as on the hardware."""

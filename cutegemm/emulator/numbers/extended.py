@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rarer arithmetic on register values: carries, packed 16-bit integers, dot products, tests of floats.
+"""Rare arithmetic on register values: carries, packed 16-bit integers, dot products, testp.
 
 Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.3.1 (testp), 9.7.9.7 (prmt).
 """
@@ -11,86 +11,67 @@ from typing import Any, cast
 import numpy as np
 
 from cutegemm.emulator.numbers import floats
-from cutegemm.emulator.numbers.types import Real, Value, Vector
-from cutegemm.emulator.numbers.values import ND, UINT, extend, pack, s32, unpack, wrap
+from cutegemm.emulator.numbers.types import Real, Value
+from cutegemm.emulator.numbers.values import ND, UINT, extend, pack, pnot, signed, unbox, unpack, wrap
 
-_SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # by bytes of the type
-_TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # from here on 11 bits round to the least normal fp16
+_SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # bytes of the type -> number
+_TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # the least number that is a normal fp16 once rounded to 11 bits
 
 
-def add_carry(a: Any, b: Any, carry: Value, bits: int) -> tuple[Value, Value]:
+def add_carry(a: Any, b: Any, carry: Any, bits: int) -> tuple[Value, Value]:
     """a + b + carry and the carry out of it."""
     if not any(x.__class__ is ND for x in (a, b, carry)):
         total = a + b + carry
         return total & ((1 << bits) - 1), bool(total >> bits)
     kind = UINT[bits]
     a, b = (np.asarray(x, kind) for x in (a, b))
-    part = a + b
-    total = part + np.asarray(carry, kind)
-    return total, (part < a) | (total < part)
+    before = a + b
+    total = before + np.asarray(carry, kind)
+    return total, (before < a) | (total < before)
 
 
 def subtract_carry(a: Any, b: Any, borrow: Any, bits: int) -> tuple[Value, Value]:
-    """a - (b + borrow) and the borrow out of it."""
-    if not any(x.__class__ is ND for x in (a, b, borrow)):
-        total = a - b - borrow
-        return total & ((1 << bits) - 1), total < 0
-    kind = UINT[bits]
-    a, b, borrow = np.asarray(a, kind), np.asarray(b, kind), np.asarray(borrow, bool)
-    part = a - b
-    return part - borrow.astype(kind), (a < b) | (borrow & (part == 0))
+    """a - b - borrow and the borrow out of it."""
+    total, carry = add_carry(a, b ^ (1 << bits) - 1, pnot(borrow), bits)
+    return total, pnot(carry)
 
 
 def add_saturating(a: Value, b: Value, subtract: bool) -> Value:
-    """add.sat.s32 and sub.sat.s32 of signed readings."""
+    """add.sat.s32 and sub.sat.s32 of signed numbers."""
     wide = np.int64(a) if a.__class__ is not ND else a.astype(np.int64)
     out = np.clip(wide - b if subtract else wide + b, -(1 << 31), (1 << 31) - 1)
     return wrap(out.astype(np.int32) if out.__class__ is ND else int(out), 32)
 
 
-def _part(x: Value, bits: int, index: int) -> Value:
-    return cast("Value", unpack(x, bits, index))
+def _element(x: Value, bits: int, index: int, is_signed: bool) -> Value:
+    """Element `index`, of `bits` bits, as an integer of 32 bits."""
+    part = wrap(cast("Value", unpack(x, bits, index)), 32)
+    return extend(part, bits, 32) if is_signed else part
 
 
-def act_on_halves(a: Value, b: Value, operation: str, signed: bool, relu: bool) -> Value:
+def act_on_halves(a: Value, b: Value, operation: str, is_signed: bool, relu: bool) -> Value:
     """add, min or max of both 16-bit halves of two registers."""
     out = []
     for i in range(2):
-        x, y = (wrap(_part(v, 16, i), 32) for v in (a, b))
-        if signed:
-            x, y = (s32(extend(v, 16, 32)) for v in (x, y))
-        if operation == "add":
-            z: Value = x + y
-        else:
-            act = np.minimum if operation == "min" else np.maximum
-            z = act(x, y)
+        x, y = (_element(v, 16, i, is_signed) for v in (a, b))
+        if is_signed:
+            x, y = signed(x, 32), signed(y, 32)
+        act = {"add": np.add, "min": np.minimum, "max": np.maximum}[operation]
+        z = act(x, y)
         out.append(wrap(np.maximum(z, 0) if relu else z, 16))
     return pack(out, 16)
 
 
-def dot4(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool) -> Value:
-    """dp4a: c plus the products of four pairs of bytes."""
+def dot(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, a_bits: int, first: int) -> Value:
+    """dp4a and dp2a: c plus the products of a's elements of `a_bits` and b's bytes, from the `first` on."""
     total = c
-    for i in range(4):
-        total = total + wrap(_number(a, 8, i, a_signed) * _number(b, 8, i, b_signed), 32)
+    for i in range(32 // a_bits):
+        product = _element(a, a_bits, i, a_signed) * _element(b, 8, first + i, b_signed)
+        total = total + wrap(product, 32)
     return wrap(total, 32)
 
 
-def dot2(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, first: int) -> Value:
-    """dp2a: c plus the products of a's 16-bit halves and two bytes of b, from the `first` on."""
-    total = c
-    for i in range(2):
-        total = total + wrap(_number(a, 16, i, a_signed) * _number(b, 8, first + i, b_signed), 32)
-    return wrap(total, 32)
-
-
-def _number(x: Value, bits: int, index: int, signed: bool) -> Value:
-    """One part of a register as a number of 32 bits."""
-    part = wrap(_part(x, bits, index), 32)
-    return extend(part, bits, 32) if signed else part
-
-
-_PERMUTES = {  # mode -> for c & 3 = 0..3 the bytes of {b, a} picked for result bytes 3..0, as a selector
+_PERMUTES = {  # mode -> selector of the default mode for c & 3 = 0..3
     "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
     "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
     "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
@@ -101,24 +82,24 @@ _PERMUTES = {  # mode -> for c & 3 = 0..3 the bytes of {b, a} picked for result 
 
 
 def permute_selector(c: Value, mode: str) -> Value:
-    """Selector of prmt's default mode that does what `mode` does with control c."""
+    """The selector of prmt's default mode for another mode with control c."""
     table = _PERMUTES[mode]
     return np.array(table, np.uint32)[c & 3] if c.__class__ is ND else table[c & 3]
 
 
 def flush_half(x: Real) -> Real:
-    """.ftz of fp16: zero of the same sign for what is subnormal, or would be with 11 bits (before it is rounded)."""
+    """.ftz for fp16: numbers that are subnormal once rounded to 11 bits become zero with the same sign."""
     return np.where(np.abs(x) < _TINY_HALF, np.copysign(x.dtype.type(0), x), x)[()]
 
 
 def extreme_xorsign(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
-    """min and max .xorsign.abs: of the magnitudes, with the signs multiplied."""
+    """min and max .xorsign.abs: of the magnitudes, with the xor of the signs."""
     out = floats.extreme(np.abs(a), np.abs(b), largest, keep_nan)
     return np.where(np.signbit(a) ^ np.signbit(b), -out, out)[()]
 
 
-def float_is(x: Real, what: str) -> bool | Vector:
-    """testp of fp32 and fp64."""
+def float_is(x: Real, what: str) -> Value:
+    """testp."""
     small = np.abs(x) < _SMALLEST_NORMAL[x.dtype.itemsize]
     out = {
         "finite": np.isfinite(x),
@@ -128,4 +109,4 @@ def float_is(x: Real, what: str) -> bool | Vector:
         "normal": np.isfinite(x) & ~small,
         "subnormal": small & (x != 0),
     }[what]
-    return out if out.__class__ is ND else bool(out)
+    return unbox(out)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floating point on register values: fp16, bf16, fp32 and fp64 with PTX's rounding, and conversions.
+"""Floating point on register values: fp16, bf16, fp32 and fp64, rounded as PTX defines.
 
-Results carry the bits the definition asks for: fma is rounded once, conversions round to nearest even or as
-named, min and max drop NaNs unless `.NaN`. The approximate functions are computed in double precision and rounded
-once, so they lie within the error PTX documents for the hardware's, whose last bits are not modelled.
+fma rounds once; min and max ignore NaN unless `.NaN`. Approximate functions are computed in fp64 and rounded once: they
+are within the error that PTX documents, but their last bits may differ from the hardware.
 
 Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.9.22 (cvt).
 """
@@ -11,62 +10,59 @@ Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.9.22 (c
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Real, Value, Vector
-from cutegemm.emulator.numbers.values import FLOAT, ND, UINT
+from cutegemm.emulator.numbers.values import ND, UINT, unbox
 
-_NAN32 = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+CANONICAL_NAN = 0x7FFFFFFF  # the only NaN that fp32 arithmetic returns
 _HALF, _ONE, _NEARLY, _UPPER = (np.uint32(x) for x in (16, 1, 0x7FFF, 0xFFFF0000))
 _TINY32 = np.float64(2.0**-126)  # smallest normal fp32
 
 
 def f32(x: Value) -> Real:
-    """Bits to fp32 (scalar or vector)."""
+    """Bits as fp32."""
     return x.view(np.float32) if x.__class__ is ND else np.uint32(x).view(np.float32)
 
 
 def f64(x: Value) -> Real:
-    """Bits to fp64."""
+    """Bits as fp64."""
     return x.view(np.float64) if x.__class__ is ND else np.uint64(x).view(np.float64)
 
 
 def f16(x: Value) -> Real:
-    """Bits to fp16 (the register may be 16 or 32 bits wide; its low half counts)."""
+    """The low 16 bits of a register as fp16."""
     return (x.astype(np.uint16) if x.__class__ is ND else np.uint16(x & 0xFFFF)).view(np.float16)
 
 
 def bf16(x: Value) -> Real:
     """bf16 bits to fp32, exact."""
-    return (
-        (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        if x.__class__ is ND
-        else f32((x & 0xFFFF) << 16)
-    )
+    return f32(x.astype(np.uint32) << _HALF if x.__class__ is ND else (x & 0xFFFF) << 16)
 
 
 def bits(x: Real) -> Value:
-    """Bits of a result: int for a scalar, unsigned vector else. fp32 units give one NaN only, 0x7fffffff."""
+    """Bits of a result, with fp32 NaNs canonical: an int for a scalar, else a vector."""
     if x.dtype.itemsize == 4:
         if x.__class__ is not ND:
-            return int(x.view(np.uint32)) if x == x else 0x7FFFFFFF
-        total = x.dot(x)  # NaN when an element is, and only then
+            return int(x.view(np.uint32)) if x == x else CANONICAL_NAN
+        total = x.dot(x)  # NaN if an element is NaN
         if total != total:
-            x = np.where(np.isnan(x), _NAN32, x)
+            x = np.where(np.isnan(x), f32(CANONICAL_NAN), x)
     return pattern(x)
 
 
 def pattern(x: Real) -> Value:
-    """Bits of a value as it is: int for a scalar, unsigned vector else."""
+    """Bits of a value: an int for a scalar, else a vector."""
     kind = UINT[x.dtype.itemsize * 8]
     return x.view(kind) if x.__class__ is ND else int(x.view(kind))
 
 
 def nan64(result: Real, *operands: Real) -> Real:
-    """An fp64 result whose NaNs are the quieted operand's: the first NaN among `operands`, in that order."""
+    """An fp64 result in which a NaN is the first NaN of `operands`, quieted."""
     if not np.isnan(result).any():
         return result
     out = np.asarray(result)
@@ -77,36 +73,36 @@ def nan64(result: Real, *operands: Real) -> Real:
 
 
 def flush(x: Real) -> Real:
-    """.ftz: subnormal fp32 becomes zero of the same sign (takes and gives fp32)."""
-    small = np.abs(x) < np.float32(_TINY32)
-    return (
-        np.where(small, np.copysign(np.float32(0), x), x)
-        if x.__class__ is ND
-        else (np.copysign(np.float32(0), x) if small else x)
-    )
+    """.ftz: subnormal fp32 becomes zero with the same sign."""
+    return np.where(np.abs(x) < np.float32(_TINY32), np.copysign(np.float32(0), x), x)[()]
 
 
-def fma32(a: Real, b: Real, c: Real) -> Real:
-    """fp32 a*b+c rounded once. The product is exact in fp64; the sum is corrected where rounding twice could differ."""
-    product = np.multiply(a, b, dtype=np.float64)
-    c = np.asarray(c, np.float64)
-    total = product + c
-    low = total.view(np.uint64) & np.uint64(0x1FFFFFFF)  # the 29 bits fp32 drops
-    risky = (low == 0x10000000) | ((np.abs(total) < 2 * _TINY32) & (total != 0))
-    if risky.any():
-        total = to_odd(product, c, total)
-    return total.astype(np.float32)[()]
+def saturate(x: Real) -> Real:
+    """.sat: clamp to [0, 1], NaN and -0 to +0."""
+    zero = x.dtype.type(0)
+    return (np.clip(np.where(np.isnan(x), zero, x), zero, x.dtype.type(1)) + zero)[()]
+
+
+def relu(x: Real) -> Real:
+    """.relu: negative values become 0, NaN the canonical NaN."""
+    return np.where(np.isnan(x), x, np.maximum(x, x.dtype.type(0)))[()]
 
 
 def fma_ftz(a: Real, b: Real, c: Real | None = None) -> Real:
-    """fp32 a*b or a*b+c rounded once, and zero when 24 bits, whatever the exponent, would be below all normals."""
+    """fp32 a*b or a*b+c rounded once to 24 bits; zero if the result is below all normal numbers."""
     exact = np.multiply(a, b, dtype=np.float64)
     if c is not None:
         c = np.asarray(c, np.float64)
         exact = to_odd(exact, c, exact + c)
-    return np.where(
-        np.abs(exact) < _TINY32 * (1 - 2.0**-25), np.copysign(np.float32(0), exact), exact
-    ).astype(np.float32)[()]
+    below = np.abs(exact) < _TINY32 * (1 - 2.0**-25)
+    return np.where(below, np.copysign(np.float32(0), exact), exact).astype(np.float32)[()]
+
+
+def fma64_wide(a: Real, b: Real, c: Real) -> Vector:
+    """fp16 or bf16 a*b+c in fp64, rounded to odd, so that rounding it again to 16 bits is correct."""
+    product = np.multiply(a, b, dtype=np.float64)
+    c = np.asarray(c, np.float64)
+    return to_odd(product, c, product + c)
 
 
 def div_approx(a: Real, b: Real) -> Real:
@@ -117,22 +113,21 @@ def div_approx(a: Real, b: Real) -> Real:
 
 
 def to_odd(a: Real, b: Real, total: Real) -> Vector:
-    """a+b rounded to odd in fp64, given the nearest sum: a second rounding to fewer bits is then exact."""
+    """a+b rounded to odd in fp64, given the nearest sum, so that rounding it again to fewer bits is correct."""
     virtual = total - a
     error = (a - (total - virtual)) + (b - virtual)
-    pattern = np.asarray(total).view(np.uint64)
-    nudge = (error != 0) & (pattern & np.uint64(1) == 0) & np.isfinite(total)
+    even = np.asarray(total).view(np.uint64) & np.uint64(1) == 0
+    nudge = (error != 0) & even & np.isfinite(total)
     toward = np.where(error > 0, np.inf, -np.inf)
     return np.where(nudge, np.nextafter(total, toward), total)
 
 
 def fma64(a: Real, b: Real, c: Real) -> Real:
-    """fp64 a*b+c rounded once, through exact integer arithmetic (slow; fp64 is rare in these kernels)."""
-    from fractions import Fraction
+    """fp64 a*b+c rounded once, by exact fractions (slow, but rare)."""
 
     def one(x: Any, y: Any, z: Any) -> Any:
         if np.isinf(z) and np.isfinite(x) and np.isfinite(y):
-            return z  # whatever the product, which may be too large for fp64
+            return z  # x * y may overflow fp64
         if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
             return x * y + z
         exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
@@ -143,16 +138,15 @@ def fma64(a: Real, b: Real, c: Real) -> Real:
         except OverflowError:
             return np.float64(np.inf if exact > 0 else -np.inf)
 
-    if not any(isinstance(v, ND) for v in (a, b, c)):
-        fused: np.float64 = one(a, b, c)
-        return fused
-    return np.array([one(x, y, z) for x, y, z in np.broadcast(a, b, c)], np.float64)
+    lanes = np.broadcast(a, b, c)
+    out = np.array([one(x, y, z) for x, y, z in lanes], np.float64)
+    return out if lanes.nd else out[0]
 
 
 def narrow_bf16(x: npt.ArrayLike) -> Value:
-    """fp32 or fp64 values to bf16 bits, nearest even; NaN becomes 0x7fff."""
+    """fp32 or fp64 to bf16 bits, nearest even; NaN becomes 0x7fff."""
     x = np.asarray(x)
-    if x.dtype == np.float64:  # round to odd first, so that the second rounding is the only one that counts
+    if x.dtype == np.float64:  # round to odd first, so that rounding it again is correct
         near = x.astype(np.float32)
         pattern = near.view(np.uint32)
         inexact = (near.astype(np.float64) != x) & (pattern & np.uint32(1) == 0) & np.isfinite(x)
@@ -161,14 +155,14 @@ def narrow_bf16(x: npt.ArrayLike) -> Value:
     u = x.view(np.uint32)
     out = (u + (np.uint32(0x7FFF) + ((u >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     out = np.where(np.isnan(x), np.uint32(0x7FFF), out)
-    return out if out.ndim else int(out)
+    return unbox(out)
 
 
 def narrow_f16(x: npt.ArrayLike) -> Value:
-    """Float values to fp16 bits, nearest even; NaN becomes 0x7fff."""
+    """Floating-point values to fp16 bits, nearest even; NaN becomes 0x7fff."""
     x = np.asarray(x)
     out = np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16)).astype(np.uint32)
-    return out if out.ndim else int(out)
+    return unbox(out)
 
 
 def narrow_double(x: npt.ArrayLike, name: str) -> Value:
@@ -179,16 +173,16 @@ def narrow_double(x: npt.ArrayLike, name: str) -> Value:
     quiet = whole >> np.uint64(48) & np.uint64(0x8000) | np.uint64(0x7FFF & -1 << fraction - 1)
     quiet |= whole >> np.uint64(52 - fraction) & np.uint64((1 << fraction) - 1)
     out = np.where(np.isnan(x), quiet.astype(np.uint32), out)
-    return out if out.ndim else int(out)
+    return unbox(out)
 
 
 def pair(high: Value, low: Value) -> Value:
     """Two 16-bit patterns as one 32-bit register."""
-    return (high << 16 | low) if high.__class__ is not ND else (high << np.uint32(16)) | low
+    return high << 16 | low
 
 
 def bf16x2(a: Value, b: Value) -> Value:
-    """cvt.rn.bf16x2.f32 d, a, b: a in the high half. The hot conversion of every epilogue, hence its own path."""
+    """cvt.rn.bf16x2.f32 d, a, b: a in the high half; fast, since every epilogue uses it."""
     if a.__class__ is ND and b.__class__ is ND:
         probe = a.view(np.float32).dot(b.view(np.float32))
         if probe == probe:  # no NaN in either
@@ -201,7 +195,7 @@ def bf16x2(a: Value, b: Value) -> Value:
 
 
 def _rounded_half(u: Vector) -> Vector:
-    """fp32 patterns rounded to nearest even in their upper 16 bits; the lower are left over."""
+    """fp32 patterns rounded to nearest even in their upper 16 bits; the lower bits are arbitrary."""
     half = u >> _HALF
     half &= _ONE
     half += _NEARLY
@@ -210,7 +204,7 @@ def _rounded_half(u: Vector) -> Vector:
 
 
 def extreme(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
-    """min and max: -0 < +0; a NaN operand is dropped unless `.NaN` (then the result is the canonical NaN)."""
+    """min and max, with -0 < +0; NaN is ignored unless `keep_nan`, which gives the canonical NaN."""
     if keep_nan:
         out = np.maximum(a, b) if largest else np.minimum(a, b)
     else:
@@ -218,31 +212,24 @@ def extreme(a: Real, b: Real, largest: bool, keep_nan: bool) -> Real:
     zeros = (a == 0) & (b == 0)
     if np.any(zeros):
         signs = np.signbit(a) & np.signbit(b) if largest else np.signbit(a) | np.signbit(b)
-        out = np.where(zeros, np.where(signs, -0.0, 0.0).astype(np.asarray(out).dtype), out)
-        out = out if out.ndim else out.dtype.type(out)
+        out = np.where(zeros, np.where(signs, -0.0, 0.0).astype(np.asarray(out).dtype), out)[()]
     return out
 
 
-def compare(a: Real, b: Real, relation: str) -> bool | Vector:
-    """setp on floats; the `u` relations are true when either operand is NaN."""
-    if relation == "num":
-        return _plain(~(np.isnan(a) | np.isnan(b)))
-    if relation == "nan":
-        return _plain(np.isnan(a) | np.isnan(b))
-    unordered = relation.endswith("u") and len(relation) == 3
+def compare(a: Real, b: Real, relation: str) -> Value:
+    """setp for floating point; the `u` relations are true if an operand is NaN."""
+    nan = np.isnan(a) | np.isnan(b)
     out = {
+        "num": ~nan,
+        "nan": nan,
         "eq": a == b,
-        "ne": (a != b) & ~(np.isnan(a) | np.isnan(b)),
+        "ne": (a != b) & ~nan,
         "lt": a < b,
         "le": a <= b,
         "gt": a > b,
         "ge": a >= b,
-    }[relation[:2]]
-    return _plain(out | np.isnan(a) | np.isnan(b) if unordered else out)
-
-
-def _plain(p: np.bool_ | Vector) -> bool | Vector:
-    return p if p.__class__ is ND else bool(p)
+    }
+    return unbox(out[relation] if relation in out else out[relation.removesuffix("u")] | nan)
 
 
 APPROXIMATE: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
@@ -260,8 +247,3 @@ APPROXIMATE: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float6
 def unary(name: str, x: Real) -> Real:
     """A special function: computed in fp64, rounded once to the operand's type."""
     return APPROXIMATE[name](np.asarray(x, np.float64)).astype(x.dtype)[()]
-
-
-def float_type(name: str) -> type[np.floating[Any]]:
-    """NumPy type of a PTX float type name."""
-    return FLOAT[int(name.lstrip("bf").split("x")[0])]

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small functions compiled by LLVM (through llvmlite) when they are first used, in milliseconds."""
+"""Helpers for small loops that LLVM (llvmlite) compiles on first use, in milliseconds."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import binding, ir
 
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+
 
 class Native:
-    """The functions of a module as machine code for this processor."""
+    """A module compiled for this CPU."""
 
     def __init__(self, module: ir.Module) -> None:
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
+        features = binding.get_host_cpu_features()
+        # these loops are mostly vector arithmetic, so they use the widest registers
+        widest = ",-prefer-256-bit" if features.get("avx512f") else ""
         machine = binding.Target.from_default_triple().create_target_machine(
-            cpu=binding.get_host_cpu_name(),
-            features=_features(),
-            opt=3,
-            jit=True,
+            cpu=binding.get_host_cpu_name(), features=f"{features.flatten()}{widest}", opt=3, jit=True
         )
         parsed = binding.parse_assembly(str(module))
         parsed.verify()
@@ -26,37 +32,46 @@ class Native:
         self.engine.finalize_object()
 
     def function(self, name: str, prototype: Any) -> Any:
-        """A function by its name, called as a ctypes prototype says; it keeps the code alive."""
-        made = prototype(self.engine.get_function_address(name))
-        made.engine = self.engine
-        return made
+        """A function with the signature of a ctypes prototype."""
+        function = prototype(self.engine.get_function_address(name))
+        function.engine = self.engine
+        return function
 
 
-def _features() -> str:
-    """This processor's features, with vectors as wide as it has them: the loops here do little else."""
-    features = binding.get_host_cpu_features()
-    return str(features.flatten()) + (",-prefer-256-bit" if features.get("avx512f") else "")
+@contextmanager
+def loop(b: ir.IRBuilder, stop: Any, step: int) -> Iterator[Any]:
+    """for index in range(0, stop, step), at least once: its body is built inside the with statement."""
+    before, body = b.block, b.append_basic_block()
+    b.branch(body)
+    b.position_at_end(body)
+    index = b.phi(I64)
+    index.add_incoming(I64(0), before)
+    yield index
+    following = b.add(index, I64(step))
+    index.add_incoming(following, b.block)
+    after = b.append_basic_block()
+    b.cbranch(b.icmp_signed("<", following, stop), body, after)
+    b.position_at_end(after)
 
 
-class Loop:
-    """for index in range(0, stop, step), at least once: the body is what is built within."""
+def splat(kind: ir.VectorType, x: float) -> ir.Constant:
+    """A constant in every lane."""
+    return ir.Constant(kind, [x] * kind.count)
 
-    def __init__(self, builder: ir.IRBuilder, stop: Any, step: int) -> None:
-        self.b, self.stop, self.step = builder, stop, step
 
-    def __enter__(self) -> Any:
-        b = self.b
-        before, self.block = b.block, b.append_basic_block()
-        b.branch(self.block)
-        b.position_at_end(self.block)
-        self.index = b.phi(ir.IntType(64))
-        self.index.add_incoming(ir.IntType(64)(0), before)
-        return self.index
+def load_vector(b: ir.IRBuilder, pointer: Any, index: Any, kind: ir.VectorType, align: int = 4) -> Any:
+    """Load consecutive elements from `pointer[index]` on."""
+    out = b.load(b.bitcast(b.gep(pointer, [index]), kind.as_pointer()))
+    out.align = align
+    return out
 
-    def __exit__(self, *_: object) -> None:
-        b = self.b
-        following = b.add(self.index, ir.IntType(64)(self.step))
-        self.index.add_incoming(following, b.block)
-        after = b.append_basic_block()
-        b.cbranch(b.icmp_signed("<", following, self.stop), self.block, after)
-        b.position_at_end(after)
+
+def store_vector(b: ir.IRBuilder, value: Any, pointer: Any, index: Any) -> None:
+    """The inverse of `load_vector`."""
+    b.store(value, b.bitcast(b.gep(pointer, [index]), value.type.as_pointer())).align = 4
+
+
+def any_lane(b: ir.IRBuilder, flags: Any) -> Any:
+    """The or of all lanes of a vector of 32-bit flags."""
+    lanes = (b.extract_element(flags, I32(lane)) for lane in range(flags.type.count))
+    return functools.reduce(b.or_, lanes)

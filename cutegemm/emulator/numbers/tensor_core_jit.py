@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor cores' sum (`tensor_core.py`) as one compiled loop: finite values, fp32 accumulators.
+"""The sums of the tensor cores (`tensor_core.py`) as two compiled loops: `split` for operands, `add` for sums.
 
-NumPy would pass over every product about ten times; here 8 or 16 columns stay in vector registers. The function is
-built once per process and kind of instruction, in some 30 ms.
+Both need finite values; `add` needs fp32 accumulators. NumPy would make about ten passes over all products; `add` keeps
+8 or 16 columns of a row in vector registers. A loop is compiled once per process and kind of instruction, in about
+30 ms.
 """
 
 from __future__ import annotations
@@ -16,61 +17,135 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from cutegemm.emulator.numbers.native import Loop, Native
+from cutegemm.emulator.numbers.native import (
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    Native,
+    any_lane,
+    load_vector,
+    loop,
+    splat,
+    store_vector,
+)
+from cutegemm.emulator.numbers.rounding import FORMATS
 from cutegemm.emulator.numbers.types import Vector
 
-NO_EXPONENT = -20_000  # of a zero: below any other, twice over
-LEAST = -100  # scale exponents below this leave nothing of a product
-NARROW = (
-    50  # exponents of operands whose products, and these in units of the greatest, are normal fp32 numbers
-)
+NO_EXPONENT = -20_000  # for zero: even twice this is below the other exponents
+LEAST = -100  # a product so far below the greatest exponent does not count
+CHUNK = 16  # bytes
+ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 
-_I32, _I64, _F32, _F64 = (ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType())
-
-Parts: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # significands and exponents
+# Significands (fp32, below 2) and exponents (int32).
+Split: TypeAlias = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
 
 
-def accumulate(
-    left: Parts, right: Parts, c: np.ndarray, depth: int, fraction: int, narrow: bool = False
-) -> np.ndarray | None:
-    """D (P, M, N) of the significands and exponents of A (P, M, K) and B (P, N, K), and C (P, M, N); N in eights.
+def split(memory: int, chunks: np.ndarray, kind: str, across: bool) -> Split | None:
+    """Significands and exponents of an operand in memory; None if an element is infinite or NaN.
 
-    None when C or a sum on the way is not finite (the last sum may be infinite). `narrow`: see `add`.
+    chunks: numbers of the operand's 16-byte chunks from address `memory` on, (ROWS, CHUNKS), contiguous int64.
+    across: the result is (elements of a row, ROWS) instead of (ROWS, elements of a row).
     """
-    by_columns = [np.ascontiguousarray(x.swapaxes(-1, -2)) for x in right]  # (P, K, N): columns side by side
-    return add([np.ascontiguousarray(x) for x in left], by_columns, c, depth, fraction, narrow)
+    rows, per_row = chunks.shape
+    elements = per_row * CHUNK // ITEM_BYTES[kind]
+    shape = (elements, rows) if across else (rows, elements)
+    significands, exponents = np.empty(shape, np.float32), np.empty(shape, np.int32)
+    places = (chunks.ctypes.data, significands.ctypes.data, exponents.ctypes.data, rows, per_row)
+    return None if _compiled_split(kind, across)(memory, *places) else (significands, exponents)
 
 
 def add(
-    left: Sequence[Vector], right: Sequence[Vector], c: np.ndarray, depth: int, fraction: int, narrow: bool
+    left: Sequence[Vector], right: Sequence[Vector], c: np.ndarray, depth: int, fraction: int
 ) -> np.ndarray | None:
-    """`accumulate` of contiguous operands, B as (P, K, N).
+    """D (P, M, N) of the significands and exponents of A (P, M, K) and of B (P, K, N), and of C; N is a multiple of 8.
 
-    `narrow`: operands are values, not significands, and every exponent lies within `NARROW` of 0 or is NO_EXPONENT. A
-    product is then an fp32 number, which one multiplication aligns.
+    All are contiguous. None if C or an intermediate sum is not finite (the last sum may be infinite).
     """
     m, k = left[0].shape[-2:]
     n = c.shape[-1]
     d = np.array(c, np.float32, order="C")
     pointers = [x.ctypes.data for x in (*left, *right, d)]
-    loop = _compiled(depth, fraction, 16 if n % 16 == 0 else 8, narrow)
-    return None if loop(*pointers, d.size // (m * n), m, n, k) else d
+    compiled = _compiled_add(depth, fraction, 16 if n % 16 == 0 else 8)
+    return None if compiled(*pointers, d.size // (m * n), m, n, k) else d
+
+
+def _values(b: ir.IRBuilder, raw: Any, kind: str, width: int) -> tuple[Any, Any]:
+    """fp32 values of `width` patterns, and which patterns are NaN although their values are finite."""
+    words, halves = ir.VectorType(I32, width), ir.VectorType(F16, width)
+    short, floats = ir.VectorType(I16, width), ir.VectorType(F32, width)
+    none = ir.Constant(ir.VectorType(ir.IntType(1), width), [0] * width)
+    if kind == "bf16":
+        return b.bitcast(b.shl(b.zext(raw, words), splat(words, 16)), floats), none
+    if kind == "tf32":
+        return b.bitcast(b.and_(raw, splat(words, 0xFFFFE000)), floats), none
+    if kind == "f16":
+        return b.fpext(b.bitcast(raw, halves), floats), none
+    pattern = b.zext(raw, short)
+    if kind == "e5m2":
+        return b.fpext(b.bitcast(b.shl(pattern, splat(short, 8)), halves), floats), none
+    magnitude = b.and_(pattern, splat(short, 0x7F))  # e4m3: exponents are 8 less than those of fp16
+    sign = b.shl(b.and_(pattern, splat(short, 0x80)), splat(short, 8))
+    half = b.bitcast(b.or_(b.shl(magnitude, splat(short, 7)), sign), halves)
+    value = b.fmul(b.fpext(half, floats), splat(floats, 256.0))
+    return value, b.icmp_unsigned("==", magnitude, splat(short, 0x7F))
 
 
 @functools.cache
-def _compiled(depth: int, fraction: int, width: int, narrow: bool) -> Callable[..., int]:
-    kinds = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4
-    native = Native(_module(depth, fraction, width, narrow))
-    made: Callable[..., int] = native.function("accumulate", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
-    return made
+def _compiled_split(kind: str, across: bool) -> Any:
+    """int split(char *memory, long *chunks, float *significands, int *exponents, long rows, long per_row)."""
+    module = ir.Module()
+    item = ITEM_BYTES[kind]
+    width = CHUNK // item
+    words, floats = ir.VectorType(I32, width), ir.VectorType(F32, width)
+    items = ir.VectorType({1: I8, 2: I16, 4: I32}[item], width)
+    each = functools.partial(splat, words)
+    pointers = [I8.as_pointer(), I64.as_pointer(), F32.as_pointer(), I32.as_pointer()]
+    function = ir.Function(module, ir.FunctionType(I32, [*pointers, I64, I64]), "split")
+    memory, chunks, significands, exponents, rows, per_row = function.args
+    b = ir.IRBuilder(function.append_basic_block())
+    greatest = ir.Function(module, ir.FunctionType(words, [words, words]), f"llvm.smax.v{width}i32")
+    special = b.alloca(words)
+    b.store(each(0), special)
+    least = FORMATS[kind].least
+    with loop(b, rows, 1) as row, loop(b, per_row, 1) as chunk:
+        number = b.load(b.gep(chunks, [b.add(b.mul(row, per_row), chunk)]))
+        raw = load_vector(b, memory, b.mul(number, I64(CHUNK)), items, CHUNK)
+        value, nan = _values(b, raw, kind, width)
+        pattern = b.bitcast(value, words)
+        field = b.and_(b.lshr(pattern, each(23)), each(255))
+        infinite = b.icmp_unsigned("==", field, each(255))
+        b.store(b.or_(b.load(special), b.sext(b.or_(infinite, nan), words)), special)
+        exponent = b.sub(field, each(127))
+        normal = b.or_(b.and_(pattern, each(0x807FFFFF)), each(0x3F800000))
+        subnormal = b.fmul(value, splat(floats, 2.0**-least))
+        small = b.icmp_signed("<", exponent, each(least))
+        significand = b.select(small, subnormal, b.bitcast(normal, floats))
+        zero = b.icmp_signed("==", b.and_(pattern, each(0x7FFFFFFF)), each(0))
+        exponent = b.select(zero, each(NO_EXPONENT), b.call(greatest, [exponent, each(least)]))
+        first = b.mul(chunk, I64(width))
+        for x, out in ((significand, significands), (exponent, exponents)):
+            if not across:
+                store_vector(b, x, out, b.add(b.mul(row, b.mul(per_row, I64(width))), first))
+                continue
+            for lane in range(width):
+                place = b.add(b.mul(b.add(first, I64(lane)), rows), row)
+                b.store(b.extract_element(x, I32(lane)), b.gep(out, [place]))
+    b.ret(any_lane(b, b.load(special)))
+    kinds = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 2
+    return Native(module).function("split", ctypes.PYFUNCTYPE(ctypes.c_int32, *kinds))
 
 
 class _Lanes:
-    """The arithmetic of one step on a vector of columns of a row."""
+    """Builds the arithmetic of one instruction for a vector of columns of a row."""
 
     def __init__(self, module: ir.Module, builder: ir.IRBuilder, width: int, fraction: int) -> None:
-        self.b, self.width, self.fraction = builder, width, fraction
-        self.v32, self.v64, self.vf, self.vd = (ir.VectorType(t, width) for t in (_I32, _I64, _F32, _F64))
+        self.b, self.fraction = builder, fraction
+        self.v32, self.v64, self.vf, self.vd = (ir.VectorType(t, width) for t in (I32, I64, F32, F64))
+        self.int32 = functools.partial(splat, self.v32)
 
         def declare(name: str, kind: ir.Type, *args: ir.Type) -> ir.Function:
             return ir.Function(module, ir.FunctionType(kind, args), f"llvm.{name}")
@@ -80,12 +155,6 @@ class _Lanes:
         self.trunc = declare(f"trunc.v{width}f64", self.vd, self.vd)
         self.fabs = declare(f"fabs.v{width}f64", self.vd, self.vd)
 
-    def int32(self, value: int) -> ir.Constant:
-        return ir.Constant(self.v32, [value] * self.width)
-
-    def float64(self, value: float) -> ir.Constant:
-        return ir.Constant(self.vd, [value] * self.width)
-
     def most(self, x: ir.Value, y: ir.Value) -> ir.Value:
         """The greater of two integers."""
         return self.b.call(self.smax, [x, y])
@@ -93,26 +162,14 @@ class _Lanes:
     def everywhere(self, pointer: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
         """One element in every lane."""
         b, nothing = self.b, ir.Constant(kind, ir.Undefined)
-        first = b.insert_element(nothing, b.load(b.gep(pointer, [index])), _I32(0))
+        first = b.insert_element(nothing, b.load(b.gep(pointer, [index])), I32(0))
         return b.shuffle_vector(first, nothing, self.int32(0))
 
-    def side_by_side(self, pointer: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
-        """Elements next to each other."""
-        out = self.b.load(self.b.bitcast(self.b.gep(pointer, [index]), kind.as_pointer()))
-        out.align = 4
-        return out
-
-    def store(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """The opposite of `side_by_side`."""
-        place = self.b.bitcast(self.b.gep(pointer, [index]), value.type.as_pointer())
-        self.b.store(value, place).align = 4
-
-    def note_odd(self, flags: ir.Value, x: ir.Value) -> None:
-        """Remember the lanes in which x is not finite."""
-        b, i = self.b, self.int32
-        field = b.and_(b.bitcast(x, self.v32), i(0x7F800000))
-        odd = b.sext(b.icmp_signed("==", field, i(0x7F800000)), self.v32)
-        b.store(b.or_(b.load(flags), odd), flags)
+    def note_special(self, flags: ir.Value, x: ir.Value) -> None:
+        """Set the flags of the lanes in which x is infinite or NaN."""
+        b, top = self.b, self.int32(0x7F800000)
+        special = b.icmp_signed("==", b.and_(b.bitcast(x, self.v32), top), top)
+        b.store(b.or_(b.load(flags), b.sext(special, self.v32)), flags)
 
     def addend(self, d: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """(integer significand, exponent, sign) of the accumulator: 1.0 is 1 << 23; zero has no exponent."""
@@ -139,86 +196,56 @@ class _Lanes:
         up = b.add(self.most(b.sub(exponent, top), i(LEAST)), i(127 + self.fraction))
         return b.fptosi(b.fmul(product, b.bitcast(b.shl(up, i(23)), self.vf)), self.v32)
 
-    def unit(self, top: ir.Value) -> ir.Value:
-        """One over the unit that products of narrow operands are counted in: 2**(fraction - top).
-
-        A nonzero product's exponent is -2 * NARROW at least, so that a lower top means nothing but zeros.
-        """
-        b, i = self.b, self.int32
-        up = b.sub(i(127 + self.fraction), self.most(top, i(-2 * NARROW)))
-        return b.bitcast(b.shl(up, i(23)), self.vf)
-
-    def narrow_sum(self, sums: list[ir.Value], top: ir.Value) -> ir.Value:
-        """`round` of two sums of 32 bits where the result is no subnormal number: in fp64, where they are exact."""
-        b, i = self.b, self.int32
-        total = b.fadd(b.sitofp(sums[0], self.vd), b.sitofp(sums[1], self.vd))
-        mask = ir.Constant(self.v64, [-1 << 52 - min(self.fraction, 23)] * self.width)
-        kept = b.fptrunc(b.bitcast(b.and_(b.bitcast(total, self.v64), mask), self.vd), self.vf)
-        scale = b.shl(b.add(self.most(top, i(-2 * NARROW)), i(127 - self.fraction)), i(23))
-        return b.fmul(kept, b.bitcast(scale, self.vf))
-
-    def note_small(self, flags: ir.Value, exponent: ir.Value) -> None:
-        """Remember the lanes whose accumulator, if it is not zero, lies below all nonzero products."""
-        b, i = self.b, self.int32
-        small = b.and_(
-            b.icmp_signed("<", exponent, i(-2 * NARROW)), b.icmp_signed("!=", exponent, i(NO_EXPONENT))
-        )
-        b.store(b.or_(b.load(flags), b.sext(small, self.v32)), flags)
-
     def round(self, total: ir.Value, top: ir.Value) -> ir.Value:
         """A sum in these units as fp32, truncated; overflow gives infinity, and -0 becomes +0."""
-        b, i, f = self.b, self.int32, self.float64
+        b, i = self.b, self.int32
         kept = min(self.fraction, 23)
         exponent = b.sext(b.add(self.most(top, i(-500)), i(1023 - self.fraction)), self.v64)
-        scale = b.bitcast(b.shl(exponent, ir.Constant(self.v64, [52] * self.width)), self.vd)
+        scale = b.bitcast(b.shl(exponent, splat(self.v64, 52)), self.vd)
         value = b.fmul(b.sitofp(total, self.vd), scale)
-        mask = ir.Constant(self.v64, [-1 << 52 - kept] * self.width)
+        mask = splat(self.v64, -1 << 52 - kept)
         normal = b.bitcast(b.and_(b.bitcast(value, self.v64), mask), self.vd)
         step = 2.0 ** (-126 - kept)
-        subnormal = b.fmul(b.call(self.trunc, [b.fmul(value, f(1 / step))]), f(step))
-        small = b.fcmp_ordered("<", b.call(self.fabs, [value]), f(2.0**-126))
+        whole = b.call(self.trunc, [b.fmul(value, splat(self.vd, 1 / step))])
+        subnormal = b.fmul(whole, splat(self.vd, step))
+        small = b.fcmp_ordered("<", b.call(self.fabs, [value]), splat(self.vd, 2.0**-126))
         rounded = b.fptrunc(b.select(small, subnormal, normal), self.vf)
-        return b.fadd(rounded, ir.Constant(self.vf, [0.0] * self.width))
+        return b.fadd(rounded, splat(self.vf, 0.0))
 
 
-def _module(depth: int, fraction: int, width: int, narrow: bool) -> ir.Module:
-    """For each problem, row, `width` columns and `depth` of K: align, add, round."""
+@functools.cache
+def _compiled_add(depth: int, fraction: int, width: int) -> Callable[..., int]:
+    """The loop of `add`; returns 0 if all values were finite."""
     module = ir.Module()
-    kinds = [_F32.as_pointer(), _I32.as_pointer()] * 2 + [_F32.as_pointer()] + [_I64] * 4
-    function = ir.Function(module, ir.FunctionType(_I32, kinds), "accumulate")
+    pointers = [F32.as_pointer(), I32.as_pointer()] * 2 + [F32.as_pointer()]
+    function = ir.Function(module, ir.FunctionType(I32, [*pointers, *[I64] * 4]), "add")
     sa, ea, sb, eb, d, count, m, n, k = function.args
     b = ir.IRBuilder(function.append_basic_block())
     v = _Lanes(module, b, width, fraction)
     flags = b.alloca(v.v32)
     b.store(v.int32(0), flags)
-    with Loop(b, count, 1) as p, Loop(b, m, 1) as i, Loop(b, n, width) as j:
+    with loop(b, count, 1) as p, loop(b, m, 1) as i, loop(b, n, width) as j:
         row = b.add(b.mul(p, m), i)
         place = b.add(b.mul(row, n), j)
-        with Loop(b, k, depth) as first:
-            steps = [b.add(first, _I64(x)) for x in range(depth)]
+        with loop(b, k, depth) as first:
+            steps = [b.add(first, I64(x)) for x in range(depth)]
             left = [b.add(b.mul(row, k), x) for x in steps]
             right = [b.add(b.mul(b.add(b.mul(p, k), x), n), j) for x in steps]
             pairs = list(zip(left, right))
-            old = v.side_by_side(d, place, v.vf)
+            old = load_vector(b, d, place, v.vf)
             mantissa, exponent, sign = v.addend(old)
-            exponents = [b.add(v.everywhere(ea, x, v.v32), v.side_by_side(eb, y, v.v32)) for x, y in pairs]
+            exponents = [b.add(v.everywhere(ea, x, v.v32), load_vector(b, eb, y, v.v32)) for x, y in pairs]
             top = functools.reduce(v.most, exponents, exponent)
+            # each sum is at most 8 * 4 * 2**25, so it does not overflow
             sums = [v.align_addend(mantissa, exponent, sign, top), v.int32(0)]
-            unit = v.unit(top) if narrow else None
-            for number, (x, y) in enumerate(pairs):  # at most 8 * 4 * 2**25 in either sum: no overflow
-                product = b.fmul(v.everywhere(sa, x, v.vf), v.side_by_side(sb, y, v.vf))
-                if narrow:
-                    aligned = b.fptosi(b.fmul(product, unit), v.v32)
-                else:
-                    aligned = v.align_product(product, exponents[number], top)
+            for number, (x, y) in enumerate(pairs):
+                product = b.fmul(v.everywhere(sa, x, v.vf), load_vector(b, sb, y, v.vf))
+                aligned = v.align_product(product, exponents[number], top)
                 sums[number % 2] = b.add(sums[number % 2], aligned)
-            v.note_odd(flags, old)
-            if narrow:
-                v.note_small(flags, exponent)
-                v.store(v.narrow_sum(sums, top), d, place)
-            else:
-                total = b.add(b.sext(sums[0], v.v64), b.sext(sums[1], v.v64))
-                v.store(v.round(total, top), d, place)
-    seen = b.load(flags)
-    b.ret(functools.reduce(b.or_, (b.extract_element(seen, _I32(lane)) for lane in range(width))))
-    return module
+            v.note_special(flags, old)
+            total = b.add(b.sext(sums[0], v.v64), b.sext(sums[1], v.v64))
+            store_vector(b, v.round(total, top), d, place)
+    b.ret(any_lane(b, b.load(flags)))
+    kinds = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4
+    compiled: Callable[..., int] = Native(module).function("add", ctypes.CFUNCTYPE(ctypes.c_int32, *kinds))
+    return compiled

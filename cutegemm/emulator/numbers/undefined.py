@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers of which nothing, or not every bit, has been written."""
+"""Registers with undefined bits, which no instruction wrote."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from cutegemm.emulator.numbers.types import Value
 
 
 class Undefined:
-    """A register some of whose bits are undefined: `bits` marks them (an int, or a vector where lanes differ).
+    """A register with undefined bits, which are set in `bits` (an int, or a vector with one element per lane).
 
-    They may travel through moves, masks, shifts and permutations. Anything else (arithmetic, comparison, use as an
-    address or a predicate, a store) is a TypeError, which the machine reports with its place. A register that nothing
-    has written is None.
+    Moves, masks, shifts and permutations may use them. Any other use (arithmetic, a comparison, an address, a
+    predicate, a store) is a TypeError, which the executor reports with its place. A register without any write is None.
     """
 
     __slots__ = ("value", "bits")
-    __array_ufunc__ = None  # NumPy leaves operators to this class
-    __hash__ = None  # type: ignore[assignment]  # as a class without a hash says it
+    __array_ufunc__ = None  # NumPy uses the operators of this class
+    __hash__ = None  # type: ignore[assignment]  # objects without a hash
 
     def __init__(self, value: Value, bits: Value) -> None:
         self.value, self.bits = value, bits
 
     @staticmethod
     def of(x: Register, bits: int) -> Undefined:
-        """Any register of so many bits, as an Undefined."""
+        """A register of `bits` bits as an Undefined."""
         if x is None:
             return Undefined(0, (1 << bits) - 1)
         return x if isinstance(x, Undefined) else Undefined(x, 0)
 
     def defined(self) -> Value | Undefined:
-        """The plain value where no bit is undefined any more."""
+        """The plain value if no bit is undefined."""
         return self if np.any(self.bits) else self.value
 
     def each(self, f: Callable[[Value], Value]) -> Value | Undefined:
-        """The same rearrangement of bits, applied to the value and to the marks."""
+        """Apply a function that moves bits to the value and to `bits`."""
         return Undefined(f(self.value), f(self.bits)).defined()
 
     def __and__(self, other: Value | Undefined) -> Value | Undefined:
@@ -75,5 +74,5 @@ class Undefined:
     __eq__ = __ne__ = _use
 
 
-# A register of a group of warps; None where nothing has written it.
+# A register of a group of warps; None before the first write.
 Register: TypeAlias = "Value | Undefined | None"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PTX as text becomes kernels, instructions and blocks."""
+"""Parses PTX text to kernels, instructions and basic blocks."""

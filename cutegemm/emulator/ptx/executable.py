@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel made ready to run: its blocks, where its registers and static memory lie, and a function for each block.
-
-`translate/` makes it.
-"""
+"""A translated kernel: its blocks, its registers and static memory, and a function for each block (`translate/`)."""
 
 from __future__ import annotations
 
@@ -16,39 +13,42 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from cutegemm.emulator.ptx.flow import Block
-from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
 
 WORD = re.compile(r"[%$A-Za-z_][\w$.]*")
-# A translated block: runs for a group, its registers and its active lanes, and gives the block that follows.
-Step: TypeAlias = Callable[[Any, list[Any], Any], int]
+# Runs a block for a group, its registers and its active lanes; returns the next block.
+BlockFunction: TypeAlias = Callable[[Any, list[Any], Any], int]
 
 
 @dataclass
-class Program:
+class Translation:
     """A translated kernel, ready to launch."""
 
     kernel: Kernel
     blocks: list[Block]
-    slots: dict[str, int]
-    accumulators: list[tuple[str, ...]]  # register lists of wgmma, each a matrix
-    half_lists: list[bool]  # whether a list holds packed fp16
-    fragments: frozenset[str]  # registers that hold operand A of a wgmma
-    functions: list[list[Step]] = field(default_factory=list)  # per block: full, masked
+    functions: list[list[BlockFunction]] = field(default_factory=list)  # per block: full, masked
+    # A register is a variable of its block's function, a slot of the group's register list, or a view of an accumulator
+    # matrix (number of the matrix, number of the register in it).
+    locals: set[str] = field(default_factory=set)
+    slots: dict[str, int] = field(default_factory=dict)
+    views: dict[str, tuple[int, int]] = field(default_factory=dict)
+    accumulators: list[tuple[str, ...]] = field(default_factory=list)  # register lists of wgmma
+    half_lists: list[bool] = field(default_factory=list)  # whether a list holds packed fp16
+    fragments: set[str] = field(default_factory=set)  # registers that hold operand A of a wgmma
     shared_size: int = 0  # static shared memory, bytes
     shared_offset: dict[str, int] = field(default_factory=dict)
     local_size: int = 0
     local_offset: dict[str, int] = field(default_factory=dict)
-    # per compiled function's file name: the instruction of each of its lines
-    origins: dict[str, list[Instruction | None]] = field(default_factory=dict)
+    # file name of a compiled function -> the instruction of each of its lines
+    origins: dict[str, list[PtxInstruction | None]] = field(default_factory=dict)
 
     @property
     def exit(self) -> int:
-        """The block number that stands for the kernel's end."""
+        """The block number for the kernel's end."""
         return len(self.blocks)
 
     @functools.cached_property
     def _mentions(self) -> Counter[str]:
-        """How many instructions name each register."""
         return Counter(
             word
             for block in self.blocks
@@ -57,16 +57,16 @@ class Program:
         )
 
     def mentions(self, register: str) -> int:
-        """How many instructions name a register; a value written to one that two name is used."""
+        """How many instructions use a register; if there are two, one reads it."""
         return self._mentions[register]
 
-    def instruction_at(self, file: str, line: int) -> Instruction | None:
-        """The PTX instruction that a line of a translated function belongs to; None in any other file."""
+    def instruction_at(self, file: str, line: int) -> PtxInstruction | None:
+        """The PTX instruction of a line of a translated function; None for any other file."""
         origin = self.origins.get(file, ())
         return origin[line - 1] if 0 < line <= len(origin) else None
 
-    def current_instruction(self) -> Instruction | None:
-        """The PTX instruction being executed, found on the Python stack."""
+    def current_instruction(self) -> PtxInstruction | None:
+        """The PTX instruction that executes, from the Python stack."""
         origins = self.origins
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename not in origins:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control flow of a kernel: basic blocks, where divergent paths reconverge, which branches contain waits.
+"""Control flow of a kernel: basic blocks, reconvergence points, and branches whose paths contain waits.
 
-Divergent paths reconverge at the branch's immediate post-dominator (Fung et al., MICRO 2007). Instructions that can
-block begin a block of their own, so that a waiting group re-runs just them.
+Divergent paths reconverge at the immediate post-dominator of the branch (Fung et al., MICRO 2007). An instruction that
+can block is a separate block, so that a waiting group runs only this instruction again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from cutegemm.emulator.ptx.kernel import Instruction, Kernel
+from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
 from cutegemm.errors import EmulatorError
 
 # Instructions at which a group of warps may have to wait.
@@ -19,22 +19,22 @@ BLOCKING = (
     "barrier.cta", "barrier.red", "barrier.cluster.wait", "wgmma.commit_group", "setmaxnreg.inc",
     "nanosleep",
 )  # fmt: skip
-# Instructions that act for whole warps or warpgroups, so that warps that diverge around them are split into groups.
+# Instructions of whole warps or warpgroups: a group whose warps diverge around them is split.
 COLLECTIVE = (*BLOCKING, "wgmma", "barrier.cluster", "cp.async.bulk.wait_group", "cp.async.wait")
 
 
 @dataclass
 class Block:
-    """A basic block: its instructions, successors (the kernel's length stands for the exit) and reconvergence point."""
+    """A basic block: instructions, successors (the number of blocks is the exit) and reconvergence point."""
 
-    code: list[Instruction] = field(default_factory=list)
+    code: list[PtxInstruction] = field(default_factory=list)
     successors: list[int] = field(default_factory=list)
     reconverge: int = 0  # immediate post-dominator
-    splits: bool = False  # a collective or blocking instruction lies between here and `reconverge`
+    splits: bool = False  # a path from here to `reconverge` contains a collective instruction
 
 
-def is_branch(ins: Instruction) -> bool:
-    """Whether control can go elsewhere than to the next instruction."""
+def is_branch(ins: PtxInstruction) -> bool:
+    """Whether the next instruction may not be the following one."""
     return ins.parts[0] in ("bra", "ret", "exit", "brx", "trap")
 
 
@@ -64,16 +64,18 @@ def blocks_of(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     return blocks, targets
 
 
-def _guarded_to_branches(kernel: Kernel) -> tuple[list[Instruction], dict[str, int]]:
-    """Rewrite `@p wait` as a branch around the wait, so that only plain instructions keep guards."""
-    code: list[Instruction] = []
+def _guarded_to_branches(kernel: Kernel) -> tuple[list[PtxInstruction], dict[str, int]]:
+    """Replace the guard of collective instructions by a branch around them."""
+    code: list[PtxInstruction] = []
     moved: dict[int, int] = {}
     labels: dict[str, int] = {}
     for i, ins in enumerate(kernel.code):
         moved[i] = len(code)
         if ins.guard and ins.op.startswith(COLLECTIVE):
             skip = f"$skip{i}"
-            code.append(Instruction("bra", (skip,), (ins.guard[0], not ins.guard[1]), ins.line, ins.source))
+            code.append(
+                PtxInstruction("bra", (skip,), (ins.guard[0], not ins.guard[1]), ins.line, ins.source)
+            )
             ins = replace(ins, guard=None)
             labels[skip] = len(code) + 1
         code.append(ins)
@@ -98,7 +100,7 @@ def _successors(n: int, block: Block, blocks: list[Block], targets: dict[str, in
 
 
 def _reconvergence_points(blocks: list[Block]) -> None:
-    """Immediate post-dominators by the data-flow equations, on bit sets."""
+    """Set the immediate post-dominators, by data-flow equations on bit sets."""
     exit_block = len(blocks)
     everything = (1 << exit_block + 1) - 1
     after = [everything] * exit_block + [1 << exit_block]
@@ -117,9 +119,8 @@ def _reconvergence_points(blocks: list[Block]) -> None:
     for n, block in enumerate(blocks):
         if len(block.successors) < 2:
             continue
-        want = sizes[n] - 1
-        rest = after[n] & ~(1 << n)
-        block.reconverge = next((m for m in _ones(rest) if sizes[m] == want), exit_block)
+        others = after[n] & ~(1 << n)
+        block.reconverge = next((m for m in _ones(others) if sizes[m] == sizes[n] - 1), exit_block)
     waits = [any(i.op.startswith(COLLECTIVE) for i in b.code) for b in blocks]
     for block in blocks:
         if len(block.successors) > 1:

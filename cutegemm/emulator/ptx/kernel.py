@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a PTX text is made of: instructions, variables, parameters, kernels.
+"""The contents of PTX text: instructions, variables, parameters, kernels.
 
 Source: PTX ISA 9.0, chapters 4 (syntax) and 5 (state spaces, types, variables).
 """
@@ -21,12 +21,12 @@ TYPE_BYTES = {
 
 
 @dataclass(frozen=True)
-class Instruction:
-    """One instruction: opcode with its modifiers, operands as text, guard predicate and where it stands."""
+class PtxInstruction:
+    """An instruction: opcode with modifiers, operands as text, guard predicate, PTX line and source line."""
 
     op: str
     operands: tuple[str, ...]
-    guard: tuple[str, bool] | None  # (register, True when negated)
+    guard: tuple[str, bool] | None  # (register, True if negated)
     line: int  # 1-based line of the PTX text
     source: tuple[str, int] | None  # (file, line) of the last .loc, if any
 
@@ -35,9 +35,20 @@ class Instruction:
         """The opcode split at its dots: `add.s32` gives ["add", "s32"]."""
         return self.op.split(".")
 
+    @property
+    def place(self) -> str:
+        """Text with its PTX line, and its source line if known."""
+        source = "" if self.source is None else f" ({self.source[0].rsplit('/', 1)[-1]}:{self.source[1]})"
+        return f"PTX line {self.line}{source}"
+
     def __str__(self) -> str:
         guard = "" if self.guard is None else f"@{'!' if self.guard[1] else ''}{self.guard[0]} "
         return f"{guard}{self.op} {', '.join(self.operands)}".rstrip()
+
+
+def items(operand: str) -> list[str]:
+    """Elements of a list operand `{a, b}` or `(a, b)`, or the operand alone."""
+    return [x.strip() for x in operand.strip().strip("{}()").split(",") if x.strip()]
 
 
 @dataclass(frozen=True)
@@ -58,25 +69,25 @@ class Param:
     name: str
     offset: int
     size: int
-    kind: str = "b8"  # PTX type of it, or of its elements
+    kind: str = "b8"  # PTX type of the parameter or of its elements
 
 
 @dataclass
 class Kernel:
-    """One .entry: what the text says of it, before translation."""
+    """An .entry before translation."""
 
     name: str
     params: list[Param] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # reqntid, maxntid, ...
     registers: dict[str, str] = field(default_factory=dict)  # name or prefix< -> type
     variables: dict[str, Variable] = field(default_factory=dict)  # its own and the module's
-    code: list[Instruction] = field(default_factory=list)
+    code: list[PtxInstruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index into code
-    # What `launching/launch.py` keeps of it: its translation, made when it is first launched.
+    # its translation, set by its first launch (`launching/launch.py`)
     program: object | None = field(default=None, init=False, repr=False, compare=False)
 
     def register_type(self, name: str) -> str | None:
-        """PTX type of a register, or None when `name` is not one."""
+        """PTX type of a register; None if `name` is not a register."""
         kind = self.registers.get(name)
         if kind is None:
             kind = self.registers.get(name.rstrip("0123456789") + "<")

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PTX text to kernels: parameters, variables, registers, and a flat list of instructions with their lines.
+"""Parses PTX text to kernels: parameters, variables, registers, and a list of instructions with their lines.
 
-The reader takes what the DSL, NVRTC and nvcc emit: one-line and nested brace scopes (inline assembly declares
-registers and labels of its own in them), `.loc` line marks, vectors, predicates. It knows the grammar, not the
-instructions: an unknown instruction is refused when its kernel is translated (`translate/`).
+The parser supports the output of the DSL, NVRTC and nvcc: nested brace scopes (in which inline assembly declares
+registers and labels), `.loc`, vectors, predicates. It does not check instructions: the translation refuses unknown ones
+(`translate/`).
 
 Source: PTX ISA 9.0, chapters 4 (syntax), 5 (state spaces, types, variables) and 11 (directives).
 """
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import functools
 import re
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from cutegemm.emulator.ptx.calls import Function, formals, inline
-from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Instruction, Kernel, Param, Variable
+from cutegemm.emulator.ptx.calls import NAME, Function, formals, inline, renamed
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Kernel, Param, PtxInstruction, Variable
 from cutegemm.errors import EmulatorError, field_error
 
 
 @dataclass
 class Module:
-    """Every kernel of a PTX text."""
+    """The kernels of a PTX text."""
 
     kernels: dict[str, Kernel]
     version: str
@@ -31,10 +32,10 @@ class Module:
 
     @classmethod
     def parse(cls, text: str) -> Module:
-        """Read a PTX module.
+        """Parse a PTX module.
 
         Raises:
-            EmulatorError: text that is not PTX as described in PTX ISA 9.0 chapter 4.
+            EmulatorError: the text is not PTX (PTX ISA 9.0, chapter 4).
         """
         if not isinstance(text, str):
             raise field_error(EmulatorError, "text", text, "must be PTX text")
@@ -49,16 +50,14 @@ class Module:
         """The kernel called `name`, or the only one.
 
         Raises:
-            EmulatorError: no such kernel, or several and no name.
+            EmulatorError: there is no such kernel, or several and no name.
         """
         if name is None and len(self.kernels) == 1:
             return next(iter(self.kernels.values()))
         if not isinstance(name, str) or name not in self.kernels:
-            near = (
-                difflib.get_close_matches(name, self.kernels, 1, 0.0)
-                if isinstance(name, str)
-                else [*self.kernels]
-            )
+            near = [*self.kernels]
+            if isinstance(name, str):
+                near = difflib.get_close_matches(name, self.kernels, 1, 0.0)
             rule = f"the module holds {', '.join(self.kernels) or 'no kernel'}"
             raise field_error(EmulatorError, "entry", name, rule, near[0] if near else None)
         return self.kernels[name]
@@ -66,32 +65,24 @@ class Module:
 
 @functools.lru_cache(256)
 def module_of(text: str) -> Module:
-    """`Module.parse`, once for each of the last texts; their kernels keep their translations."""
+    """`Module.parse`, cached for the last texts; their kernels keep their translations."""
     return Module.parse(text)
 
 
-_NAME = r"[A-Za-z_$%][\w$]*"
-_IDENT = re.compile(rf"(?<![\w$.%]){_NAME}")
-_LABEL = re.compile(rf"\s*({_NAME})\s*:(?!:)")
+_LABEL = re.compile(rf"\s*({NAME})\s*:(?!:)")
 _VARIABLE = re.compile(
     r"(?:\.(?:extern|visible|weak|common)\s+)*\.(?P<space>shared|local|const|global)\s+"
     r"(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s+"
-    rf"(?P<name>{_NAME})(?P<dims>(?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(?P<init>.*))?$",
+    rf"(?P<name>{NAME})(?P<dims>(?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(?P<init>.*))?$",
     re.S,
 )
-_ARGUMENT = re.compile(
-    rf"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s+(?P<name>{_NAME})\s*(?:\[(?P<count>\d+)\])?$"
-)
-_PARAM = re.compile(
-    r"\.param\s+(?:\.align\s+(?P<a1>\d+)\s+)?\.(?P<type>\w+)\s+(?:\.ptr\s+)?(?:\.(?:global|shared|const|local)\s+)?"
-    rf"(?:\.align\s+\d+\s+)?(?P<name>{_NAME})(?:\[(?P<count>\d+)\])?"
-)
 
-Item: TypeAlias = tuple[str, int, str]  # of a body: kind, position, text
+# An item of a body: a statement, label or .loc as (kind, position, text), or the list of items of a brace scope.
+Item: TypeAlias = "tuple[str, int, str] | list[Any]"
 
 
 class _Reader:
-    """Reads the text once; positions are character offsets, from which the line of a statement follows."""
+    """Parses a text; positions are character offsets."""
 
     def __init__(self, text: str) -> None:
         blank = lambda m: re.sub(r"[^\n]", " ", m[0])  # noqa: E731  keeps the line count
@@ -111,20 +102,16 @@ class _Reader:
         if version is None or target is None:
             raise EmulatorError("a PTX module starts with .version and .target (PTX ISA 11.1)", field="ptx")
         pos = target.end()
-        entry = re.compile(rf"\.(entry|func)\s+(?:\(([^)]*)\)\s*)?({_NAME})")
-        while True:
-            m = entry.search(self.text, pos)
-            self._module_variables(pos, m.start() if m else len(self.text))
-            if m is None:
-                break
+        entry = re.compile(rf"\.(entry|func)\s+(?:\(([^)]*)\)\s*)?({NAME})")
+        while m := entry.search(self.text, pos):
+            self._module_variables(pos, m.start())
             pos = self._function(m)
+        self._module_variables(pos, len(self.text))
         for kernel in self.kernels.values():
             inline(kernel, self.functions)
         return Module(self.kernels, version[1], target[1].strip())
 
     def _line(self, pos: int) -> int:
-        import bisect
-
         return bisect.bisect_right(self.line_starts, pos)
 
     def _module_variables(self, start: int, end: int) -> None:
@@ -137,14 +124,20 @@ class _Reader:
                 self.variables[var.name] = var
 
     def _function(self, m: re.Match[str]) -> int:
+        """Parse the .entry or .func of a match; returns the offset after it."""
         pos = m.end()
         kernel = Kernel(m[3], variables=dict(self.variables))
-        rest, listed = self.text[pos:].lstrip(), ""
-        if rest.startswith("("):
+        listed = ""
+        if self.text[pos:].lstrip().startswith("("):
             start = self.text.index("(", pos)
             pos = self.text.index(")", start) + 1
             listed = self.text[start + 1 : pos - 1]
-            _params(kernel, listed)
+        params, results = formals(listed), formals(m[2] or "")
+        offset = 0
+        for x in params:
+            offset = -(-offset // x.align) * x.align
+            kernel.params.append(Param(x.name, offset, x.size, x.kind))
+            offset += x.size
         stop = re.compile(r"[{;]").search(self.text, pos)
         if stop is None:
             raise EmulatorError(f"line {self._line(pos)}: {m[3]} has no body", field="ptx")
@@ -152,33 +145,30 @@ class _Reader:
             kernel.directives[d[1]] = tuple(int(x) for x in re.findall(r"\d+", d[2]))
         if stop[0] == ";":  # a declaration
             return stop.end()
-        end = self._body(kernel, stop.end())
+        items, end = self._scope(kernel.name, stop.end())
+        _Body(kernel, self).resolve(items, {})
         if m[1] == "entry":
             self.kernels[kernel.name] = kernel
         else:
-            function = Function(kernel, formals(m[2] or ""), formals(listed))
-            kernel.registers |= {name: kind for name, kind in (*function.results, *function.params) if kind}
-            self.functions[kernel.name] = function
+            kernel.registers |= {x.name: x.kind for x in (*results, *params) if x.register}
+            self.functions[kernel.name] = Function(kernel, results, params)
         return end
 
-    def _body(self, kernel: Kernel, pos: int) -> int:
-        """Split the body into statements, then resolve scopes; returns the offset past its closing brace."""
+    def _scope(self, name: str, pos: int) -> tuple[list[Item], int]:
+        """Split a brace scope into items; returns them and the offset after its closing brace."""
         items: list[Item] = []
-        depth, text = 0, self.text
+        text = self.text
         while True:
             while text[pos : pos + 1].isspace():
                 pos += 1
             if pos >= len(text):
-                raise EmulatorError(
-                    f"line {self._line(pos)}: {kernel.name} is not closed by a brace", field="ptx"
-                )
+                raise EmulatorError(f"line {self._line(pos)}: {name} is not closed by a brace", field="ptx")
             char = text[pos]
-            if char in "{}":
-                pos += 1
-                if char == "}" and depth == 0:
-                    break
-                depth += 1 if char == "{" else -1
-                items.append((char, pos, ""))
+            if char == "}":
+                return items, pos + 1
+            if char == "{":
+                inner, pos = self._scope(name, pos + 1)
+                items.append(inner)
             elif char == ";":
                 pos += 1
             elif text.startswith((".loc ", ".loc\t", ".file"), pos):
@@ -192,80 +182,45 @@ class _Reader:
                 end = text.index(";", pos)
                 items.append(("statement", pos, text[pos:end].strip()))
                 pos = end + 1
-        _Body(kernel, self).resolve(items)
-        return pos
 
 
 class _Body:
-    """Turns statements into instructions, giving each inline-assembly scope names of its own."""
+    """Converts statements to instructions; names of inner scopes become unique."""
 
     def __init__(self, kernel: Kernel, reader: _Reader) -> None:
         self.kernel, self.reader = kernel, reader
         self.source: tuple[str, int] | None = None
+        self.scopes = 0
 
-    def resolve(self, items: list[Item]) -> None:
-        scopes = self._scopes(items)
-        chain: list[dict[str, str]] = []
-        for index, (kind, pos, text) in enumerate(items):
-            if kind == "{":
-                chain.append(scopes[index])
-            elif kind == "}":
-                chain.pop()
-            elif kind == "loc":
-                m = re.match(r"\.loc\s+(\d+)\s+(\d+)", text)
-                if m:
+    def resolve(self, items: list[Item], names: dict[str, str]) -> None:
+        """Append the instructions of a scope; `names` are the unique names from enclosing scopes."""
+        for item in items:
+            if isinstance(item, list):
+                self.scopes += 1
+                own = {name: f"{name}${self.scopes}" for name in _declared(item)}
+                self.resolve(item, names | own)
+                continue
+            kind, pos, text = item
+            if kind == "loc":
+                if m := re.match(r"\.loc\s+(\d+)\s+(\d+)", text):
                     self.source = (self.reader.files.get(int(m[1]), f"file{m[1]}"), int(m[2]))
             elif kind == "label":
-                self.kernel.labels[self._rename(text, chain)] = len(self.kernel.code)
+                self.kernel.labels[names.get(text, text)] = len(self.kernel.code)
             elif text.startswith("."):
-                self._declare(text, chain)
+                self._declare(text, names)
             else:
-                self._instruction(self._rename(text, chain), self.reader._line(pos))
+                self._instruction(renamed(text, names), self.reader._line(pos))
 
-    @staticmethod
-    def _scopes(items: list[Item]) -> dict[int, dict[str, str]]:
-        """Per opening brace: local name -> unique name, for registers and labels declared in that scope."""
-        stack: list[dict[str, str]] = []
-        scopes: dict[int, dict[str, str]] = {}
-        for index, (kind, _, text) in enumerate(items):
-            if kind == "{":
-                scopes[index] = {}
-                stack.append(scopes[index])
-            elif kind == "}":
-                stack.pop()
-            elif stack and kind == "label":
-                stack[-1][text] = f"{text}.{len(scopes)}"
-            elif stack and (m := re.match(r"\.reg\s+\.\w+\s+(.*)", text, re.S)):
-                for name in m[1].split(","):
-                    if "<" not in name:
-                        stack[-1][name.strip()] = f"{name.strip()}.{len(scopes)}"
-            elif stack and (m := _ARGUMENT.match(text)):
-                stack[-1][m["name"]] = f"{m['name']}${len(scopes)}"
-        return scopes
-
-    @staticmethod
-    def _rename(text: str, chain: list[dict[str, str]]) -> str:
-        if not chain:
-            return text
-
-        def unique(m: re.Match[str]) -> str:
-            for scope in reversed(chain):
-                if m[0] in scope:
-                    return scope[m[0]]
-            return m[0]
-
-        return _IDENT.sub(unique, text)
-
-    def _declare(self, text: str, chain: list[dict[str, str]]) -> None:
+    def _declare(self, text: str, names: dict[str, str]) -> None:
         if m := re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", text, re.S):
             for name in m[2].split(","):
-                name = self._rename(name.strip(), chain)
+                name = renamed(name.strip(), names)
                 self.kernel.registers[re.sub(r"<\d+>", "<", name)] = m[1]
-        elif m := _ARGUMENT.match(text):  # an argument or result of a call: local memory of its own
-            unit = TYPE_BYTES[m["type"]]
-            name = self._rename(m["name"], chain)
-            size = unit * int(m["count"] or 1)
-            self.kernel.variables[name] = Variable(name, "local", size, max(int(m["align"] or unit), unit))
+        elif text.startswith(".param"):  # an argument or result of a call, in local memory
+            for x in formals(text):
+                name = names.get(x.name, x.name)
+                align = max(x.align, TYPE_BYTES[x.kind])
+                self.kernel.variables[name] = Variable(name, "local", x.size, align)
         elif re.match(r"\.(shared|local|const|global)\b", text):
             var = _variable(text)
             self.kernel.variables[var.name] = var
@@ -275,12 +230,28 @@ class _Body:
         if m := re.match(r"@(!?)\s*([^\s]+)\s+", text):
             guard = (m[2], m[1] == "!")
             text = text[m.end() :]
-        op, _, rest = text.replace("\t", " ").replace("\n", " ").partition(" ")
-        self.kernel.code.append(Instruction(op, tuple(_split(rest)), guard, line, self.source))
+        op, _, operands = text.replace("\t", " ").replace("\n", " ").partition(" ")
+        self.kernel.code.append(PtxInstruction(op, tuple(_split(operands)), guard, line, self.source))
+
+
+def _declared(items: list[Item]) -> list[str]:
+    """The registers, labels and arguments that a scope declares."""
+    out = []
+    for item in items:
+        if isinstance(item, list):
+            continue
+        kind, _, text = item
+        if kind == "label":
+            out.append(text)
+        elif m := re.match(r"\.reg\s+\.\w+\s+(.*)", text, re.S):
+            out += [name.strip() for name in m[1].split(",") if "<" not in name]
+        elif text.startswith(".param"):
+            out += [x.name for x in formals(text)]
+    return out
 
 
 def _split(text: str) -> list[str]:
-    """Operands at the commas outside braces, brackets and parentheses."""
+    """Operands, split at commas outside braces, brackets and parentheses."""
     out, depth, current = [], 0, ""
     for char in text:
         depth += (char in "{[(") - (char in "}])")
@@ -307,14 +278,3 @@ def _variable(text: str) -> Variable:
         values = [int(n[2:], 16) if n[:2] in ("0f", "0F") else int(n, 0) for n in numbers]
         data = b"".join((v % (1 << 8 * unit)).to_bytes(unit, "little") for v in values)
     return Variable(m["name"], m["space"], size, int(m["align"] or unit), data)
-
-
-def _params(kernel: Kernel, text: str) -> None:
-    offset = 0
-    for m in _PARAM.finditer(text):
-        unit = TYPE_BYTES[m["type"]]
-        align = int(m["a1"] or unit)
-        size = unit * int(m["count"] or 1)
-        offset = -(-offset // align) * align
-        kernel.params.append(Param(m["name"], offset, size, m["type"]))
-        offset += size

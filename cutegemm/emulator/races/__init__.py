@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race detector: an observer that knows happens-before, cell by cell."""
+"""The race detector: an observer that tracks happens-before for each cell of memory."""

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of the race detector's shadows, and which of them an access, a box or an operand reaches.
+"""Cells of the race detector's shadow memory, and which of them an access, a box or an operand reaches.
 
-Loops and rings reach the same cells again and again, so what has been worked out is remembered.
+Loops and pipelines reach the same cells many times, so results are cached.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import functools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
 from cutegemm.emulator.numbers.types import Value
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES
-from cutegemm.emulator.state.memo import remember
-from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, Form, operand_chunks
+from cutegemm.emulator.state.hooks import row_starts
+from cutegemm.emulator.units.wgmma_operands import Form, operand_chunks
 
-# Of a wgmma's operand: descriptor, extent, k, MN-major, bytes of an element, rows or None.
-Operand: TypeAlias = tuple[int, int, int, bool, int, int | None]
+CACHED = 4096  # entries of each cache
 
 
-def cell_bytes(program: Program) -> int:
-    """4-byte cells, or smaller ones when the kernel accesses shared or global memory in smaller units."""
+def cell_bytes(program: Translation) -> int:
+    """Bytes of a cell: 4, or fewer if the kernel accesses shared or global memory in smaller units."""
     sizes = [4]
     for block in program.blocks:
         for ins in block.code:
@@ -34,139 +35,98 @@ def cell_bytes(program: Program) -> int:
     return min(sizes)
 
 
-class Where:
-    """A set of cells: runs of `length` cells each from `starts` on, all within [first, last)."""
-
-    __slots__ = ("starts", "length", "first", "last", "shared", "_index", "_words", "_runs")
+class CellSet:
+    """A set of cells: a run of `length` cells begins at each of `starts`; all lie within [first, last)."""
 
     def __init__(self, starts: np.ndarray, length: int, first: int, last: int) -> None:
         self.starts, self.length, self.first, self.last = starts, length, first, last
-        self.shared = True  # of an access of several lanes: whether two of them may reach the same bytes
-        self._index: npt.NDArray[np.int64] | None = None
-        self._words: npt.NDArray[np.int64] | None = None
-        self._runs = 0
+        self.shared = True  # whether two lanes of the access may reach the same bytes
 
     @classmethod
-    def run(cls, first: int, last: int) -> Where:
+    def run(cls, first: int, last: int) -> CellSet:
         """The cells from `first` to before `last`."""
         return cls(np.array([first], np.int64), last - first, first, last)
 
-    @classmethod
-    def joined(cls, parts: list[Where], length: int) -> Where:
-        """Several sets as one; each is made of runs of `length` cells."""
-        starts = np.concatenate([part.index[::length] for part in parts])
-        return cls(starts, length, min(part.first for part in parts), max(part.last for part in parts))
+    @functools.cached_property
+    def _words(self) -> npt.NDArray[np.int64]:
+        return np.concatenate([np.array([len(self.starts), self.length], np.int64), self.starts])
 
-    @property
+    @functools.cached_property
     def runs(self) -> int:
-        """Address of the runs as the compiled loops take them."""
-        if not self._runs:
-            head = np.array([len(self.starts), self.length], np.int64)
-            words = self._words = np.concatenate([head, self.starts])
-            self._runs = words.ctypes.data
-        return self._runs
+        """Address of the runs in the format of the compiled loops (`scan`)."""
+        return self._words.ctypes.data
 
-    @property
+    @functools.cached_property
     def index(self) -> np.ndarray:
         """All cells, one after another."""
-        if self._index is None:
-            self._index = (self.starts[:, None] + np.arange(self.length)).ravel()
-        return self._index
+        return (self.starts[:, None] + np.arange(self.length)).ravel()
 
-    def mark(self, cells: int) -> np.ndarray:
-        """All cells of a region, true at these."""
-        out = np.zeros(cells, bool)
-        out[self.index] = True
-        return out
+    def overlaps(self, other: Any) -> bool:
+        """Whether its bounds and those of another set, or of a row, overlap."""
+        return bool(self.first < other.last and other.first < self.last)
 
-    def within(self, cells: int) -> Where:
-        """What of it lies in a region of so many cells."""
+    def within(self, cells: int) -> CellSet:
+        """The cells of this set that lie in a region of `cells` cells."""
         if self.first >= 0 and self.last <= cells and self.length and len(self.starts):
             return self
         inside = self.index[(self.index >= 0) & (self.index < cells)]
-        return Where(inside, 1, max(self.first, 0), min(self.last, cells))
+        return CellSet(inside, 1, max(self.first, 0), min(self.last, cells))
 
 
 class Cells:
-    """From bytes to cells of `size` bytes."""
+    """Converts bytes to cells of `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        # Of wgmma, which reads the same stages over and over, and of vector accesses.
-        self.matrices: dict[Operand, Where] = {}
-        self.together: dict[tuple[int | None, int, Form, int], tuple[Where, list[Where]]] = {}
-        self.wheres: dict[tuple[object, ...], Where] = {}
-        self.boxes: dict[int, tuple[npt.NDArray[Any], Where]] = {}  # of arrays of chunks, by identity
+        self.of_lanes = functools.lru_cache(CACHED)(self._of_lanes)
+        self.box = functools.lru_cache(CACHED)(self._box)
+        self.operands = functools.lru_cache(CACHED)(self._operands)
+        self.by_array: dict[int, tuple[npt.NDArray[Any], CellSet]] = {}  # of arrays of chunks, by identity
 
-    def where(self, offset: Value, size: int) -> Where:
+    def where(self, offset: Value, size: int) -> CellSet:
         """Cells of one access per lane: byte offsets, each `size` bytes."""
         if offset.__class__ is not ND:
-            return Where.run(int(offset) // self.size, (int(offset) + size - 1) // self.size + 1)
-        key = (offset.tobytes(), offset.dtype, size)
-        made = self.wheres.get(key)
-        if made is None:
-            wide = offset.astype(np.int64)
-            ascending = bool((wide[1:] > wide[:-1]).all())
-            unique = wide if ascending else np.unique(wide)
-            first = unique // self.size
-            count = max(size // self.size, 1)
-            made = remember(self.wheres, key, Where(first, count, int(first[0]), int(first[-1]) + count))
-            made.shared = len(unique) < len(wide)
-        return made
+            return CellSet.run(int(offset) // self.size, (int(offset) + size - 1) // self.size + 1)
+        return self.of_lanes(offset.tobytes(), offset.dtype.char, size)
 
-    def chunks(self, chunks: np.ndarray) -> Where:
-        """Cells of 16-byte chunks, remembered with their array: boxes come again and again."""
-        made = self.boxes.get(id(chunks))
-        if made is None or made[0] is not chunks:
-            made = remember(self.boxes, id(chunks), (chunks, self._chunks(chunks)))
-        return made[1]
+    def _of_lanes(self, offsets: bytes, dtype: str, size: int) -> CellSet:
+        wide = np.frombuffer(offsets, dtype).astype(np.int64)
+        unique = np.unique(wide)
+        first = unique // self.size
+        count = max(size // self.size, 1)
+        cells = CellSet(first, count, int(first[0]), int(first[-1]) + count)
+        cells.shared = len(unique) < len(wide)
+        return cells
 
-    def _chunks(self, chunks: np.ndarray) -> Where:
+    def chunks(self, chunks: np.ndarray) -> CellSet:
+        """Cells of 16-byte chunks. The cache uses the array's identity: most arrays come from a cache themselves."""
+        cached = self.by_array.get(id(chunks))
+        if cached is None or cached[0] is not chunks:
+            if len(self.by_array) >= CACHED:
+                self.by_array.clear()
+            cached = self.by_array[id(chunks)] = (chunks, self._chunks(chunks))
+        return cached[1]
+
+    def _chunks(self, chunks: np.ndarray) -> CellSet:
         per = 16 // self.size
         low, high = int(chunks.min()), int(chunks.max()) + 1
         if high - low == chunks.size:
-            return Where.run(low * per, high * per)
-        return Where(chunks.ravel().astype(np.int64) * per, per, low * per, high * per)
+            return CellSet.run(low * per, high * per)
+        return CellSet(chunks.ravel().astype(np.int64) * per, per, low * per, high * per)
 
-    def operand(
-        self, descriptor: int, extent: int, k: int, mn_major: bool, item: int, rows: int | None
-    ) -> Where:
-        """Cells of an operand of wgmma, or of the 16 rows of it that warp `rows` of its warpgroup reads."""
-        key = (descriptor, extent, k, mn_major, item, rows)
-        made = self.matrices.get(key)
-        if made is None:
-            chunks = operand_chunks(descriptor, extent, k * item, mn_major, item)
-            made = self.chunks(chunks if rows is None else chunks[16 * rows : 16 * rows + 16])
-            self.matrices[key] = made
-        return made
+    def _box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> CellSet:
+        """Cells of a box (`Reach`)."""
+        row = -(-(offset % self.size + shape[-1]) // self.size)
+        starts = row_starts(offset // self.size, shape, tuple(stride // self.size for stride in strides))
+        return CellSet(starts, row, int(starts[0]), int(starts[-1]) + row)
 
-    def box(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Where:
-        """Cells of rows of bytes from `offset` on: `shape` ends with a row's bytes, `strides` are of the others."""
-        key = (offset, shape, strides)
-        made = self.wheres.get(key)
-        if made is None:
-            row = -(-(offset % self.size + shape[-1]) // self.size)
-            starts = np.array([offset // self.size], np.int64)
-            for n, stride in zip(shape, strides):
-                starts = (starts[:, None] + np.arange(n) * (stride // self.size)).ravel()
-            made = remember(self.wheres, key, Where(starts, row, int(starts[0]), int(starts[-1]) + row))
-        return made
-
-    def operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[Where, list[Where]]:
-        """What warp `warp` of a warpgroup reads with a wgmma of these descriptors, all together and each operand apart.
-
-        `a` is None for an operand in registers.
-        """
-        key = (a, b, form, warp)
-        made = self.together.get(key)
-        if made is None:
-            made = self.together[key] = self._operands(a, b, form, warp)
-        return made
-
-    def _operands(self, a: int | None, b: int, form: Form, warp: int) -> tuple[Where, list[Where]]:
+    def _operands(self, a: int | None, b: int, form: Form, warp: int) -> CellSet:
+        """Cells that a warp of a warpgroup reads for a wgmma with these descriptors; `a` is None for A in registers."""
         n, k, _, a_type, b_type, _, (trans_a, trans_b) = form
-        apart = [self.operand(b, n, k, trans_b, ITEM_BYTES[b_type], None)]
-        if a is not None:  # a warp reads its 16 rows, or all when they do not lie apart
-            rows = None if trans_a else warp
-            apart.insert(0, self.operand(a, 64, k, trans_a, ITEM_BYTES[a_type], rows))
-        return Where.joined(apart, 16 // self.size), apart
+        chunks = [operand_chunks(b, n, k * ITEM_BYTES[b_type], trans_b, ITEM_BYTES[b_type]).ravel()]
+        if (
+            a is not None
+        ):  # a warp reads its 16 rows of A, or all of A if its chunks hold elements of several rows
+            left = operand_chunks(a, 64, k * ITEM_BYTES[a_type], trans_a, ITEM_BYTES[a_type])
+            chunks.append((left if trans_a else left[16 * warp : 16 * warp + 16]).ravel())
+        return self._chunks(np.unique(np.concatenate(chunks)))

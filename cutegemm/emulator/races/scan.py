@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The race detector's two compiled loops: which segments are found in some cells, and a word put into cells.
+"""The race detector's two compiled loops: list the accesses in some cells, and set cells.
 
-A cell's word is 64 bits: the segment in the low half, the PTX line of its access in the high half (`word`); -1 is an
-empty cell. Rows store the complement, so that an empty row is zeros, whose pages the system gives on first write. Cells
-come as `Where.runs`: 64-bit words (number of runs, cells of each, first cell of each run).
+A cell holds 64 bits: the segment of an access in the low half, its PTX line in the high half (`word`); -1 is an empty
+cell. Rows store the complement, so an empty row is zeros, whose pages the system provides on first write. Cells are
+given as `CellSet.runs`: 64-bit words (number of runs, cells of each, first cell of each run).
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
 
-from cutegemm.emulator.numbers.native import Loop, Native
+from cutegemm.emulator.numbers.native import I32, I64, Native, loop
 
-SEGMENT = 0xFFFFFFFF  # of a cell's word
-MOST = 64  # different segments that `found` lists
+SEGMENT = 0xFFFFFFFF  # the bits of a cell's word that are its segment
+MOST = 64  # different words that `words_in` lists
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
-_OUT = (ctypes.c_int32 * MOST)()
+_I1 = ir.IntType(1)
+_OUT = (ctypes.c_int64 * MOST)()
 _OUT_AT = ctypes.addressof(_OUT)
 
 
 def word(segment: int, line: int) -> int:
-    """What a cell holds of an access by a segment at a PTX line."""
+    """What a cell holds for an access by a segment at a PTX line."""
     return segment | line << 32
 
 
@@ -35,8 +36,8 @@ def access_of(cell: int) -> tuple[int, int]:
     return cell & SEGMENT, cell >> 32
 
 
-def found(row: int, runs: int) -> list[int] | None:
-    """The different segments in the cells `runs` of the row at an address; None when there are many."""
+def words_in(row: int, runs: int) -> list[int] | None:
+    """The different words in the cells `runs` of the row at an address; None if there are more than MOST."""
     count = _functions()[0](row, runs, _OUT_AT)
     return _OUT[:count] if count >= 0 else None
 
@@ -49,80 +50,63 @@ def put(row: int, runs: int, cell: int) -> None:
 @functools.cache
 def _functions() -> tuple[Any, Any]:
     module = ir.Module()
-    _found(module)
+    _words_in(module)
     _put(module)
     native = Native(module)
     address = ctypes.c_void_p
     return (
-        native.function("found", ctypes.PYFUNCTYPE(ctypes.c_int32, address, address, address)),
+        native.function("words_in", ctypes.PYFUNCTYPE(ctypes.c_int32, address, address, address)),
         native.function("put", ctypes.PYFUNCTYPE(None, address, address, ctypes.c_int64)),
     )
 
 
-def _cells(b: ir.IRBuilder, row: Any, runs: Any) -> Iterator[Any]:
-    """Loops over the cells of all runs; yields each cell's place."""
+@contextmanager
+def _each_cell(b: ir.IRBuilder, row: Any, runs: Any) -> Iterator[Any]:
+    """A loop over the cells of all runs, with a pointer to the cell."""
 
     def word(index: Any) -> Any:
         return b.load(b.gep(runs, [index]))
 
-    count, length = word(_I64(0)), word(_I64(1))
-    with Loop(b, count, 1) as run:
-        first = b.gep(row, [word(b.add(run, _I64(2)))])
-        with Loop(b, length, 1) as cell:
+    count, length = word(I64(0)), word(I64(1))
+    with loop(b, count, 1) as run:
+        first = b.gep(row, [word(b.add(run, I64(2)))])
+        with loop(b, length, 1) as cell:
             yield b.gep(first, [cell])
 
 
-def _found(module: ir.Module) -> None:
-    """int found(int64 *row, int64 *runs, int32 *out): number of values written to `out`, -1 beyond MOST."""
-    kind = ir.FunctionType(_I32, [_I64.as_pointer(), _I64.as_pointer(), _I32.as_pointer()])
-    function = ir.Function(module, kind, "found")
+def _words_in(module: ir.Module) -> None:
+    """int words_in(int64 *row, int64 *runs, int64 *out): number of words written to `out`, -1 if more than MOST."""
+    kind = ir.FunctionType(I32, [I64.as_pointer()] * 3)
+    function = ir.Function(module, kind, "words_in")
     row, runs, out = function.args
     b = ir.IRBuilder(function.append_basic_block())
-    last, listed = b.alloca(_I32), b.alloca(_I64)
-    b.store(_I32(-2), last)
-    b.store(_I64(0), listed)
-    full = function.append_basic_block("full")
-    with ir.IRBuilder.goto_block(b, full):
-        b.ret(_I32(-1))
-    for place in _cells(b, row, runs):
-        value = b.trunc(b.not_(b.load(place)), _I32)
+    last, listed, seen = b.alloca(I64), b.alloca(I64), b.alloca(_I1)
+    b.store(I64(-2), last)  # no cell holds -2
+    b.store(I64(0), listed)
+    with _each_cell(b, row, runs) as place:
+        value = b.not_(b.load(place))
         with b.if_then(b.icmp_signed("!=", value, b.load(last)), likely=False):
             b.store(value, last)
-            _list(b, value, out, listed, full)
-    b.ret(b.trunc(b.load(listed), _I32))
-
-
-def _list(b: ir.IRBuilder, value: Any, out: Any, listed: Any, full: Any) -> None:
-    """Append a value unless it is listed."""
-    search, known, new = (b.append_basic_block(name) for name in ("search", "known", "new"))
-    count = b.load(listed)
-    before = b.block
-    compare = b.append_basic_block("compare")
-    b.branch(search)
-    b.position_at_end(search)
-    index = b.phi(_I64)
-    index.add_incoming(_I64(0), before)
-    b.cbranch(b.icmp_signed("<", index, count), compare, new)
-    b.position_at_end(compare)
-    following = b.add(index, _I64(1))
-    index.add_incoming(following, compare)
-    b.cbranch(b.icmp_signed("==", b.load(b.gep(out, [index])), value), known, search)
-    b.position_at_end(new)
-    append = b.append_basic_block("append")
-    b.cbranch(b.icmp_signed(">=", count, _I64(MOST)), full, append)
-    b.position_at_end(append)
-    b.store(value, b.gep(out, [count]))
-    b.store(b.add(count, _I64(1)), listed)
-    b.branch(known)
-    b.position_at_end(known)
+            b.store(_I1(0), seen)
+            count = b.load(listed)
+            with loop(b, count, 1) as index:  # runs once if nothing is listed
+                same = b.icmp_signed("==", b.load(b.gep(out, [index])), value)
+                same = b.and_(same, b.icmp_signed("<", index, count))
+                b.store(b.or_(b.load(seen), same), seen)
+            with b.if_then(b.not_(b.load(seen))):
+                with b.if_then(b.icmp_signed(">=", count, I64(MOST))):
+                    b.ret(I32(-1))
+                b.store(value, b.gep(out, [count]))
+                b.store(b.add(count, I64(1)), listed)
+    b.ret(b.trunc(b.load(listed), I32))
 
 
 def _put(module: ir.Module) -> None:
     """void put(int64 *row, int64 *runs, int64 word)."""
-    kind = ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64.as_pointer(), _I64])
+    kind = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64.as_pointer(), I64])
     function = ir.Function(module, kind, "put")
     row, runs, cell = function.args
     b = ir.IRBuilder(function.append_basic_block())
-    for place in _cells(b, row, runs):
+    with _each_cell(b, row, runs) as place:
         b.store(b.not_(cell), place)
     b.ret_void()

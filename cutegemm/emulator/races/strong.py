@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strong accesses: atomic, volatile, relaxed, acquire and release ones. What they race with, and what they order.
+"""Strong accesses (atomic, volatile, relaxed, acquire, release): their races, and the order that they create.
 
 Two strong accesses do not race. A strong access and a plain one do, unless something orders them. Each cell keeps the
-strong accesses since its last plain write. An access that returns a value has seen those before it: what is ordered
-after it is ordered after them too, since all accesses to one location are coherent.
+strong accesses since its last plain write. An access that returns a value has seen the earlier ones: any access ordered
+after it is also ordered after them, since all accesses to one location are coherent.
 
-A strong read accepts what reached it through relaxed accesses behind a fence of the writer, as the hardware does. What
-reached it through relaxed accesses without any fence may still be missing there, and is reported.
+A strong read may rely on writes that reached it through relaxed accesses if the writer has a fence, as on the hardware.
+Without any fence the writes may not be visible; the detector reports this.
 
 Source: PTX ISA 9.0, 8.2 (strong operations), 8.7 (morally strong), 8.8 (release and acquire patterns), 8.10
 (coherence).
@@ -19,16 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.races.detector import Detector
-from cutegemm.emulator.races.histories import StrongCells
 from cutegemm.emulator.races.lanes import Lanes
-from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Known, SyncPlace, Weak
+from cutegemm.emulator.races.shadow import NOTHING, Access, Earlier, Knowledge, StrongCells, SyncPlace, Weak
 from cutegemm.emulator.races.tracker import WarpTracker
 from cutegemm.emulator.state.clusters import Cluster
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer, Touch
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.watch.findings import OBSERVED
 
 UNFENCED = "missing fence between relaxed accesses"
@@ -36,13 +34,13 @@ UNFENCED = "missing fence between relaxed accesses"
 
 @dataclass(frozen=True)
 class Ordered:
-    """What kind of strong access: its memory order, whether in the scope of the CTA, and what it does."""
+    """A kind of strong access."""
 
     order: str  # relaxed, acquire, release, acq_rel
-    near: bool
+    near: bool  # in the scope of the CTA
     reads: bool
     writes: bool
-    returns: bool  # a value that something uses
+    returns: bool  # a value that an instruction uses
 
     @property
     def what(self) -> str:
@@ -53,56 +51,57 @@ class Ordered:
 
 
 class Warp(WarpTracker):
-    """What one warp knows, with its accesses, plain and strong."""
+    """The state of one warp, with its loads, stores and atomics."""
 
     def access(self, touch: Touch) -> None:
+        """A load or store."""
         m, region, offset, size, write, space, strong = touch
         if space in ("param", "local"):
             return
         if strong:
-            name, _, scope = strong.partition(".")
-            self._strong(m, region, offset, size, Ordered(name, bool(scope), not write, write, not write))
+            self._strong(touch, not write, not write)
             return
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
-        lanes = Lanes(self.recent, region, m, offset, size, write, space == "matrix")
         where = self.detector.cells.where(offset, size)
-        lanes.shared = where.shared
+        lanes = Lanes(self.recent, region, m, offset, size, write, space == "matrix", where.shared)
         self.detector.check(region, where, write, self.current, known, None, lanes)
         self.recent.add(lanes, self.current)
 
-    def atomics(self, m: Mask, region: Region, offset: Value, size: int, order: str, returns: bool) -> None:
-        name, _, scope = order.partition(".")
-        self._strong(m, region, offset, size, Ordered(name, bool(scope), True, True, returns))
+    def atomics(self, touch: Touch, returns: bool) -> None:
+        """An atomic operation; `returns`: whether an instruction uses its values."""
+        self._strong(touch, True, returns)
 
-    def _strong(self, m: Mask, region: Region, offset: Value, size: int, kind: Ordered) -> None:
-        """A strong access by the lanes `m`, at one offset or at one for each lane."""
+    def _strong(self, touch: Touch, reads: bool, returns: bool) -> None:
+        """A strong access, at one offset or at one for each lane."""
+        m, region, offset, size, writes, _, strong = touch
+        order, _, scope = strong.partition(".")
+        kind = Ordered(order, bool(scope), reads, writes, returns)
         detector, known = self.detector, self.everything(m)
-        number = detector.segment(kind.what, self.who, self.cta, True) if kind.writes else self.current
+        number = detector.segment(kind.what, self.who, self.cta, True) if writes else self.current
         shadow = detector.shadow(region)
         where = detector.cells.where(offset, size).within(shadow.cells)
         line = detector.current_line()
-        lanes = Lanes(self.recent, region, m, offset, size, kind.writes, False, line, True)
-        lanes.shared = where.shared
-        if kind.reads and known.weak is not None:  # it accepts what was fenced by its writer alone
-            known |= Known(known.weak.seen, 0, 0)
+        lanes = Lanes(self.recent, region, m, offset, size, writes, False, where.shared, line, True)
+        if reads and known.weak is not None:  # a fence of the writer is enough
+            known |= Knowledge(known.weak.seen, 0, 0)
         fenced = known.shared if shadow.shared else known.world
-        access = Access(region, where, kind.writes, number, line, known, fenced, lanes)
+        access = Access(region, where, writes, number, line, known, fenced, lanes)
         places = [(region, place) for place in set(np.atleast_1d(offset).tolist())]
         if len(where.starts):
-            detector.check_strong(shadow, access, kind.reads)
+            detector.compare(shadow, access, reads)
             self._record(access, kind, places)
-        if kind.writes:
-            self.known |= Known(1 << number, 0, 0)
-            self.recent.unmet.add(number)
+        if writes:
+            self.known |= Knowledge(1 << number, 0, 0)
+            self.recent.segments.add(number)
             self.recent.accesses.append(lanes)
         self._order(places, kind)
-        if kind.writes and kind.order in ("release", "acq_rel"):
+        if writes and order in ("release", "acq_rel"):
             self.renew()
 
-    def _record(self, access: Access, kind: Ordered, places: list[tuple[Region, int]]) -> None:
+    def _record(self, access: Access, kind: Ordered, places: list[tuple[MemoryRegion, int]]) -> None:
         """Add an access to the histories of its cells."""
         shadow, number = self.detector.shadow(access.region), access.segment
-        # an acquire needs no fence before it for what it learns itself: it waits for a release of the same place
+        # an acquire needs no fence before it: it learns from a release of the same place
         learned = self._passed([(*x, None) for x in places]).segments if kind.order == "acquire" else 0
         if shadow.strong is None:
             shadow.strong = StrongCells(shadow.cells)
@@ -122,12 +121,12 @@ class Warp(WarpTracker):
             history.reads |= 0 if kind.writes else bit
             history.lines[number] = access.line
 
-    def _order(self, places: list[tuple[Region, int]], kind: Ordered) -> None:
+    def _order(self, places: list[tuple[MemoryRegion, int]], kind: Ordered) -> None:
         """Pass knowledge on as PTX ISA 8.8 says.
 
-        A release passes on all its warp knows, a relaxed write what a fence before it has released; an acquire
-        learns what was passed, a relaxed read once a fence follows it. What is done in the scope of the CTA
-        reaches that CTA alone.
+        A release passes on all that its warp knows; a relaxed write what a fence before it has released. An acquire
+        learns it at once; a relaxed read once a fence follows. Accesses in the scope of the CTA pass on knowledge
+        within that CTA alone.
         """
         here = [(*place, self.cta) for place in places]
         everywhere = [(*place, None) for place in places]
@@ -136,20 +135,20 @@ class Warp(WarpTracker):
             passed = near if kind.near else near | self._passed(everywhere)
             if kind.order in ("acquire", "acq_rel"):
                 self.known |= passed
-                self.acquired()
+                self.learned()
             elif passed != NOTHING:
                 self.seen |= passed
                 self.seen_near |= near
                 unreleased = 0 if passed.weak is None else passed.weak.unreleased
-                self.known |= Known(0, 0, 0, 0, Weak(passed.segments, unreleased))
+                self.known |= Knowledge(0, 0, 0, 0, Weak(passed.segments, unreleased))
         if kind.writes:
             releases = kind.order in ("release", "acq_rel")
             self._pass(here, self.everything() if releases else self._relaxed(self.released_near))
             if not kind.near:
                 self._pass(everywhere, self.everything() if releases else self._relaxed(self.released))
 
-    def _passed(self, places: Sequence[SyncPlace]) -> Known:
-        """What was passed through some places; often the same through all."""
+    def _passed(self, places: Sequence[SyncPlace]) -> Knowledge:
+        """The knowledge passed through some places. Often all places hold the same object, which is added once."""
         out, last = NOTHING, None
         for place in places:
             known = self.detector.sync.get(place)
@@ -157,8 +156,8 @@ class Warp(WarpTracker):
                 out, last = out | known, known
         return out
 
-    def _pass(self, places: Sequence[SyncPlace], known: Known) -> None:
-        """Add what passes through some places, which often hold the same."""
+    def _pass(self, places: Sequence[SyncPlace], known: Knowledge) -> None:
+        """Pass knowledge through some places. Often all places hold the same object, which is added to once."""
         last, total, sync = None, known, self.detector.sync
         for place in places:
             old = sync.get(place)
@@ -166,11 +165,11 @@ class Warp(WarpTracker):
                 last, total = old, known if old is None else old | known
             sync[place] = total
 
-    def _relaxed(self, released: Known) -> Known:
-        """What a relaxed write passes on: what a fence released, and, marked so, what none did."""
+    def _relaxed(self, released: Knowledge) -> Knowledge:
+        """What a relaxed write passes on: segments that a fence released, and as `weak` those that no fence did."""
         weak = self.known.weak
         unreleased = (self.known.segments | (0 if weak is None else weak.unreleased)) & ~released.segments
-        return released | Known(0, 0, 0, 0, Weak(0, unreleased))
+        return released | Knowledge(0, 0, 0, 0, Weak(0, unreleased))
 
 
 class Races(Observer):
@@ -179,21 +178,19 @@ class Races(Observer):
     def __init__(self, detector: Detector) -> None:
         self.detector = detector
 
-    def access(self, group: Group, touch: Touch) -> None:
+    def access(self, group: WarpSet, touch: Touch) -> None:
         group.tracker.access(touch)
 
-    def atomics(
-        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
-    ) -> None:
-        group.tracker.atomics(m, region, offsets, size, order, returns)
+    def atomics(self, group: WarpSet, touch: Touch, returns: bool) -> None:
+        group.tracker.atomics(touch, returns)
 
     def overrun(self, text: str) -> None:
         self.detector.add("more arrivals than an mbarrier was initialised for", text)
 
-    def warp_started(self, group: Group) -> None:
+    def warp_started(self, group: WarpSet) -> None:
         group.tracker = Warp(self.detector, group)
 
-    def warp_ended(self, group: Group) -> None:
+    def warp_ended(self, group: WarpSet) -> None:
         group.tracker.ended()
 
     def cluster_ended(self, cluster: Cluster) -> None:

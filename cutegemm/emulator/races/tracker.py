@@ -1,188 +1,196 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the race detector keeps per warp: what it knows, and its asynchronous operations under way.
+"""The race detector's state for each warp: what the warp knows, and its pending asynchronous operations.
 
 Source: PTX ISA 9.0, 8 (memory consistency model), 8.6 (proxies), 9.7.13.4 (fences), 9.7.16 (wgmma).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.numbers.types import Chunks, Mask, Value
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.races.cells import Where
+from cutegemm.emulator.races.cells import CellSet
 from cutegemm.emulator.races.detector import Detector
 from cutegemm.emulator.races.lanes import Recent
-from cutegemm.emulator.races.shadow import NOTHING, Known, as_bits
+from cutegemm.emulator.races.shadow import NOTHING, Knowledge, as_bits
 from cutegemm.emulator.state.clusters import CTA, Gate, MBarrier
-from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.hooks import Reach, Token, Touched, Tracker
-from cutegemm.emulator.state.memory import Region
-from cutegemm.emulator.units.products import Place
+from cutegemm.emulator.state.group import WarpSet
+from cutegemm.emulator.state.hooks import Reach, Touched
+from cutegemm.emulator.state.memory import MemoryRegion
+from cutegemm.emulator.units.wgmma_compute import Place
 from cutegemm.emulator.units.wgmma_operands import Form
 
 
-class WarpTracker(Tracker):
-    """What one warp knows, and its operations under way."""
+class WarpTracker:
+    """The state of one warp. `strong.Warp` adds its loads, stores and atomics."""
 
     follows = True
 
-    def __init__(self, detector: Detector, group: Group) -> None:
+    def __init__(self, detector: Detector, group: WarpSet) -> None:
         self.detector, self.group = detector, group
-        self.who, self.cta = detector.name_of(group), group.cta.index
+        self.cta = group.cta.index
+        self.name = f"CTA {self.cta} warp {group.warps[0]}"
+        self.who = f"launch {detector.launch} {self.name}" if detector.launch else self.name
         self.recent = Recent(group.lanes)
-        self.reader = ("wgmma", self.who)  # the row of what its wgmmas read
+        self.reader = ("wgmma", self.who)  # names the row of cells that its wgmmas read
         self.known = detector.start  # finished segments this warp may rely on
-        self._sum: tuple[Known, int, Known] | None = None  # `everything` of a knowledge and a segment
-        # Lanes that executed griddepcontrol.wait alone, until the warp's lanes meet.
+        self._sum: tuple[Knowledge, int, Knowledge] | None = None  # arguments and result of `everything`
+        # Lanes that executed griddepcontrol.wait while others did not, until the lanes synchronise.
         self.waited_lanes: np.ndarray | None = None
-        # What relaxed reads have found, known once a fence follows, and what the last fence lets a relaxed write pass
-        # on; for fences of any scope within the CTA ("near") apart.
+        # Segments that relaxed reads found; a fence makes them known. Segments that relaxed writes pass on since the
+        # last fence. "near": within the CTA, where a fence of any scope counts.
         self.seen = self.seen_near = NOTHING
         self.released = self.released_near = NOTHING
-        self.initialised = 0  # segments holding mbarrier.init that a fence.mbarrier_init has covered
+        self.initialised = 0  # segments whose mbarrier.init a fence.mbarrier_init has covered
         self.inits: list[MBarrier] = []
         self.current = detector.segment("access", self.who, self.cta, True)
-        self.recent.unmet.add(self.current)
-        self.pending: dict[object, set[int]] = {}  # accumulator list, or slot of A -> products not waited for
+        self.recent.segments.add(self.current)
+        # accumulator list, or slot of A -> pending wgmmas
+        self.pending: defaultdict[object, set[int]] = defaultdict(set)
         self.copying: AsyncOp | None = None  # the cp.async group that has not been committed
         self.ordered = False  # whether a wgmma.fence has run
-        # Accumulator lists read, slots of A written since the last wgmma.fence.
+        # Accumulator lists read and slots of A written since the last wgmma.fence.
         self.stale: set[object] = set()
 
-    def knowledge_of(self, m: Mask) -> Known:
+    # ---- knowledge
+
+    def knowledge_of(self, m: Mask) -> Knowledge:
         """What the lanes `m` (None: all) may rely on."""
         waited = self.waited_lanes
         if waited is None or m is None or (m & ~waited).any():
             return self.known
+        return self.known | self._earlier_launches()
+
+    def _earlier_launches(self) -> Knowledge:
+        """What griddepcontrol.wait makes known."""
         before = self.detector.before
-        return self.known | Known(before, before, before)
+        return Knowledge(before, before, before)
 
     def grid_wait(self, m: Mask) -> None:
-        """griddepcontrol.wait by some lanes: earlier launches are over for them, and for whom they release."""
+        """griddepcontrol.wait by the lanes `m`: they now know the earlier launches."""
         self.detector.waited.add(self.cta)
-        before = self.detector.before
-        if m is None or self.group.whole_warps(m):
-            self.known |= Known(before, before, before)
-        else:
+        if self.group.whole_warps(m):
+            self.known |= self._earlier_launches()
+        elif m is not None:
             self.waited_lanes = m.copy() if self.waited_lanes is None else self.waited_lanes | m
 
     def grid_trigger(self, m: Mask) -> None:
-        """griddepcontrol.launch_dependents: what counts is the first of a CTA."""
-        before = self.detector.before
-        ordered = before & ~self.knowledge_of(m).segments == 0
+        """griddepcontrol.launch_dependents; only the first one of a CTA counts."""
+        ordered = self.detector.before & ~self.knowledge_of(m).segments == 0
         self.detector.triggers.setdefault(self.cta, ordered)
 
-    def everything(self, m: Mask = None) -> Known:
-        """Everything this warp has done, or that its lanes `m` may rely on."""
+    def everything(self, m: Mask = None) -> Knowledge:
+        """All that this warp has done and that its lanes `m` may rely on."""
         known = self.known if self.waited_lanes is None else self.knowledge_of(m)
-        made = self._sum
-        if made is None or made[0] is not known or made[1] != self.current:
-            done = known.segments | 1 << self.current
-            total = Known(done, known.shared, known.world, known.grouped, known.weak)
-            made = self._sum = (known, self.current, total)
-        return made[2]
+        cached = self._sum
+        if cached is None or cached[0] is not known or cached[1] != self.current:
+            total = Knowledge(known[0] | 1 << self.current, *known[1:])
+            cached = self._sum = (known, self.current, total)
+        return cached[2]
 
     def renew(self) -> None:
         """Begin a new segment."""
         self.known = self.everything()
         self.current = self.detector.segment("access", self.who, self.cta, True)
-        self.recent.unmet.add(self.current)
+        self.recent.segments.add(self.current)
 
-    def lanes_met(self) -> None:
+    def lanes_synchronised(self) -> None:
         """The lanes of the warp have synchronised."""
         self.recent.unreleased.clear()
-        self.acquired()
+        self.learned()
 
-    def acquired(self) -> None:
-        """All lanes of the warp have learnt of what others did, and of each other."""
+    def learned(self) -> None:
+        """All lanes of the warp have learned what others did, and what they did themselves."""
         if self.waited_lanes is not None:
-            self.known |= Known(self.detector.before, self.detector.before, self.detector.before)
+            self.known |= self._earlier_launches()
             self.waited_lanes = None
-        self.recent.unmet = {self.current}
+        self.recent.segments = {self.current}
         self.recent.accesses.clear()
 
-    def some_met(self, met: np.ndarray) -> None:
-        """Some lanes have synchronised: what one of them knows or did, all of them know."""
-        if self.waited_lanes is not None and (self.waited_lanes & met).any():
-            self.waited_lanes = self.waited_lanes | met
-        parts = [part for old in self.recent.accesses for part in old.parted(met)]
+    def some_synchronised(self, lanes: np.ndarray) -> None:
+        """Some lanes have synchronised: each knows what the others know and did."""
+        if self.waited_lanes is not None and (self.waited_lanes & lanes).any():
+            self.waited_lanes = self.waited_lanes | lanes
+        accesses = [access for old in self.recent.accesses for access in old.split(lanes)]
         self.recent.accesses.clear()
-        self.recent.accesses.extend(parts)
-        self.recent.released(met)
+        self.recent.accesses.extend(accesses)
+        self.recent.release(lanes)
 
     def stored(self, m: Mask, values: Sequence[Value]) -> None:
-        """The store that was the warp's last access writes these values: lanes that collide have to agree."""
+        """The warp's last access, a store, writes these values: lanes with the same address must store the same."""
         last = self.recent.accesses[-1] if self.recent.accesses else None
         if last is not None and last.write and last.collides(m, values):
             self.defect("race between lanes of a warp", "lanes store different values at one address")
 
-    # ---- barriers: objects with `knowledge` (being collected) and `released` (what waiters get)
+    # ---- barriers: arriving warps add to `knowledge`; waiting warps get `released`
 
     def release_to(self, barrier: Gate) -> None:
-        """Give what this warp knows to a barrier it arrives at."""
-        barrier.knowledge = (barrier.knowledge or NOTHING) | self.everything()
+        """Arrive at a barrier: pass on what this warp knows."""
+        _collect(barrier, self.everything())
         self.recent.unreleased.clear()
         self.renew()
 
     def release_inits(self, barrier: Gate) -> None:
-        """A relaxed arrival passes on only the mbarrier initialisations a fence has released."""
-        inits = Known(self.initialised, self.initialised, 0)
-        barrier.knowledge = (barrier.knowledge or NOTHING) | inits
+        """Arrive at a barrier relaxed: pass on only the mbarrier initialisations that a fence has released."""
+        _collect(barrier, Knowledge(self.initialised, self.initialised, 0))
 
     def acquire_from(self, barrier: Gate) -> None:
-        """Learn what the arriving warps knew."""
+        """A wait at a barrier has ended: learn what the arriving warps knew."""
         self.known |= barrier.released or NOTHING
-        self.acquired()
+        self.learned()
 
     def barrier_init(self, bar: MBarrier) -> None:
-        """An mbarrier was initialised by this warp."""
+        """This warp initialised an mbarrier."""
         bar.init = self.current
         self.inits.append(bar)
 
     def uses(self, bar: MBarrier, asynchronous: bool) -> None:
-        """An mbarrier is used: its initialisation must be ordered before, and fenced for the async proxy."""
+        """Use an mbarrier: its initialisation must be ordered before, and for a bulk copy a fence must follow it."""
         if bar.init is None:
             return
         if bar.init != self.current and not self.everything().segments >> bar.init & 1:
-            self.detector.add("mbarrier used before its initialisation is visible", str(bar).split(" (")[0])
+            kind = "mbarrier used before its initialisation is visible"
         elif asynchronous and not (bar.fenced or self.known.shared >> bar.init & 1):
-            self.detector.add(
-                "mbarrier initialised without a fence before a bulk copy uses it", str(bar).split(" (")[0]
-            )
+            kind = "mbarrier initialised without a fence before a bulk copy uses it"
+        else:
+            return
+        self.detector.add(kind, str(bar).split(" (")[0])
 
     def arrive(self, bars: Sequence[MBarrier], m: Mask, relaxed: bool) -> None:
-        """mbarrier.arrive by the lanes `m`; a relaxed one passes on what a fence before it released.
+        """mbarrier.arrive by the lanes `m`; if relaxed, it passes on what the last fence released.
 
-        What other lanes did in shared memory since the lanes met, it does not pass on.
+        It does not pass on what other lanes did in shared memory since the lanes synchronised.
         """
         apart = None if relaxed else self._set_apart(m)
         for bar in bars:
             self.uses(bar, False)
-            # A fence of the CTA's scope is enough for those who wait in this CTA.
+            # A fence of the CTA's scope is enough for threads that wait in this CTA.
             fenced = self.released_near if bar.cta is self.group.cta else self.released
-            bar.knowledge = (bar.knowledge or NOTHING) | (fenced if relaxed else self.everything(m))
+            _collect(bar, fenced if relaxed else self.everything(m))
         self.renew()
         if apart is not None:
-            self.known |= Known(1 << apart, 0, 0)
-            self.recent.unmet.add(apart)
+            self.known |= Knowledge(1 << apart, 0, 0)
+            self.recent.segments.add(apart)
 
     def _set_apart(self, m: Mask) -> int | None:
-        """The segment that what lanes other than `m` did counts as from now on; None if they did nothing."""
+        """The new segment of what lanes other than `m` did in shared memory; None if they did nothing."""
         if m is None:
             self.recent.unreleased.clear()
+        else:
+            self.recent.release(m)
         if not self.recent.unreleased:
             return None
-        self.recent.released(m)  # type: ignore[arg-type]
-        number = self.detector.segment("access", self.who, self.cta, True)
+        segment = self.detector.segment("access", self.who, self.cta, True)
         for old in self.recent.unreleased:
-            self.detector.set_apart(old, number, self.who)
-        return number
+            self.detector.set_apart(old, segment, self.who)
+        return segment
 
-    def waited(self, bar: MBarrier, relaxed: bool = False) -> None:
-        """A wait on an mbarrier succeeded; what a relaxed one learns counts once a fence follows."""
+    def waited(self, bar: MBarrier, relaxed: bool) -> None:
+        """A wait on an mbarrier succeeded; if relaxed, the warp learns only once a fence follows."""
         self.uses(bar, False)
         if relaxed:
             learnt = bar.released or NOTHING
@@ -191,74 +199,66 @@ class WarpTracker(Tracker):
             self.acquire_from(bar)
 
     def fence(self, op: str) -> None:
-        """Fences: of the async proxy in one or both memories, of mbarrier initialisations, of relaxed accesses."""
+        """A fence: of the async proxy, of mbarrier initialisations, or of relaxed accesses."""
         if op.startswith("fence.proxy.async"):
             done = self.everything().segments
             shared = done if not op.endswith("global") else 0
             world = done if "shared" not in op else 0
-            self.known |= Known(0, shared, world)
-            if shared:
-                for bar in self.inits:
-                    bar.fenced = True
-            self.renew()
+            self.known |= Knowledge(0, shared, world)
+            for bar in self.inits if shared else ():
+                bar.fenced = True
         elif op.startswith("fence.mbarrier_init"):
             for bar in self.inits:
                 bar.fenced = True
                 self.initialised |= 0 if bar.init is None else 1 << bar.init
-            self.renew()
         elif op.startswith(("fence.acq_rel", "fence.sc", "membar")):
             near = op.endswith(".cta")
             self.known |= self.seen_near if near else self.seen
             self.released_near = self.everything()
             if not near:
                 self.released = self.released_near
-            self.renew()
+        else:
+            return
+        self.renew()
 
     # ---- asynchronous operations
 
     def issue(self, what: str, generic: bool = False, m: Mask = None) -> AsyncOp:
-        """A bulk copy (of the async proxy) or an asynchronous store (of the generic one) was issued by lanes `m`."""
+        """The lanes `m` issued a bulk copy (async proxy) or an asynchronous store (generic proxy)."""
         return AsyncOp(self, self.detector.segment(what, self.who, self.cta, generic), m)
 
     def issue_copy(self, m: Mask = None) -> AsyncOp:
-        """A cp.async was issued: an operation of the generic proxy, one for all of a commit group."""
+        """A cp.async was issued. It belongs to the generic proxy; a commit group is one operation."""
         if self.copying is None:
             self.copying = self.issue("cp.async", generic=True)
         self.copying.known = self.everything(m)
         return self.copying
 
     def copies_closed(self) -> None:
+        """The cp.asyncs issued so far are committed, or an mbarrier follows them."""
         self.copying = None
 
     def issue_wgmma(self, where: Place, a: Value | tuple[int, ...], b: Value, form: Form) -> AsyncOp:
-        """wgmma.mma_async: its operands are read from now until its wait."""
-        token = AsyncOp(self, self.detector.segment("wgmma", self.who, self.cta, False))
+        """wgmma.mma_async reads its operands from now until its wait."""
+        token = self.issue("wgmma")
         registers = (where, *(("a", slot) for slot in a)) if isinstance(a, tuple) else (where,)
         if not self.ordered or not self.stale.isdisjoint(registers):
-            self.detector.add(
-                "missing wgmma.fence",
-                f"none between the registers' last use by {self.detector.segments[token.number].who} and wgmma",
-            )
-        left, warp = None if isinstance(a, tuple) else _first(a), self.group.warps[0] % 4
+            text = f"none between the registers' last use by {self.who} and wgmma"
+            self.detector.add("missing wgmma.fence", text)
+        left = None if isinstance(a, tuple) else _first(a)
+        cells = self.detector.cells.operands(left, _first(b), form, self.group.warps[0] % 4)
         shared = self.group.cta.shared
-        self.detector.read_operands(
-            shared, left, _first(b), form, warp, token.number, token.known, self.reader
-        )
+        self.detector.check(shared, cells, False, token.number, token.known, self.reader)
         for register in registers:
-            numbers = self.pending.get(register)
-            if numbers is None:
-                numbers = self.pending[register] = set()
-            numbers.add(token.number)
+            self.pending[register].add(token.number)
         return token
 
     def done(self, token: AsyncOp, written: bool = True) -> None:
-        """This warp has waited for an operation of its own: for its reads, or besides for what it writes globally."""
+        """This warp has waited for the reads of its own operation, and for the global writes if `written`."""
         finished = 1 << token.number
         if written and token.writes is not None:
             finished |= 1 << token.writes
-        self.known |= Known(finished, 0, 0)
-        for numbers in self.pending.values():
-            numbers.discard(token.number)
+        self.known |= Knowledge(finished, 0, 0)
 
     def wgmma_fence(self) -> None:
         """wgmma.fence."""
@@ -266,7 +266,7 @@ class WarpTracker(Tracker):
         self.stale.clear()
 
     def wgmma_done(self, tokens: Sequence[AsyncOp]) -> None:
-        """A wait of this warp covers wgmmas, its own and those of the other warps of its warpgroup."""
+        """This warp has waited for wgmmas of its warpgroup, those of other warps included."""
         if not tokens:
             return
         own = [token.number for token in tokens if token.tracker is self]
@@ -274,102 +274,108 @@ class WarpTracker(Tracker):
         for numbers in self.pending.values():
             numbers.difference_update(own)
         if self.detector.strict:
-            self.known |= Known(as_bits(own), 0, 0, as_bits(others))
+            self.known |= Knowledge(as_bits(own), 0, 0, as_bits(others))
         else:
-            self.known |= Known(as_bits(own + others), 0, 0)
+            self.known |= Knowledge(as_bits(own + others), 0, 0)
 
     def accumulator(self, index: int, write: bool) -> None:
         """A register of an accumulator list is read or written."""
         if self.pending.get(index):
-            verb = "written" if write else "read"
-            self.detector.add(
-                "wgmma register used before its wait",
-                f"accumulators {verb} by CTA {self.cta} warp {self.group.warps[0]}",
-            )
-        if not write:  # compilers put the zeroing moves behind the fence, so writes say nothing
+            text = f"accumulators {'written' if write else 'read'} by {self.name}"
+            self.detector.add("wgmma register used before its wait", text)
+        if not write:  # compilers put the moves that zero accumulators after the fence, so a write needs none
             self.stale.add(index)
-
-    def defect(self, kind: str, text: str) -> None:
-        """Something this warp does is wrong by itself."""
-        self.detector.add(kind, f"{text}, CTA {self.cta} warp {self.group.warps[0]}")
 
     def fragment_written(self, slot: int) -> None:
         """A register that holds part of A for some wgmma is written."""
         if self.pending.get(("a", slot)):
-            who = f"CTA {self.cta} warp {self.group.warps[0]}"
-            self.detector.add("wgmma register used before its wait", f"operand A overwritten by {who}")
+            self.detector.add("wgmma register used before its wait", f"operand A overwritten by {self.name}")
         self.stale.add(("a", slot))
 
+    def defect(self, kind: str, text: str) -> None:
+        """Report a defect of this warp."""
+        self.detector.add(kind, f"{text}, {self.name}")
+
     def ended(self) -> None:
-        """The warp ends: operations that it never waited for."""
+        """The warp ends: report operations that it never waited for."""
         group = self.group
-        who = f"CTA {group.cta.index} warp {group.warps[0]}"
-        if group.products.open or group.products.groups:
-            self.detector.add("leftover", f"{who} ends with wgmma groups it never waited for", 0)
-        if not all(store.awaited for store in group.bulk.all()):
-            self.detector.add("leftover", f"{who} ends with bulk stores whose reads it never waited for", 0)
-        if not all(copy.tracked for copy in group.copies.all()):
-            self.detector.add("leftover", f"{who} ends with cp.async copies it never waited for", 0)
+        leftovers = {
+            "wgmma groups it never waited for": group.wgmmas.open or group.wgmmas.groups,
+            "bulk stores whose reads it never waited for": not all(x.awaited for x in group.bulk.all()),
+            "cp.async copies it never waited for": not all(x.awaited for x in group.copies.all()),
+        }
+        for what in (what for what, left in leftovers.items() if left):
+            self.detector.add("leftover", f"{self.name} ends with {what}", 0)
 
 
-class AsyncOp(Token):
-    """An asynchronous operation as a segment: issued with what its warp knew then.
+class AsyncOp:
+    """An asynchronous operation: a segment that knows what its warp knew when it was issued.
 
-    What it writes to global memory is a segment of its own: a wait for a store's reads does not cover it.
+    Its global writes are a separate segment, because a wait for the reads of a store does not cover them.
     """
 
+    __slots__ = ("tracker", "number", "detector", "writes", "known", "phases")
     follows = True
 
     def __init__(self, tracker: WarpTracker, number: int, m: Mask = None) -> None:
-        self.tracker, self.number = tracker, number
+        self.tracker, self.number, self.detector = tracker, number, tracker.detector
         self.writes: int | None = None
         self.known = tracker.everything(m)
-        self.phases: dict[MBarrier, int] = {}  # of the mbarriers it will complete on, when it was issued
+        self.phases: dict[MBarrier, int] = {}  # phases, at issue, of the mbarriers that it will complete on
 
-    def read_shared(self, cta: CTA, chunks: np.ndarray) -> None:
-        self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), False)
+    def read_shared(self, cta: CTA, chunks: Chunks) -> None:
+        """It reads chunks of a CTA's shared memory."""
+        self.check(cta.shared, self.detector.cells.chunks(chunks), False)
 
-    def write_shared(self, cta: CTA, chunks: np.ndarray) -> None:
-        self.check(cta.shared, self.tracker.detector.cells.chunks(chunks), True)
+    def write_shared(self, cta: CTA, chunks: Chunks) -> None:
+        """It writes chunks of a CTA's shared memory."""
+        self.check(cta.shared, self.detector.cells.chunks(chunks), True)
 
     def write_cells(self, cta: CTA, offset: int, size: int, bar: MBarrier) -> None:
-        self.check(cta.shared, self.tracker.detector.cells.where(offset, size), True)
+        """It writes some bytes of shared memory and completes on an mbarrier there."""
+        self.check(cta.shared, self.detector.cells.where(offset, size), True)
         self.tracker.uses(bar, False)
 
     def copied(self, to: Touched, source: Touched | None, size: int) -> None:
-        where = self.tracker.detector.cells.where
+        """It is a cp.async."""
+        where = self.detector.cells.where
         self.check(to[1], where(to[2], size), True)
         if source is not None:
             self.check(source[1], where(source[2], size), False)
 
-    def read_global(self, region: Region, reach: Reach) -> None:
-        self.check(region, self.tracker.detector.cells.box(*reach), False)
+    def read_global(self, region: MemoryRegion, reach: Reach) -> None:
+        """It reads a box of global memory."""
+        self.check(region, self.detector.cells.box(*reach), False)
 
-    def write_global(self, region: Region, reach: Reach, atomic: bool) -> None:
-        detector, tracker = self.tracker.detector, self.tracker
+    def write_global(self, region: MemoryRegion, reach: Reach, atomic: bool) -> None:
+        """It writes a box of global memory, or reduces into it."""
+        detector, tracker = self.detector, self.tracker
         what = detector.segments[self.number].what
-        writes = self.writes = detector.segment(what, tracker.who, tracker.cta, False)
-        detector.segments[writes].atomic = atomic
-        known = self.known | Known(1 << self.number, 0, 0)
-        detector.check(region, detector.cells.box(*reach), True, writes, known, None)
+        self.writes = detector.segment(what, tracker.who, tracker.cta, False)
+        detector.segments[self.writes].atomic = atomic
+        known = self.known | Knowledge(1 << self.number, 0, 0)
+        detector.check(region, detector.cells.box(*reach), True, self.writes, known, None)
 
-    def check(self, region: Region, where: Where, write: bool) -> None:
-        """The operation touches these cells of a region."""
-        detector, tracker = self.tracker.detector, self.tracker
-        reader = (detector.segments[self.number].what, tracker.who)
-        detector.check(region, where, write, self.number, self.known, reader)
+    def check(self, region: MemoryRegion, where: CellSet, write: bool) -> None:
+        """The operation accesses these cells of a region."""
+        reader = (self.detector.segments[self.number].what, self.tracker.who)
+        self.detector.check(region, where, write, self.number, self.known, reader)
 
     def uses(self, bar: MBarrier) -> None:
+        """It will complete on an mbarrier."""
         self.tracker.uses(bar, True)
         self.phases[bar] = bar.phase
 
     def complete_on(self, bar: MBarrier, amount: int = 0) -> None:
-        bar.knowledge = (bar.knowledge or NOTHING) | Known(1 << self.number, 0, 0)
+        """It completes on an mbarrier, having copied `amount` bytes."""
+        _collect(bar, Knowledge(1 << self.number, 0, 0))
         if self.phases.get(bar, bar.phase) != bar.phase:
-            self.tracker.detector.add(
-                "wrong expect_tx",
-                f"{bar} completed its phase before a copy of {amount} bytes that was issued for it",
-            )
+            text = f"{bar} completed its phase before a copy of {amount} bytes that was issued for it"
+            self.detector.add("wrong expect_tx", text)
+
+
+def _collect(barrier: Gate, known: Knowledge) -> None:
+    barrier.knowledge = (barrier.knowledge or NOTHING) | known
 
 
 def _first(x: Value) -> int:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running kernel holds: memory, groups of warps, lanes, progress."""
+"""State of a running kernel: memory, CTAs and their barriers, groups of warps, pending operations."""

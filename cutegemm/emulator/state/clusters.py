@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running device: clusters, thread blocks, their shared memory, barriers and registers.
+"""The emulated device: clusters and CTAs with their shared memory, barriers and registers.
 
 Source: PTX ISA 9.0, 2.2 (thread hierarchy), 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15
 (mbarrier), 9.7.20.5 (setmaxnreg).
@@ -9,93 +9,75 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from cutegemm.emulator.numbers.types import Mask, Value, Vector
-from cutegemm.emulator.ptx.executable import Program
-from cutegemm.emulator.state.completion import Eager
-from cutegemm.emulator.state.geometry import Geometry, Triple
+from cutegemm.emulator.ptx.executable import Translation
+from cutegemm.emulator.state.completion import Completion
+from cutegemm.emulator.state.geometry import SHARED_BASE, WARP, Geometry, Triple
 from cutegemm.emulator.state.hooks import Observers
-from cutegemm.emulator.state.memory import RANK_SHIFT, SHARED_BASE, Fault, GlobalMemory, Region
+from cutegemm.emulator.state.memory import RANK_SHIFT, Fault, GlobalMemory, MemoryRegion
 from cutegemm.emulator.state.pending import Warpgroup
 from cutegemm.emulator.state.tensors import Tensor
 
-WARP = 32
-SM_THREADS, SM_CTAS, SM_SHARED = 2048, 32, 233_472  # per SM of sm_90, CUDA programming guide, table 28
-
-
-def occupancy(threads: int, shared_bytes: int) -> int:
-    """CTAs an SM holds, by threads and shared memory; PTX does not say how many registers a thread takes."""
-    warps = -(-threads // WARP) * WARP
-    return max(1, min(SM_CTAS, SM_THREADS // warps, SM_SHARED // (shared_bytes + SHARED_BASE)))
-
-
-# Lane numbers, which lanes lead their warps, which exist (None: all), special registers.
-LaneFacts: TypeAlias = tuple[npt.NDArray[np.uint32], Vector, Mask, dict[str, Value]]
-# Of a predicate: how many lanes take a branch, which do, which do not.
-Halves: TypeAlias = tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
-
 
 @dataclass(eq=False)
-class Device:
-    """One launch: program, geometry, memories, the completion policy, the observers."""
+class EmulatedDevice:
+    """The device as one launch sees it: program, geometry, memory, completion policy, observers."""
 
-    program: Program
+    program: Translation
     geometry: Geometry
     memory: GlobalMemory
-    params: Region
-    completion: Eager
+    params: MemoryRegion
+    completion: Completion
     symbols: dict[str, int]  # addresses of the module's variables
     environment: dict[str, int]  # special registers of a cooperative launch
-    registers: int | None  # of a thread when it starts, if the kernel says so
+    registers: int | None  # per thread at launch; None if the kernel does not tell
     watch: Observers = field(default_factory=Observers)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
-    events: int = 0  # counts whatever may unblock a warp
-    timed_out: bool = False  # nothing else can move, so try_wait gives up
-    # Remembered: what the lanes of a tuple of warps always hold; active warps of masks; of predicates who takes a
-    # branch (`Group.branch`); of masks who leads (`warp_ops.elect`).
-    lane_cache: dict[tuple[int, ...], LaneFacts] = field(default_factory=dict)
-    mask_cache: dict[bytes, int] = field(default_factory=dict)
-    branch_cache: dict[tuple[bytes, bool], Halves] = field(default_factory=dict)
-    elected: dict[bytes, tuple[Value, Vector]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.warps = self.geometry.warps
+    events: int = 0  # counts all that may unblock a warp
+    timed_out: bool = False  # no warp makes progress, so try_wait returns false
 
     def submit(self, action: Callable[[], None]) -> None:
-        """A copy towards shared memory was issued: the policy says when it happens."""
+        """Issue a copy to shared memory; the completion policy decides when it completes."""
         self.events += 1
         self.completion.submit(action)
 
 
 class Gate:
-    """What threads arrive at and wait for. Observers attach `knowledge` to arrivals; those who wait get `released`."""
+    """A barrier. The race detector adds to `knowledge` on arrival; waiting warps get `released`."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: EmulatedDevice) -> None:
+        self.device = device
+        self.phase = 0  # completed phases
         self.knowledge: Any = None
         self.released: Any = None
 
     def open(self) -> None:
-        """The phase is complete."""
+        """Complete the phase."""
         self.released = self.knowledge
+        self.phase += 1
+        self.device.events += 1
 
 
 class NamedBarrier(Gate):
-    """One of the CTA's 16 barriers."""
+    """One of the 16 barriers of a CTA."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number, self.arrived, self.generation = number, 0, 0
+    def __init__(self, cta: CTA, number: int) -> None:
+        super().__init__(cta.device)
+        self.cta, self.number, self.arrived = cta, number, 0
         self.expected: int | None = None
-        self.value: int | None = None  # of bar.red
+        self.value: int | None = None  # of bar.red, in this phase
         self.result: int | None = None
 
-    def arrive(self, cta: CTA, warps: int, count: int | None) -> None:
-        """Count warps in; the count must be the same for all who take part."""
+    def __str__(self) -> str:
+        expected = self.expected or "all"
+        return f"barrier {self.number}, where {self.arrived} of {expected} threads have arrived"
+
+    def arrive(self, warps: int, count: int | None) -> None:
+        """Some warps arrive; all must give the same thread count."""
         if count is not None and (count % WARP or count == 0):
             raise Fault(f"barrier {self.number}: thread count {count} is not a positive multiple of {WARP}")
         if self.arrived and count != self.expected:
@@ -105,47 +87,43 @@ class NamedBarrier(Gate):
             )
         self.expected = count
         self.arrived += warps * WARP
-        self.release(cta)
+        self.release()
 
-    def release(self, cta: CTA) -> None:
+    def release(self) -> None:
         """Complete the barrier if all threads have arrived."""
-        need = cta.live_warps * WARP if self.expected is None else self.expected
+        need = self.cta.live_warps * WARP if self.expected is None else self.expected
         if self.arrived and self.arrived >= need:
             if self.arrived > need:
                 raise Fault(f"barrier {self.number}: {self.arrived} threads arrived, {need} expected")
             self.arrived = 0
-            self.generation += 1
             self.result, self.value = self.value, None
             self.open()
-            cta.device.events += 1
 
 
 class MBarrier(Gate):
-    """An mbarrier object: expected and pending arrivals, tx-count, and the number of completed phases."""
+    """An mbarrier: expected and pending arrivals, tx-count, and the number of completed phases."""
 
     def __init__(self, cta: CTA, offset: int, count: int) -> None:
-        super().__init__()
+        super().__init__(cta.device)
         self.cta, self.offset = cta, offset
         self.count = self.next_count = self.pending = count
-        self.tx = self.phase = 0
-        self.announced = self.brought = 0  # bytes in all: by expect_tx, by copies
-        self.init: int | None = None  # of the race detector: the segment that initialised it
-        self.fenced = False  # a fence made the initialisation visible to the async proxy
+        self.tx = 0
+        self.announced = self.brought = 0  # bytes in all phases: by expect_tx, by copies
+        # for the race detector: the segment of mbarrier.init, and whether the async proxy sees it
+        self.init: int | None = None
+        self.fenced = False
 
     def advance(self) -> None:
         """Complete the phase when nothing is pending."""
         if self.pending < 0:
             text = f"{self}: more arrivals than the {self.count} it was initialised for{self.mismatch()}"
-            if not self.cta.device.watch.hears("overrun"):
+            if not self.device.watch.hears("overrun"):
                 raise Fault(text)
-            self.cta.device.watch.overrun(text)
+            self.device.watch.overrun(text)
             self.pending = 0
         if self.pending == 0 and self.tx == 0:
             self.open()
-            self.phase += 1
-            self.count = self.next_count
-            self.pending = self.count
-            self.cta.device.events += 1
+            self.count = self.pending = self.next_count
 
     def expect(self, amount: int) -> None:
         """expect_tx; complete_tx for a negative amount."""
@@ -156,12 +134,16 @@ class MBarrier(Gate):
             self.brought -= amount
 
     def mismatch(self) -> str:
-        """What to say of an expect_tx that does not fit the copies; nothing where it does."""
-        if not self.tx:
-            return ""
-        return (
+        """Text about the bytes announced and copied, if they differ."""
+        text = (
             f"; wrong expect_tx: {self.announced} bytes were announced in all, copies brought {self.brought}"
         )
+        return text if self.tx else ""
+
+    def awaited(self, state: int) -> str:
+        """Text about a wait for a phase or for its parity."""
+        note = self.mismatch() if self.pending == 0 or self.tx < 0 else ""
+        return f"{self}, to complete phase {'parity ' if state < 2 else ''}{state}{note}"
 
     def __str__(self) -> str:
         return (
@@ -170,21 +152,16 @@ class MBarrier(Gate):
         )
 
 
-@dataclass
 class Pool:
-    """Registers per thread that each warp of a CTA holds, and how many a warp could still get."""
+    """The register pool of a CTA: registers per thread that each warp holds (setmaxnreg)."""
 
-    launched: int
-    warps: int
-    held: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.held = dict.fromkeys(range(self.warps), self.launched)
+    def __init__(self, launched: int, warps: int) -> None:
+        self.launched, self.held = launched, [launched] * warps
 
     @property
     def free(self) -> int:
-        """Registers per thread of one warp that nobody holds."""
-        return self.launched * self.warps - sum(self.held.values())
+        """Registers per thread that a warp could still get."""
+        return self.launched * len(self.held) - sum(self.held)
 
     def __str__(self) -> str:
         return (
@@ -193,42 +170,36 @@ class Pool:
 
 
 class CTA:
-    """One thread block: shared memory, barriers, registers."""
+    """One CTA: shared memory, barriers, registers."""
 
-    def __init__(self, device: Device, cluster: Cluster, index: Triple, rank: int) -> None:
+    def __init__(self, device: EmulatedDevice, cluster: Cluster, index: Triple, rank: int) -> None:
         self.device, self.cluster, self.index, self.rank = device, cluster, index, rank
         self.peers: list[CTA] = cluster.ctas
         self.window = rank << RANK_SHIFT
         size = SHARED_BASE + device.geometry.shared_bytes
-        self.shared = Region(
-            np.full(-(-size // 16) * 16, 0xAB, np.uint8), 0, f"shared memory of CTA {index}", size
-        )
+        data = np.full(-(-size // 16) * 16, 0xAB, np.uint8)
+        self.shared = MemoryRegion(data, 0, f"shared memory of CTA {index}", size)
         self.shared.first = SHARED_BASE
         start = SHARED_BASE + device.geometry.static_bytes
         self.shared.parts = tuple((x, start + at, n) for x, at, n in device.geometry.shared_parts)
         self.barriers: dict[int, NamedBarrier] = {}
-        self.pool = None if device.registers is None else Pool(device.registers, device.warps)
+        warps = device.geometry.warps
+        self.pool = None if device.registers is None else Pool(device.registers, warps)
         self.mbarriers: dict[int, MBarrier] = {}
-        self.warpgroups: dict[int, Warpgroup] = {}  # number -> its wgmmas
-        self.live_warps = device.warps
+        self.warpgroups: dict[int, Warpgroup] = {}  # number -> its pending wgmmas
+        self.live_warps = warps
         self.pace = device.completion.pace()
         self.special = device.geometry.special(index, rank) | device.environment
 
     def barrier(self, number: int) -> NamedBarrier:
-        """Named barrier `number`."""
         if not 0 <= number < 16:
             raise Fault(f"barrier {number} is outside 0..15")
-        bar = self.barriers.get(number)
-        if bar is None:
-            bar = self.barriers[number] = NamedBarrier(number)
-        return bar
+        if number not in self.barriers:
+            self.barriers[number] = NamedBarrier(self, number)
+        return self.barriers[number]
 
     def must_live(self, what: str) -> None:
-        """Shared memory is gone once every warp of its CTA has ended.
-
-        Raises:
-            Fault: it is.
-        """
+        """Refuse an access to the CTA after all of its warps have ended."""
         if not self.live_warps:
             raise Fault(f"{what} in CTA {self.index}, which has ended")
 
@@ -238,29 +209,30 @@ class CTA:
         self.cluster.live_warps -= warps
         for bar in self.barriers.values():
             if self.live_warps:
-                bar.release(self)
+                bar.release()
         self.cluster.release()
 
 
 class Cluster(Gate):
     """The CTAs of one cluster and its barrier."""
 
-    def __init__(self, device: Device, first: Triple) -> None:
-        super().__init__()
-        self.device = device
+    def __init__(self, device: EmulatedDevice, first: Triple) -> None:
+        super().__init__(device)
         self.ctas: list[CTA] = []
-        self.arrived = self.generation = 0
-        cx, cy, cz = device.geometry.cluster
-        self.live_warps = cx * cy * cz * device.warps
+        self.arrived = 0
+        cx, cy, _ = device.geometry.cluster
+        size = device.geometry.cluster_ctas
+        self.live_warps = size * device.geometry.warps
         x, y, z = first
-        for rank in range(cx * cy * cz):
+        for rank in range(size):
             index = (x + rank % cx, y + rank // cx % cy, z + rank // (cx * cy))
             self.ctas.append(CTA(device, self, index, rank))
+
+    def __str__(self) -> str:
+        return f"the cluster barrier, where {self.arrived} of {self.live_warps} warps have arrived"
 
     def release(self) -> None:
         """Complete the cluster barrier if every live warp has arrived."""
         if self.arrived and self.arrived >= self.live_warps:
             self.arrived = 0
-            self.generation += 1
             self.open()
-            self.device.events += 1

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of warps of one CTA that run in lockstep, how it diverges and how it reconverges.
+"""Groups of warps of a CTA that run in lockstep, their divergence and reconvergence.
 
-Where whole warps branch differently around a wait, the group is split for good; lanes that differ within a warp
-(or whose paths hold no wait) run one path after the other under a mask until the paths reconverge.
+If whole warps take different paths and a path contains a wait, the group is split for good. If lanes of a warp
+diverge, or no path contains a wait, the paths run one after the other under a mask until they reconverge.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +19,17 @@ from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.undefined import Undefined
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.accumulators import Accumulators
-from cutegemm.emulator.state.clusters import CTA, WARP, LaneFacts
-from cutegemm.emulator.state.hooks import UNTRACKED, Tracker
-from cutegemm.emulator.state.memo import remember
-from cutegemm.emulator.state.memory import Fault, Region
+from cutegemm.emulator.state.clusters import CTA
+from cutegemm.emulator.state.geometry import WARP, lane_facts
+from cutegemm.emulator.state.hooks import UNTRACKED
+from cutegemm.emulator.state.memory import Fault, MemoryRegion
 from cutegemm.emulator.state.pending import Pending, Warpgroup
 
-SPLIT = -3  # a branch has split the group; its parts go on in its place
+SPLIT = -3  # a branch has split the group; `successors` continue in its place
 
 
 class Diverged(Exception):
-    """The warps of a group must be split before they go on: `keys` has a value per warp, equal ones stay together."""
+    """The group must be split before it continues: warps with equal `keys` stay together."""
 
     def __init__(self, keys: np.ndarray) -> None:
         super().__init__()
@@ -36,16 +38,29 @@ class Diverged(Exception):
 
 @dataclass
 class Reconvergence:
-    """Where diverged paths reconverge: the block, the path still to run (None: done), its lanes, all lanes."""
+    """Where diverged paths reconverge, and which of them has not run."""
 
     block: int
-    path: int | None
-    path_lanes: np.ndarray | None
-    lanes: np.ndarray | None
+    path: int | None  # first block of the other path; None once it runs
+    path_lanes: Any
+    lanes: Any  # of both paths
 
 
-class Group:
-    """Warps in lockstep: registers, mask, program counter, and asynchronous operations under way."""
+@functools.lru_cache(4096)
+def _active_warps(mask: bytes) -> int:
+    return int(np.frombuffer(mask, bool).reshape(-1, WARP).any(1).sum())
+
+
+@functools.lru_cache(4096)
+def _halves(predicate: bytes, negate: bool) -> tuple[int, np.ndarray, np.ndarray]:
+    """How many lanes take a branch, which lanes do, which do not."""
+    p = np.frombuffer(predicate, bool)
+    taken, other = (~p, p) if negate else (p, ~p)
+    return int(np.count_nonzero(taken)), taken, other
+
+
+class WarpSet:
+    """Warps that run in lockstep: registers, mask, program counter, pending asynchronous operations."""
 
     def __init__(self, cta: CTA, warps: list[int]) -> None:
         self.cta, self.warps = cta, warps
@@ -55,60 +70,33 @@ class Group:
         self.matrices: list[Accumulators | None] = [None] * len(self.program.accumulators)
         self.stack: list[Reconvergence] = []
         self.pc, self.done, self.budget = 0, False, 0
-        self.stretch = 0  # blocks run since it last polled or blocked
-        self.waiting: tuple[Any, ...] | None = None  # what a blocked group waits for, for the deadlock report
-        self.waiting_at = 0  # and the block where it does
-        self.blocked_at: tuple[int, int] | None = None  # of the meter: the wait counted last
-        self.wgmma_clock: int | None = (
-            None  # of the meter: instructions executed when the last wgmma was issued
-        )
+        self.stretch = 0  # blocks run since the group last polled or blocked
+        # for a deadlock report: the text of what the group waits for, the block, and whether it polls
+        self.waiting: tuple[Callable[[], str], int, bool] | None = None
+        # for the meter: the last wait counted, and the instructions executed before the last wgmma
+        self.blocked_at: tuple[int, int] | None = None
+        self.wgmma_clock: int | None = None
+        # phases of a CTA barrier and of the cluster barrier at which the group has arrived but not waited
         self.bar_ticket: int | None = None
         self.cluster_ticket: int | None = None
-        self.bulk, self.copies, self.products = Pending(), Pending(), Pending()
+        self.bulk, self.copies, self.wgmmas = Pending(), Pending(), Pending()
         self.wgmma_issued, self.wgmma_committing = 0, False
-        self.warpgroups: list[Warpgroup] | None = None  # that the warps belong to, once asked for
-        self.parts: list[Group] = []  # that go on in its place once it was split
+        self.warpgroups: list[Warpgroup] | None = None  # of the warps; None until the first use
+        self.successors: list[WarpSet] = []  # of a group that was split
         self.counts = [0] * len(self.program.blocks)
-        # Block -> how often each warp ran it while some warps were inactive.
+        # block -> how often each warp ran it while other warps were inactive
         self.uneven: dict[int, np.ndarray] = {}
-        self.active_warps = len(warps)
-        self.tracker: Tracker = UNTRACKED
-        self.mask: np.ndarray | None = None
-        self._set_lanes()
-
-    def _set_lanes(self) -> None:
-        """Lane numbers and special registers; those that do not depend on the CTA are made once per launch."""
-        key = tuple(self.warps)
-        made = self.device.lane_cache.get(key)
-        if made is None:
-            made = self.device.lane_cache[key] = self._make_lanes()
-        self.lane, self.leaders, exists, special = made
-        if exists is not None:
-            self.set_mask(exists)
-        self.special = {**self.cta.special, **special}
+        self.tracker: Any = UNTRACKED
+        self.lane, self.leaders, exists, special = lane_facts(tuple(warps), self.device.geometry.block)
+        self.special = {**cta.special, **special}
+        self.set_mask(exists)
         if self.program.local_size:
             self.pitch = -(-self.program.local_size // 16) * 16
-            self.local = Region(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
+            self.local = MemoryRegion(np.full(self.pitch * self.lanes, 0xAB, np.uint8), 0, "local memory")
 
-    def _make_lanes(self) -> LaneFacts:
-        device = self.device
-        linear = np.concatenate([np.arange(WARP, dtype=np.uint32) + np.uint32(WARP * w) for w in self.warps])
-        bx, by, bz = device.geometry.block
-        exists = linear < device.geometry.threads if int(linear[-1]) >= device.geometry.threads else None
-        one = len(self.warps) == 1
-        lane = np.arange(self.lanes, dtype=np.uint32) % np.uint32(WARP)
-        special: dict[str, Value] = {"laneid": lane}
-        special["warpid"] = self.warps[0] if one else linear // np.uint32(WARP)
-        special["tid.x"] = linear % np.uint32(bx) if by * bz > 1 else linear
-        special["tid.y"] = linear // np.uint32(bx) % np.uint32(by) if by > 1 else 0
-        special["tid.z"] = linear // np.uint32(bx * by) if bz > 1 else 0
-        one_hot = np.uint32(1) << lane
-        special["lanemask_eq"] = one_hot
-        special["lanemask_lt"] = one_hot - np.uint32(1)
-        special["lanemask_le"] = one_hot | (one_hot - np.uint32(1))
-        special["lanemask_gt"] = ~special["lanemask_le"]
-        special["lanemask_ge"] = ~special["lanemask_lt"]
-        return lane, lane == 0, exists, special
+    def active(self, m: Mask) -> npt.NDArray[np.int64]:
+        """The numbers of the active lanes `m`."""
+        return np.arange(self.lanes) if m is None else np.flatnonzero(m)
 
     def local_bases(self, m: Mask) -> npt.NDArray[np.uint64]:
         """Byte offset of each active lane's local memory."""
@@ -116,19 +104,12 @@ class Group:
         return bases if m is None else bases[m]
 
     def set_mask(self, mask: Mask) -> None:
-        """Make `mask` the active lanes (None: all)."""
+        """Set the active lanes (None: all)."""
         self.mask = mask
-        if mask is None:
-            self.active_warps = len(self.warps)
-            return
-        key = mask.tobytes()
-        counts = self.device.mask_cache
-        if key not in counts:
-            remember(counts, key, int(mask.reshape(-1, WARP).any(1).sum()))
-        self.active_warps = counts[key]
+        self.active_warps = len(self.warps) if mask is None else _active_warps(mask.tobytes())
 
     def whole_warps(self, m: Mask) -> bool:
-        """Whether the lanes `m` are, of every warp they belong to, all that have not exited."""
+        """Whether the lanes `m` are all live lanes of each warp that they belong to."""
         if m is None:
             return True
         rows = m.reshape(-1, WARP)
@@ -137,11 +118,11 @@ class Group:
         return bool((rows == live)[rows.any(1)].all())
 
     def live(self) -> Mask:
-        """The lanes that have not exited: those that run, and those of paths that have not reached the end."""
+        """The lanes that have not exited: the active ones, and those of paths that have not reached the end."""
         live, end = self.mask, self.program.exit
         for point in reversed(self.stack):
             if point.block != end:
-                # no lane has exited below here
+                # no lane of these paths has exited
                 live = point.lanes
             elif point.path is not None and point.path != end and live is not None:
                 live = live | point.path_lanes
@@ -150,7 +131,7 @@ class Group:
     # ---- divergence
 
     def reconverge(self, pc: int) -> int:
-        """A path has reached its reconvergence point: run the other one, or go on together from `pc`."""
+        """A path has reached its reconvergence point: returns the start of the other path, or `pc` if both have run."""
         top = self.stack[-1]
         if top.path is None:
             self.set_mask(top.lanes)
@@ -160,14 +141,13 @@ class Group:
         self.set_mask(top.path_lanes)
         return following
 
-    def branch(
-        self, p: Value, negate: bool, target: int, fall: int, meet: int, splits: bool, mask: Mask
-    ) -> int:
+    def branch(self, p: Value, negate: bool, target: int, fall: int, join: int, splits: bool) -> int:
         """Next block after a conditional branch on predicate `p`."""
         if p.__class__ is not ND:
             return target if bool(p) != negate else fall
+        mask = self.mask
         if mask is None:
-            count, taken, other = self._halves(p, negate)
+            count, taken, other = _halves(p.tobytes(), negate)
             total = self.lanes
         else:
             p = ~p if negate else p
@@ -178,89 +158,59 @@ class Group:
         if count == 0:
             return fall
         if splits and len(self.warps) > 1 and not self.stack:
-            return self._split(taken, mask, target, fall, meet)
+            return self._split(taken, target, fall, join)
         if mask is None:  # masks are distinguished by identity (`races/lanes.py`)
             taken, other = taken.copy(), other.copy()
         else:
             other = mask & ~p
-        if fall == meet or target == meet:
-            if not (self.stack and self.stack[-1].block == meet and self.stack[-1].path is None):
-                self.stack.append(Reconvergence(meet, None, None, mask))
-            self.set_mask(taken if fall == meet else other)
-            return target if fall == meet else fall
-        self.stack.append(Reconvergence(meet, fall, other, mask))
+        if fall == join or target == join:
+            if not (self.stack and self.stack[-1].block == join and self.stack[-1].path is None):
+                self.stack.append(Reconvergence(join, None, None, mask))
+            self.set_mask(taken if fall == join else other)
+            return target if fall == join else fall
+        self.stack.append(Reconvergence(join, fall, other, mask))
         self.set_mask(taken)
         return target
 
-    def _halves(self, p: np.ndarray, negate: bool) -> tuple[int, np.ndarray, np.ndarray]:
-        """How many lanes take a branch on `p`, which do, which do not; cached."""
-        key = (p.tobytes(), negate)
-        made = self.device.branch_cache.get(key)
-        if made is None:
-            taken, other = (~p, p.copy()) if negate else (p.copy(), ~p)
-            made = remember(self.device.branch_cache, key, (int(np.count_nonzero(taken)), taken, other))
-        return made
-
-    def _split(self, taken: npt.NDArray[np.bool_], mask: Mask, target: int, fall: int, meet: int) -> int:
-        """Split by warps: all lanes take the branch, none do, some do; a new group for each."""
+    def _split(self, taken: npt.NDArray[np.bool_], target: int, fall: int, join: int) -> int:
+        """Split the group: warps that take the branch, warps that do not, and each warp that diverges."""
         t = taken.reshape(-1, WARP)
-        live = np.ones_like(t) if mask is None else mask.reshape(-1, WARP)
+        live = np.ones_like(t) if self.mask is None else self.mask.reshape(-1, WARP)
         some = np.asarray(t.any(1))
         every, present = np.asarray((t == live).all(1)), np.asarray(live.any(1))
-        parts: list[tuple[npt.NDArray[np.bool_], int | None]]
-        parts = [(some & every, target), (present & ~some, fall)]
-        parts += [(np.arange(len(some)) == w, None) for w in np.flatnonzero(some & ~every)]
-        parts = [(which, pc) for which, pc in parts if which.any()]
-        parts[0] = (parts[0][0] | ~present, parts[0][1])  # warps that have exited stay with the first part
-        if len(parts) == 1 and parts[0][1] is not None:
-            return parts[0][1]
-        made = []
-        for which, pc in parts:
+        groups: list[tuple[npt.NDArray[np.bool_], int | None]]
+        groups = [(some & every, target), (present & ~some, fall)]
+        groups += [(np.arange(len(some)) == w, None) for w in np.flatnonzero(some & ~every)]
+        groups = [(which, pc) for which, pc in groups if which.any()]
+        first, start = groups[0]
+        if len(groups) == 1 and start is not None:
+            return start
+        groups[0] = first | ~present, start  # warps that have exited stay with the first group
+        self.successors = []
+        for which, pc in groups:
             g = self.take(which)
             lanes = np.repeat(which, WARP)
-            if mask is not None and not mask[lanes].all():
-                g.set_mask(mask[lanes])
-            g.pc = g.branch(taken[lanes], False, target, fall, meet, False, g.mask) if pc is None else pc
-            made.append(g)
-        self.counts[self.pc] += self.active_warps  # the block that ends in this branch has run
-        self.device.watch.ran(self, self.pc, mask)
-        self.parts = made
+            g.pc = g.branch(taken[lanes], False, target, fall, join, False) if pc is None else pc
+            self.successors.append(g)
+        self.counts[self.pc] += self.active_warps  # count the block that ends in this branch
+        self.device.watch.ran(self, self.pc, self.mask)
         return SPLIT
 
-    def wait_for(self, *what: Any) -> None:
-        """Remember what the group is blocked on, for a deadlock report."""
-        self.waiting, self.waiting_at = what, self.pc
-
-    def matrix(self, index: int) -> Accumulators:
-        """The matrix of an accumulator list, made on first use."""
-        made = self.matrices[index]
-        if made is None:
-            half = self.program.half_lists[index]
-            made = Accumulators(len(self.warps), len(self.program.accumulators[index]), half)
-            self.matrices[index] = made
-        return made
-
-    def split_by(self, keys: np.ndarray) -> list[Group]:
-        """Groups of the warps with equal keys, each to run the current block again."""
+    def split_by(self, keys: np.ndarray) -> list[WarpSet]:
+        """Split the group by keys; each new group runs the current block again."""
         if self.stack:
             raise Fault("warps diverge inside divergent code; run with warps_per_group=1")
-        made = []
-        for key in dict.fromkeys(keys.tolist()):
-            which = keys == key
-            g = self.take(which)
-            if self.mask is not None:
-                lanes = np.repeat(which, WARP)
-                g.set_mask(None if self.mask[lanes].all() else self.mask[lanes])
-            g.pc = self.pc
-            made.append(g)
-        return made
+        return [self.take(keys == key) for key in dict.fromkeys(keys.tolist())]
 
-    def take(self, which: npt.NDArray[np.bool_]) -> Group:
-        """A new group of some of this group's warps, with their registers."""
-        for work in (*self.products.all(), *self.copies.all()):
-            work.finish()  # it may complete at any time; before a split it does
-        new = Group(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
+    def take(self, which: npt.NDArray[np.bool_]) -> WarpSet:
+        """A new group with some of the warps and their state, at the same block."""
+        for work in (*self.wgmmas.all(), *self.copies.all()):
+            work.finish()  # these may complete at any time; complete them before a split
+        new = WarpSet(self.cta, [w for w, keep in zip(self.warps, which, strict=True) if keep])
+        new.pc = self.pc
         lanes = np.repeat(which, WARP)
+        if self.mask is not None:
+            new.set_mask(None if self.mask[lanes].all() else self.mask[lanes])
         for i, v in enumerate(self.registers):
             if v.__class__ is ND:
                 v = v[lanes]
@@ -270,13 +220,22 @@ class Group:
                 v = v.each(lambda x: x[lanes] if x.__class__ is ND else x)
             new.registers[i] = v
         rows = np.repeat(which, 16)
-        for i, matrix in enumerate(self.matrices):
-            if matrix is not None:
-                new.matrices[i] = matrix.take(rows, int(which.sum()))
+        new.matrices = [None if matrix is None else matrix.take(rows) for matrix in self.matrices]
         if self.program.local_size:
-            new.local = Region(
-                self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy(), 0, "local memory"
-            )
-        new.bulk, new.copies, new.products = self.bulk.copy(), self.copies.copy(), self.products.copy()
+            data = self.local.data.reshape(-1, self.pitch)[lanes].ravel().copy()
+            new.local = MemoryRegion(data, 0, "local memory")
+        new.bulk, new.copies, new.wgmmas = self.bulk.copy(), self.copies.copy(), self.wgmmas.copy()
         new.wgmma_issued, new.wgmma_committing = self.wgmma_issued, self.wgmma_committing
         return new
+
+    def wait_for(self, what: Callable[[], str], polls: bool = False) -> None:
+        """Note what the group waits for or polls."""
+        self.waiting = what, self.pc, polls
+
+    def matrix(self, index: int) -> Accumulators:
+        """The matrix of an accumulator list."""
+        matrix = self.matrices[index]
+        if matrix is None:
+            registers, half = len(self.program.accumulators[index]), self.program.half_lists[index]
+            matrix = self.matrices[index] = Accumulators.empty(len(self.warps), registers, half)
+        return matrix

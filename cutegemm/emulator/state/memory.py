@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and addresses: regions of bytes, the registered global buffers, windows of the generic address space.
+"""Memory and addresses: regions of bytes, buffers in global memory, windows of the generic address space.
 
 Source: PTX ISA 9.0, 5.1 (state spaces).
 """
@@ -16,25 +16,24 @@ import numpy as np
 from cutegemm.checks import integer
 from cutegemm.emulator.numbers.types import Value, Vector
 from cutegemm.emulator.numbers.values import ND, wrap
-from cutegemm.errors import EmulatorError, check
+from cutegemm.errors import EmulatorError, check, field_error
 
-PARAM_WINDOW = 1 << 60  # generic addresses of the parameter space; real pointers use fewer than 57 bits
+PARAM_WINDOW = 1 << 60  # generic addresses of the parameter space; host pointers use fewer than 57 bits
 SHARED_WINDOW = 1 << 59
 LOCAL_WINDOW = 1 << 58
-SHARED_BASE = 0x400  # sm_90 reserves 1 KiB of shared memory for the system (CUDA programming guide, 16.8)
-RANK_SHIFT = 24  # a shared address holds its CTA's rank in the cluster above the offset
-ADDRESS_MOST = (1 << 56) - 1  # of host memory; what lies beyond are the windows of other spaces
+RANK_SHIFT = 24  # a shared address has the CTA's rank in the cluster above the offset
+ADDRESS_MOST = (1 << 56) - 1  # of host memory; the windows of other spaces are above
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Fault(Exception):
-    """An access or instruction the hardware would refuse; the machine adds where it happened."""
+    """An access or instruction that the hardware would refuse; the executor adds the place."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Host memory a kernel may touch as global memory: address and size in bytes, and a name for reports."""
+    """Host memory that a kernel may access as global memory: address and size in bytes, and a name for reports."""
 
     address: int
     size: int
@@ -47,38 +46,101 @@ class Buffer:
         check(isinstance(self.name, str), EmulatorError, "must be a str", field="name", value=self.name)
 
 
-class Region:
-    """Bytes at `base` with `size` usable, seen through views of 1, 2, 4, 8 and 16 bytes per element."""
+@dataclass(frozen=True)
+class View:
+    """A NumPy array or a CPU tensor: address, extents, strides and element size in bytes, and the name of its type.
+
+    A tensor is any object with `data_ptr()`, `shape`, `stride()` and `element_size()`, so torch is not needed.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    item: int
+    kind: str
+    owner: Any
+
+    @classmethod
+    def of(cls, field: str, x: Any) -> View | None:
+        """The view of a NumPy array or a CPU tensor; None for anything else.
+
+        Raises:
+            EmulatorError: about `field`: an array of Python objects; a tensor that is not dense or not on the CPU.
+        """
+        if isinstance(x, np.ndarray):
+            if x.dtype.hasobject:
+                raise field_error(
+                    EmulatorError, field, x, "an array of Python objects has no bytes for a kernel"
+                )
+            return cls(x.ctypes.data, x.shape, x.strides, x.itemsize, x.dtype.name, x)
+        try:
+            if not all(hasattr(x, name) for name in ("data_ptr", "shape", "stride", "element_size")):
+                return None
+            device = getattr(getattr(x, "device", None), "type", "cpu")
+            if device != "cpu":
+                raise field_error(EmulatorError, field, x, f"on {device}: must be a CPU tensor")
+            item = int(x.element_size())
+            strides = tuple(int(s) * item for s in x.stride())
+            shape, kind = tuple(int(n) for n in x.shape), str(x.dtype).rsplit(".", 1)[-1]
+            return cls(int(x.data_ptr()), shape, strides, item, kind, x)
+        except EmulatorError:
+            raise
+        except Exception as e:
+            # nested, sparse and lazy tensors raise errors of their own for shape, strides or pointer
+            raise field_error(EmulatorError, field, x, f"must be dense ({type(e).__name__})") from e
+
+    @classmethod
+    def needed(cls, field: str, x: Any) -> View:
+        """The view of a NumPy array or a CPU tensor.
+
+        Raises:
+            EmulatorError: about `field`, if `x` is neither.
+        """
+        view = cls.of(field, x)
+        if view is None:
+            raise field_error(EmulatorError, field, x, "must be a NumPy array or a CPU tensor")
+        return view
+
+    def buffer(self, name: str) -> Buffer:
+        """The memory from its first to its last element."""
+        if 0 in self.shape:
+            return Buffer(self.address, 0, name)
+        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low = sum(s for s in steps if s < 0)
+        return Buffer(self.address + low, sum(abs(s) for s in steps) + self.item, name)
+
+
+class MemoryRegion:
+    """Bytes at address `base`, of which `size` are usable, as arrays of 1, 2, 4, 8 or 16 bytes per element."""
 
     def __init__(self, data: np.ndarray, base: int, name: str, size: int | None = None) -> None:
         self.data, self.base, self.name = data, base, name
         self.size = len(data) if size is None else size
-        self.first = 0  # usable bytes start here (a buffer's first bytes may only pad it to 16)
+        self.first = 0  # first usable byte; bytes before it align the region to 16
         self.parts: tuple[tuple[str, int, int], ...] = ()  # (name, first byte, bytes), the smallest first
         self.views: dict[tuple[int, int], np.ndarray] = {}
         self.shared = name.startswith("shared memory")
         self.at = data.ctypes.data  # the bytes' address, for compiled loops
 
     @classmethod
-    def of_host(cls, buffer: Buffer) -> Region:
-        """A window onto host memory, widened to 16-byte bounds that are never touched."""
+    def of_host(cls, buffer: Buffer) -> MemoryRegion:
+        """A buffer as a region, extended to multiples of 16 bytes; no access reaches the extra bytes."""
         pad = buffer.address % 16
         total = -(-(buffer.size + pad) // 16) * 16
         raw = (ctypes.c_uint8 * total).from_address(buffer.address - pad)
-        # NumPy's types leave out ctypes arrays.
+        # the types of NumPy do not allow ctypes arrays
         data = np.frombuffer(raw, np.uint8)  # type: ignore[call-overload]
         region = cls(data, buffer.address - pad, buffer.name, pad + buffer.size)
         region.first = pad
         return region
 
     def part(self, offset: int) -> str:
-        """What lies at an offset, in brackets; nothing where no names are known."""
-        found = (name for name, first, size in self.parts if first <= offset < first + size)
-        name = next(found, None)
-        return "" if name is None else f" ({name})"
+        """The name of the bytes at an offset, in brackets, or ""."""
+        names = (f" ({name})" for name, first, size in self.parts if first <= offset < first + size)
+        return next(names, "")
 
     def view(self, size: int, count: int = 1) -> np.ndarray:
-        """Elements of `size` bytes; rows of `count` of them when `count` > 1."""
+        """The bytes as elements of `size` bytes, in rows of `count` if that is above 1."""
         view = self.views.get((size, count))
         if view is None:
             whole = len(self.data) // (size * count) * (size * count)
@@ -86,21 +148,26 @@ class Region:
             view = self.views[size, count] = view.reshape(-1, count) if count > 1 else view
         return view
 
+    def take(self, chunks: np.ndarray) -> np.ndarray:
+        """A copy of some 16-byte chunks."""
+        data: np.ndarray = self.view(16)[chunks].view(np.uint8)
+        return data
+
 
 class GlobalMemory:
-    """The registered buffers, found by address."""
+    """The buffers of a launch."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
-        self.regions = [Region.of_host(b) for b in buffers if b.size]
-        self.last: Region | None = self.regions[0] if self.regions else None
+        self.regions = [MemoryRegion.of_host(b) for b in buffers if b.size]
+        self.last: MemoryRegion | None = self.regions[0] if self.regions else None
 
-    def word_of(self, low: int, high: int) -> Region | None:
-        """`find`, where the bytes may begin before the region, in the 16-byte word of its first byte."""
+    def word_of(self, low: int, high: int) -> MemoryRegion | None:
+        """As `find`, but the bytes may begin before the region, in the 16-byte word that contains its first byte."""
         inside = (x for x in self.regions if x.base <= low and high <= x.base + x.size)
         return self.find(low, high) or next(inside, None)
 
-    def find(self, low: int, high: int) -> Region | None:
-        """The region holding the bytes [low, high), or None."""
+    def find(self, low: int, high: int) -> MemoryRegion | None:
+        """The region that contains the bytes [low, high), or None."""
         last = self.last
         if last is not None and last.base + last.first <= low and high <= last.base + last.size:
             return last
@@ -110,24 +177,29 @@ class GlobalMemory:
                 return region
         return None
 
+    def find_all(self, address: int, size: int, what: str) -> MemoryRegion:
+        """The region that contains `size` bytes of `what`; a Fault if there is none."""
+        region = self.find(address, address + size)
+        if region is None:
+            raise Fault(f"{what} at {address:#x}: {self.describe(address)}")
+        return region
+
     def describe(self, address: int) -> str:
-        """Where an address lies relative to the nearest buffer, for reports."""
+        """Text about an address relative to the nearest buffer."""
         if not self.regions:
             return "no buffer is registered"
         near = min(self.regions, key=lambda r: max(r.base + r.first - address, address - r.base - r.size, 0))
         start = near.base + near.first
-        if start <= address < near.base + near.size:
-            return f"{address - start:#x} bytes into {near.name!r} ({near.base + near.size - start} bytes)"
-        side = (
-            f"{start - address} bytes before"
-            if address < start
-            else f"{address - near.base - near.size} bytes past the end of"
-        )
-        return f"{side} {near.name!r} ({near.base + near.size - start} bytes)"
+        size = near.base + near.size - start
+        if start <= address < start + size:
+            return f"{address - start:#x} bytes into {near.name!r} ({size} bytes)"
+        if address < start:
+            return f"{start - address} bytes before {near.name!r} ({size} bytes)"
+        return f"{address - start - size} bytes past the end of {near.name!r} ({size} bytes)"
 
 
 def shift_address(base: Value, offset: int, bits: int) -> Value:
-    """A base address plus a constant, wrapped to the width of its register."""
+    """An address plus a constant, wrapped to the width of its register."""
     if base.__class__ is not ND:
         return (base + offset) & ((1 << bits) - 1)
     moved: Vector = base + base.dtype.type(offset & ((1 << base.dtype.itemsize * 8) - 1))
@@ -135,7 +207,7 @@ def shift_address(base: Value, offset: int, bits: int) -> Value:
 
 
 def widen(x: Value) -> Value:
-    """Address as 64 bits."""
+    """An address as 64 bits."""
     return x.astype(np.uint64) if x.__class__ is ND else x
 
 
@@ -158,15 +230,14 @@ def resolve(a: int) -> tuple[str, int]: ...
 @overload
 def resolve(a: Vector) -> tuple[str, Vector]: ...
 def resolve(a: Any) -> tuple[str, Any]:
-    """Space and address within it of a generic address (uniform or of all lanes)."""
-    first = int(a[0]) if a.__class__ is ND else a
+    """The space of a generic address (or of all lanes' addresses), and the address within it."""
+    lanes = a.__class__ is ND
+    first = int(a[0]) if lanes else a
     for window, space in ((PARAM_WINDOW, "param"), (SHARED_WINDOW, "shared"), (LOCAL_WINDOW, "local")):
         if first >= window:
-            if a.__class__ is ND:
-                if not ((a >= window) & (a < 2 * window)).all():
-                    raise Fault(
-                        "the lanes of one access reach different state spaces; such accesses are not emulated"
-                    )
-                return space, a if space == "param" else a - np.uint64(window)
-            return space, a if space == "param" else a - window
+            if lanes and not ((a >= window) & (a < 2 * window)).all():
+                raise Fault(
+                    "lanes of one instruction access different state spaces; the emulator does not support this"
+                )
+            return space, a if space == "param" else a - (np.uint64(window) if lanes else window)
     return "global", a

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels become Python functions, one a block."""
+"""Translates kernels to Python functions, one for each basic block."""

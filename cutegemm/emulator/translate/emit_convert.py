@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cvt: between integers, floats of any width, tf32 and the fp8 pairs.
+"""cvt between integers, floating-point types, tf32 and pairs of fp8.
 
 Source: PTX ISA 9.0, 9.7.9.21 (cvt).
 """
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emit_float import FLOATS
-from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
+from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits, only
 
 FP8 = ("e4m3x2", "e5m2x2")
 _INTEGRAL = ("rni", "rzi", "rmi", "rpi")
@@ -17,11 +17,10 @@ _MODIFIERS = {"rn", *_DIRECTED, *_INTEGRAL, "ftz", "sat", "satfinite", "relu"}
 
 
 @emits("cvt")
-def convert(e: Emitter, ins: Instruction) -> None:
+def convert(e: Emitter, ins: PtxInstruction) -> None:
     """cvt, by source and target type."""
     *mods, to, source = ins.parts[1:]
-    if set(mods) - _MODIFIERS:
-        raise Unknown(f"modifiers {', '.join(sorted(set(mods) - _MODIFIERS))}")
+    only(mods, *_MODIFIERS)
     if to in FP8 or source in FP8:
         _fp8(e, ins, to, source, mods)
     elif to in ("f16x2", "bf16x2"):
@@ -32,20 +31,18 @@ def convert(e: Emitter, ins: Instruction) -> None:
         _float_to_integer(e, ins, to, source, mods)
     elif to in FLOATS:
         mode = next((m for m in mods if m in ("rn", *_DIRECTED)), "rn")
-        if set(mods) - {mode}:
-            raise Unknown("modifiers")
+        only(mods, mode)
         _integer_to_float(e, ins, to, source, mode)
     else:
         _integer_to_integer(e, ins, to, source, mods)
 
 
-def _integer_to_integer(e: Emitter, ins: Instruction, to: str, source: str, mods: list[str]) -> None:
+def _integer_to_integer(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
     d, a = ins.operands
     target_bits = e.width(d) or bits_of(to)
     x = e.src(a, bits_of(source))
     if mods:
-        if mods != ["sat"]:
-            raise Unknown("modifiers")
+        only(mods, "sat")
         e.dst(d, f"saturate_integer({x}, '{source}', '{to}', {target_bits})")
         return
     width = min(bits_of(source), bits_of(to))
@@ -57,17 +54,18 @@ def _integer_to_integer(e: Emitter, ins: Instruction, to: str, source: str, mods
         e.dst(d, f"wrap({text}, {target_bits})" if width != target_bits else text)
 
 
-def _float_to_integer(e: Emitter, ins: Instruction, to: str, source: str, mods: list[str]) -> None:
+def _float_to_integer(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
     d, a = ins.operands
     mode = next((m for m in mods if m in _INTEGRAL), None)
-    if mode is None or set(mods) - {mode, "ftz", "sat"}:
+    if mode is None:
         raise Unknown("rounding mode")
+    only(mods, mode, "ftz", "sat")
     target_bits = e.width(d) or bits_of(to)
     x = _source(e, a, source, mods)
     e.dst(d, f"to_integer({x}, {bits_of(source)}, {bits_of(to)}, {to[0] == 's'}, '{mode}', {target_bits})")
 
 
-def _integer_to_float(e: Emitter, ins: Instruction, to: str, source: str, mode: str) -> None:
+def _integer_to_float(e: Emitter, ins: PtxInstruction, to: str, source: str, mode: str) -> None:
     d, a = ins.operands
     bits, signed = bits_of(source), source[0] == "s"
     x = e.src(a, bits)
@@ -82,7 +80,7 @@ def _source(e: Emitter, a: str, source: str, mods: list[str]) -> str:
     return f"flush({x})" if "ftz" in mods and source == "f32" else x
 
 
-def _float_to_float(e: Emitter, ins: Instruction, to: str, source: str, mods: list[str]) -> None:
+def _float_to_float(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
     d, a = ins.operands
     x = _source(e, a, source, mods)
     mode = next((m for m in mods if m in _INTEGRAL), None)
@@ -109,11 +107,12 @@ def _float_to_float(e: Emitter, ins: Instruction, to: str, source: str, mods: li
         e.dst(d, f"wrap(narrow_{to}({x}), 16)")
 
 
-def _pair(e: Emitter, ins: Instruction, base: str, source: str, mods: list[str]) -> None:
-    """Two fp32 numbers to a pair of 16-bit ones, the first in the high half."""
+def _pair(e: Emitter, ins: PtxInstruction, base: str, source: str, mods: list[str]) -> None:
+    """Two fp32 numbers to a pair of 16-bit numbers, the first in the high half."""
     direction = next((m for m in mods if m in ("rn", "rz")), None)
-    if source != "f32" or direction is None or set(mods) - {direction, "relu", "satfinite"}:
+    if source != "f32" or direction is None:
         raise Unknown("rounding mode")
+    only(mods, direction, "relu", "satfinite")
     d, a, b = ins.operands
     if mods == ["rn"] and base == "bf16":
         e.dst(d, f"bf16x2({e.src(a, 32)}, {e.src(b, 32)})")
@@ -128,19 +127,21 @@ def _pair(e: Emitter, ins: Instruction, base: str, source: str, mods: list[str])
     e.dst(d, f"pair({high}, {low})")
 
 
-def _fp8(e: Emitter, ins: Instruction, to: str, source: str, mods: list[str]) -> None:
-    """Pairs of fp8: from two fp32 numbers or a pair of fp16 ones (rounded, saturated), to a pair of fp16 ones."""
+def _fp8(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
+    """Two fp32 or a pair of fp16 numbers to a pair of fp8 (rounded, saturated); a pair of fp8 to a pair of fp16."""
     d, *o = ins.operands
     if source in FP8:
-        if to != "f16x2" or set(mods) - {"rn", "relu"}:
-            raise Unknown("modifiers")
+        if to != "f16x2":
+            raise Unknown("target type")
+        only(mods, "rn", "relu")
         halves = [f"widen_fp8({e.src(o[0], 16)} >> {shift}, '{source[:4]}')" for shift in (8, 0)]
         if "relu" in mods:
             halves = [f"narrow_f16(relu(f16({x})))" for x in halves]
         e.dst(d, f"pair({halves[0]}, {halves[1]})")
         return
-    if not {"rn", "satfinite"} <= set(mods) or set(mods) - {"rn", "satfinite", "relu"}:
+    if not {"rn", "satfinite"} <= set(mods):
         raise Unknown("modifiers")
+    only(mods, "rn", "satfinite", "relu")
     if source == "f32":
         values = [f"f32({e.src(x, 32)})" for x in o]
     elif source == "f16x2":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floating-point instructions: arithmetic of fp32, fp64, fp16, bf16 and their pairs, special functions, signs, tests.
+"""Floating-point instructions for fp32, fp64, fp16, bf16 and pairs: arithmetic, special functions, copysign, testp.
 
 Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.5 (mixed precision).
 """
@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cutegemm.emulator.ptx.kernel import Instruction
-from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
+from cutegemm.emulator.ptx.kernel import PtxInstruction
+from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits, only
 
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 _BINARY = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}"}
 _ARITHMETIC = {"rn", "ftz", "sat", "approx", "full", "NaN", "relu", "xorsign", "abs"}
-SPECIAL = {  # function -> modifiers it may have; without .approx it is rounded once, to nearest
+SPECIAL = {  # function -> modifiers; without .approx the result is rounded once, to nearest
     "ex2": {"approx", "ftz"}, "lg2": {"approx", "ftz"}, "tanh": {"approx"}, "sin": {"approx", "ftz"},
     "cos": {"approx", "ftz"}, "rsqrt": {"approx", "ftz"}, "rcp": {"approx", "ftz", "rn"},
     "sqrt": {"approx", "ftz", "rn"},
 }  # fmt: skip
 
 
-def arithmetic_float(e: Emitter, ins: Instruction, kind: str) -> None:
+def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     """add, sub, mul, fma, mad, div, neg, abs, min and max of a floating-point type."""
     head, mods = ins.parts[0], set(ins.parts[1:-1])
-    if mods - _ARITHMETIC or (mods & {"xorsign", "abs"} and head not in ("min", "max")):
-        raise Unknown(f"modifiers {', '.join(sorted(mods - _ARITHMETIC))}")
+    only(mods, *(_ARITHMETIC if head in ("min", "max") else _ARITHMETIC - {"xorsign", "abs"}))
     d, *o = ins.operands
     if len(o) != {"fma": 3, "mad": 3, "neg": 1, "abs": 1}.get(head, 2):
         raise Unknown("operands")
     if kind in ("f32", "f64"):
         if "relu" in mods:
             raise Unknown("relu")
-        if head in ("fma", "mad") and kind == "f32" and not mods & {"ftz", "sat"}:
-            e.dst(d, f"fused({', '.join(e.src(x, 32) for x in o)})")
+        if head in ("fma", "mad") and kind == "f32" and "ftz" not in mods:
+            text = f"fused({', '.join(e.src(x, 32) for x in o)})"
+            e.dst(d, f"bits(saturate(f32({text})))" if "sat" in mods else text)
             return
         values = [f"{kind}({e.src(x, bits_of(kind))})" for x in o]
         if "ftz" in mods:
@@ -51,7 +51,7 @@ def arithmetic_float(e: Emitter, ins: Instruction, kind: str) -> None:
 def _each_half(
     e: Emitter, d: str, operands: list[str], kind: str, act: Callable[[list[str], str], str]
 ) -> None:
-    """Write `act(values, base)`, a 16-bit pattern, of a half-precision register or of both halves of a pair."""
+    """Write the 16-bit pattern `act(values, base)` for a half-precision register or for both halves of a pair."""
     base = kind.removesuffix("x2")
     if kind == base:
         e.dst(d, f"wrap({act([f'{base}({e.src(x, 16)})' for x in operands], base)}, 16)")
@@ -68,7 +68,7 @@ def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
     if head in _BINARY:
         return _BINARY[head].format(*v)
     if head in ("fma", "mad"):
-        return f"fma{kind[1:]}({', '.join(v)})"
+        return f"fma64({', '.join(v)})"
     if head == "neg":
         return f"-{v[0]}"
     if head == "abs":
@@ -82,11 +82,14 @@ def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
 
 
 def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
-    """16-bit arithmetic, as 16-bit patterns. fp32 holds sums and products of fp16 and bf16 well enough that
-    rounding them again is rounding once (24 >= 2 * 11 + 2), fma goes through fp64."""
-    if "ftz" in mods and base != "f16":
-        raise Unknown("ftz")
+    """16-bit arithmetic; the result is a 16-bit pattern.
+
+    Sums and products are computed in fp32. Rounding them again is the same as rounding once (24 >= 2 * 11 + 2). fma is
+    computed in fp64.
+    """
     if "ftz" in mods:
+        if base != "f16":
+            raise Unknown("ftz")
         v = [f"flush_half({x})" for x in v]
     if head == "fma":
         text = f"fma64_wide({', '.join(v)})"
@@ -101,12 +104,13 @@ def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
 
 
 @emits(*SPECIAL)
-def special_function(e: Emitter, ins: Instruction) -> None:
+def special_function(e: Emitter, ins: PtxInstruction) -> None:
     """Approximate functions, and rcp and sqrt rounded to nearest."""
     head, kind = ins.parts[0], ins.parts[-1]
     mods = set(ins.parts[1:-1])
-    if mods - SPECIAL[head] or kind not in FLOATS:
-        raise Unknown(f"modifiers {', '.join(sorted(mods - SPECIAL[head]))}")
+    if kind not in FLOATS:
+        raise Unknown("type")
+    only(mods, *SPECIAL[head])
     d, a = ins.operands
     if kind in ("f32", "f64"):
         value = f"{kind}({e.src(a, bits_of(kind))})"
@@ -124,7 +128,7 @@ def special_function(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("copysign")
-def copy_sign(e: Emitter, ins: Instruction) -> None:
+def copy_sign(e: Emitter, ins: PtxInstruction) -> None:
     """copysign d, a, b: the magnitude of b with the sign of a."""
     bits = bits_of(ins.parts[-1])
     a, b = (e.src(x, bits) for x in ins.operands[1:])
@@ -133,7 +137,7 @@ def copy_sign(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("testp")
-def test_property(e: Emitter, ins: Instruction) -> None:
-    """testp: whether a number is finite, infinite, a number, not a number, normal or subnormal."""
+def test_property(e: Emitter, ins: PtxInstruction) -> None:
+    """testp .finite, .infinite, .number, .notanumber, .normal and .subnormal."""
     kind = ins.parts[-1]
     e.dst(ins.operands[0], f"float_is({kind}({e.src(ins.operands[1], bits_of(kind))}), '{ins.parts[1]}')")

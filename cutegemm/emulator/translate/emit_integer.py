@@ -6,16 +6,16 @@ Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.8 (logic a
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.translate.emit_float import FLOATS, arithmetic_float
-from cutegemm.emulator.translate.emitter import CARRY, Emitter, Unknown, bits_of, emits
+from cutegemm.emulator.translate.emitter import CARRY, Emitter, Unknown, bits_of, emits, only
 
 ONES = {16: "0xFFFF", 32: "M32", 64: "M64"}
 
 
-# Instruction -> widths of its operands (0: the type's) and the expression of its result. {0}, {1}, ... are the operands
-# as patterns, {s0}, {s1}, ... their signed readings where the type is signed; "=" marks one to be brought back to the
-# type's width.
+# Instruction -> widths of its operands (0: that of the type) and expression of its result. {0}, {1}, ... are operands
+# as patterns; {s0}, {s1}, ... are the same as signed numbers if the type is signed. An expression after "=" is wrapped
+# to the width of the type.
 _FORMS: dict[str, tuple[tuple[int, ...], str]] = {
     "add": ((0, 0), "={0} + {1}"),
     "sub": ((0, 0), "={0} - {1}"),
@@ -38,26 +38,20 @@ _FORMS: dict[str, tuple[tuple[int, ...], str]] = {
     "brev": ((0,), "bit_reverse({0})"),
     "popc": ((0,), "popcount({0})"),
     "clz": ((0,), "clz({0}, {bits})"),
-    "bfind": ((0,), "wrap({bits} - 1 - s32(clz({0}, {bits})), 32)"),
+    "bfind": ((0,), "wrap({bits} - 1 - signed(clz({0}, {bits}), 32), 32)"),
     "bfe": ((0, 32, 32), "bfe({0}, {1}, {2}, {bits}, {signed})"),
     "bfi": ((0, 0, 32, 32), "bfi({0}, {1}, {2}, {3}, {bits})"),
 }
 
 
 def store_integer(e: Emitter, operand: str, text: str, bits: int) -> None:
-    """Result of Python or NumPy integer arithmetic, brought back to `bits`."""
+    """Write a result of Python or NumPy integer arithmetic, wrapped to `bits`."""
     e.dst(operand, f"(t if (t := {text}).__class__ is ND else t & {ONES[bits]})")
 
 
-def _only(mods: list[str], *known: str) -> None:
-    """Refuse modifiers that the caller does not handle."""
-    if set(mods) - set(known):
-        raise Unknown(f"modifiers {', '.join(sorted(set(mods) - set(known)))}")
-
-
 @emits("neg", "abs", "and", "or", "xor", "not", "cnot", "lop3", "brev", "popc", "clz", "bfe", "bfi", "bfind")
-def by_table(e: Emitter, ins: Instruction) -> None:
-    """An integer instruction of `_FORMS`, with the modifiers named there."""
+def by_table(e: Emitter, ins: PtxInstruction) -> None:
+    """An integer instruction in `_FORMS`."""
     head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
     if kind in FLOATS:
         arithmetic_float(e, ins, kind)
@@ -72,7 +66,7 @@ def by_table(e: Emitter, ins: Instruction) -> None:
         raise Unknown(f"modifiers {', '.join(mods)}" if mods else head)
     widths, text = _FORMS[name]
     values = [e.src(x, width or bits) for x, width in zip(ins.operands[1:], widths, strict=True)]
-    readings = {f"s{i}": f"s{bits}({x})" if signed else x for i, x in enumerate(values)}
+    readings = {f"s{i}": f"signed({x}, {bits})" if signed else x for i, x in enumerate(values)}
     text = text.format(*values, **readings, bits=bits, signed=signed, ones=ONES.get(bits))
     if text.startswith("="):
         store_integer(e, ins.operands[0], text[1:], bits)
@@ -81,8 +75,8 @@ def by_table(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("add", "sub", "mul", "mad", "fma", "min", "max", "div", "rem")
-def arithmetic(e: Emitter, ins: Instruction) -> None:
-    """Two- and three-operand arithmetic, by type."""
+def arithmetic(e: Emitter, ins: PtxInstruction) -> None:
+    """Arithmetic with two or three operands."""
     head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
     if kind in FLOATS:
         arithmetic_float(e, ins, kind)
@@ -105,15 +99,15 @@ def _multiply(
         raise Unknown("modifiers")
     wide = 2 * bits if mods == ["wide"] else bits
     product = f"mul_{mods[0]}({a[0]}, {a[1]}, {bits}, {signed})"
-    if mods == ["lo"]:  # NumPy adds to a vector no Python integer that its type cannot hold
+    if mods == ["lo"]:  # NumPy cannot add a Python integer that exceeds the vector's type
         product = f"(q if (q := {a[0]} * {a[1]}).__class__ is ND else q & {ONES[bits]})"
     store_integer(e, d, product + (f" + {e.src(o[2], wide)}" if head == "mad" else ""), wide)
 
 
-def _pairs(e: Emitter, ins: Instruction, kind: str) -> None:
+def _pairs(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     """add, min and max of u16x2 and s16x2."""
     head, mods = ins.parts[0], ins.parts[1:-1]
-    _only(mods, *(["relu"] if kind == "s16x2" and head != "add" else []))
+    only(mods, *(["relu"] if kind == "s16x2" and head != "add" else []))
     if kind not in ("u16x2", "s16x2") or head not in ("add", "min", "max"):
         raise Unknown("packed integers")
     a, b = (e.src(x, 32) for x in ins.operands[1:])
@@ -121,12 +115,12 @@ def _pairs(e: Emitter, ins: Instruction, kind: str) -> None:
 
 
 @emits("addc", "subc", "madc")
-def with_carry_in(e: Emitter, ins: Instruction) -> None:
-    """Extended arithmetic that takes the carry; `.cc` also writes it."""
+def with_carry_in(e: Emitter, ins: PtxInstruction) -> None:
+    """Extended arithmetic with a carry in; `.cc` also writes it."""
     _with_carry(e, ins, [m for m in ins.parts[1:-1] if m != "cc"])
 
 
-def _with_carry(e: Emitter, ins: Instruction, mods: list[str]) -> None:
+def _with_carry(e: Emitter, ins: PtxInstruction, mods: list[str]) -> None:
     """add.cc, addc, sub.cc, subc, mad.cc and madc: sums with carry in and out."""
     head, kind = ins.parts[0], ins.parts[-1]
     bits = bits_of(kind)
@@ -145,29 +139,26 @@ def _with_carry(e: Emitter, ins: Instruction, mods: list[str]) -> None:
 
 
 @emits("dp4a", "dp2a")
-def dot_product(e: Emitter, ins: Instruction) -> None:
-    """The sum of c and the products of four pairs of bytes, or of two pairs of 16 bits and a byte."""
+def dot_product(e: Emitter, ins: PtxInstruction) -> None:
+    """dp4a: c plus products of four pairs of bytes. dp2a: c plus products of two pairs of 16 bits and a byte."""
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])
     signs = ", ".join(str(x == "s32") for x in ins.parts[-2:])
-    if ins.parts[0] == "dp4a":
-        e.dst(ins.operands[0], f"dot4({a}, {b}, {c}, {signs})")
-    else:
-        first = {"lo": 0, "hi": 2}[ins.parts[1]]
-        e.dst(ins.operands[0], f"dot2({a}, {b}, {c}, {signs}, {first})")
+    how = "8, 0" if ins.parts[0] == "dp4a" else f"16, {2 * (ins.parts[1] == 'hi')}"
+    e.dst(ins.operands[0], f"dot({a}, {b}, {c}, {signs}, {how})")
 
 
 @emits("shl", "shr", "shf")
-def shift(e: Emitter, ins: Instruction) -> None:
-    """Shifts, by amounts that clamp, and funnel shifts."""
+def shift(e: Emitter, ins: PtxInstruction) -> None:
+    """shl, shr and shf."""
     head, kind = ins.parts[0], ins.parts[-1]
     bits, signed = bits_of(kind), kind[0] == "s"
     d, *o = ins.operands
     if head == "shf":
-        _only(ins.parts[1:-1], "l", "r", "wrap", "clamp")
+        only(ins.parts[1:-1], "l", "r", "wrap", "clamp")
         operands = ", ".join(e.src(x, 32) for x in o)
         e.dst(d, f"funnel({operands}, {ins.parts[1] == 'l'}, {ins.parts[2] == 'clamp'})")
         return
-    _only(ins.parts[1:-1])
+    only(ins.parts[1:-1])
     a, amount = e.src(o[0], bits), e.src(o[1], 32)
     if amount.isdigit() and int(amount) < bits and not signed:
         text = f"{a} {'<<' if head == 'shl' else '>>'} {amount}"
@@ -177,7 +168,7 @@ def shift(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("prmt")
-def permute(e: Emitter, ins: Instruction) -> None:
+def permute(e: Emitter, ins: PtxInstruction) -> None:
     """prmt in all its modes."""
     mode = ins.parts[-1] if ins.parts[-1] != "b32" else (ins.parts[2] if len(ins.parts) > 2 else "")
     a, b, c = (e.src(x, 32) for x in ins.operands[1:])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that move data between registers and memory, or between the lanes of a warp.
+"""Loads, stores, atomics, operations across the lanes of a warp, ldmatrix, mma and wmma.
 
 Source: PTX ISA 9.0, 9.7.9 (ld, st, prefetch, isspacep, mapa), 9.7.13 (atom, red, vote, match, redux, elect,
 shfl is 9.7.9.6), 9.7.15 (ldmatrix, stmatrix, mma, wmma).
@@ -7,22 +7,22 @@ shfl is 9.7.9.6), 9.7.15 (ldmatrix, stmatrix, mma, wmma).
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Instruction
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES, PtxInstruction, items
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
 _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
-def space_of(ins: Instruction) -> str:
-    """State space named by an opcode; "generic" when none is."""
+def space_of(ins: PtxInstruction) -> str:
+    """State space of an opcode; "generic" if it has none."""
     for part in ins.parts[1:]:
         if part.split("::")[0] in ("param", "global", "shared", "local", "const") and part != "param::func":
             return part.split("::")[0]
     return "generic"
 
 
-def order_of(ins: Instruction) -> str:
-    """Memory order of an access, with ".cta" behind it in that scope; "" for a plain one.
+def order_of(ins: PtxInstruction) -> str:
+    """Memory order of an access, with suffix ".cta" in that scope; "" for a plain access.
 
     Volatile counts as relaxed (PTX ISA 8.2.1).
     """
@@ -31,21 +31,22 @@ def order_of(ins: Instruction) -> str:
     return f"{order}.cta" if order and "cta" in ins.parts else order
 
 
-def _count(ins: Instruction) -> int:
-    return next((int(p[1:]) for p in ins.parts if p in ("v2", "v4", "v8")), 1)
+def _vector(ins: PtxInstruction, operand: str) -> list[str]:
+    """The elements of a vector operand; their number must match the opcode."""
+    names = items(operand)
+    count = next((int(p[1:]) for p in ins.parts if p in ("v2", "v4", "v8")), 1)
+    if len(names) != count or ins.parts[-1] == "b128":
+        raise Unknown("vector")
+    return names
 
 
 @emits("ld", "ldu")
-def load(e: Emitter, ins: Instruction) -> None:
+def load(e: Emitter, ins: PtxInstruction) -> None:
     """ld of every space, vector width and type; narrow values are sign- or zero-extended to the register."""
-    kind, space = ins.parts[-1], space_of(ins)
-    size, names = TYPE_BYTES[kind], e.items(ins.operands[0])
-    if len(names) != _count(ins) or kind == "b128":
-        raise Unknown("vector")
-    call = (
-        f"load(G, {e.mask}, {e.address(ins.operands[1])}, {size}, {len(names)}, '{space}', {order_of(ins)!r})"
-    )
-    e.line(f"v = {call}")
+    kind, names = ins.parts[-1], _vector(ins, ins.operands[0])
+    size = TYPE_BYTES[kind]
+    how = f"{size}, {len(names)}, '{space_of(ins)}', {order_of(ins)!r}"
+    e.line(f"v = load(G, {e.mask}, {e.address(ins.operands[1])}, {how})")
     for i, name in enumerate(names):
         if name == "_":
             continue
@@ -59,150 +60,121 @@ def load(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("st")
-def store(e: Emitter, ins: Instruction) -> None:
+def store(e: Emitter, ins: PtxInstruction) -> None:
     """st of every space, vector width and type."""
     if ins.parts[1] == "async":
         _store_async(e, ins)
         return
     if ins.parts[1] == "bulk":
         raise Unknown("st.bulk")
-    kind, space = ins.parts[-1], space_of(ins)
-    size, names = TYPE_BYTES[kind], e.items(ins.operands[1])
-    if len(names) != _count(ins) or kind == "b128":
-        raise Unknown("vector")
+    _vector(ins, ins.operands[1])
+    size = TYPE_BYTES[ins.parts[-1]]
     place, values = e.address(ins.operands[0]), e.sources(ins.operands[1], 8 * size)
-    e.line(f"store(G, {e.mask}, {place}, {values}, {size}, '{space}', {order_of(ins)!r})")
+    e.line(f"store(G, {e.mask}, {place}, {values}, {size}, '{space_of(ins)}', {order_of(ins)!r})")
 
 
-def _store_async(e: Emitter, ins: Instruction) -> None:
+def _store_async(e: Emitter, ins: PtxInstruction) -> None:
     """st.async and red.async."""
     kind = ins.parts[-1]
     operation = next((p for p in ins.parts if p in _ATOMIC), None) if ins.parts[0] == "red" else None
-    names = e.items(ins.operands[1])
-    if "mbarrier::complete_tx::bytes" not in ins.parts or len(names) != _count(ins):
+    if "mbarrier::complete_tx::bytes" not in ins.parts:
         raise Unknown("completion")
-    values = ", ".join(e.src(x, bits_of(kind)) for x in names)
-    place, bar = e.address(ins.operands[0]), e.address(ins.operands[2])
-    e.line(
-        f"store_async(G, {e.mask}, {place}, ({values},), {bits_of(kind) // 8}, {bar}, {operation!r}, '{kind}')"
-    )
+    _vector(ins, ins.operands[1])
+    bits = bits_of(kind)
+    where = f"{e.address(ins.operands[0])}, {e.sources(ins.operands[1], bits)}, {bits // 8}"
+    e.line(f"store_async(G, {e.mask}, {where}, {e.address(ins.operands[2])}, {operation!r}, '{kind}')")
 
 
 @emits("atom", "red")
-def atomic(e: Emitter, ins: Instruction) -> None:
-    """atom and red: lanes act one after another, in lane order."""
+def atomic(e: Emitter, ins: PtxInstruction) -> None:
+    """atom and red."""
     if ins.parts[1] == "async":
         _store_async(e, ins)
         return
     kind = ins.parts[-1]
     operation = next(p for p in ins.parts[1:] if p in _ATOMIC)
-    if kind == "b128":
-        raise Unknown("128 bits")
-    width, returns = bits_of(kind), ins.parts[0] == "atom"
+    returns = ins.parts[0] == "atom"
     d, address, *values = ins.operands if returns else ("_", *ins.operands)
+    width, elements = bits_of(kind), _vector(ins, values[0])
     how = f"'{operation}', '{kind}', '{space_of(ins)}', {returns}, {(order_of(ins) or 'relaxed')!r}"
-    if _count(ins) > 1:  # each element is atomic by itself
+    if len(elements) > 1:  # each element is a separate atomic operation
         if returns:
             raise Unknown("vector atom")
         e.line(f"a = {e.address(address)}")
-        for i, x in enumerate(e.items(values[0])):
+        for i, x in enumerate(elements):
             place = f"shift_address(a, {i * width // 8}, 64)"
             e.line(f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), {how})")
         return
-    args = ", ".join(e.src(x, width) for x in values)
+    args = e.sources(", ".join(values), width)
     used = returns and e.program.mentions(d.strip()) > 1
-    e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, ({args},), {how}, {used})")
+    e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, {args}, {how}, {used})")
 
 
 @emits("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
-def hint(e: Emitter, ins: Instruction) -> None:
-    """Cache hints: no effect on results; a created policy is the number 0."""
+def hint(e: Emitter, ins: PtxInstruction) -> None:
+    """Cache hints have no effect; a cache policy is the number 0."""
     if ins.parts[0] == "createpolicy":
         e.dst(ins.operands[0], "0")
 
 
 @emits("isspacep")
-def is_space(e: Emitter, ins: Instruction) -> None:
-    """Whether a generic address lies in a space."""
+def is_space(e: Emitter, ins: PtxInstruction) -> None:
+    """isspacep."""
     e.dst(ins.operands[0], f"in_space({e.src(ins.operands[1], 64)}, '{ins.parts[1].split('::')[0]}')")
 
 
 @emits("mapa")
-def map_address(e: Emitter, ins: Instruction) -> None:
-    """The same shared address in another CTA of the cluster."""
+def map_address(e: Emitter, ins: PtxInstruction) -> None:
+    """mapa."""
     d, a, rank = ins.operands
     generic = "shared::cluster" not in ins.parts
     e.dst(d, f"map_shared({e.src(a, 64)}, {e.src(rank, 32)}, {bits_of(ins.parts[-1])}, {generic})")
 
 
 @emits("getctarank")
-def get_rank(e: Emitter, ins: Instruction) -> None:
-    """Rank of the CTA a shared address belongs to."""
+def get_rank(e: Emitter, ins: PtxInstruction) -> None:
+    """getctarank."""
     e.dst(ins.operands[0], f"wrap(({e.src(ins.operands[1], 64)} >> 24) & 0xFF, 32)")
 
 
-@emits("shfl")
-def shuffle(e: Emitter, ins: Instruction) -> None:
-    """shfl.sync in its four modes."""
-    d, _, p = ins.operands[0].partition("|")
-    a, b, c, members = (e.src(x, 32) for x in ins.operands[1:5])
-    e.line(f"t, q = shuffle(G, {e.mask}, {a}, {b}, {c}, {members}, '{ins.parts[2]}')")
-    e.dst(d, "t")
-    if p:
-        e.dst(p, "q")
-
-
-@emits("vote", "match", "redux", "activemask", "elect")
-def warp_wide(e: Emitter, ins: Instruction) -> None:
-    """vote, match, redux, activemask and elect."""
-    head = ins.parts[0]
-    if head == "elect":
-        d, p = ins.operands[0].split("|")
-        e.line(f"t, q = elect(G, {e.mask}, {e.src(ins.operands[1], 32)})")
-        if d.strip() != "_":
-            e.dst(d, "t")
-        e.dst(p, "q")
+@emits("shfl", "vote", "match", "redux", "activemask", "elect")
+def warp_wide(e: Emitter, ins: PtxInstruction) -> None:
+    """Operations across the lanes of a warp."""
+    head, (d, *o), mode = ins.parts[0], ins.operands, ins.parts[-2]
+    if head == "shfl":
+        a, b, c, members = (e.src(x, 32) for x in o)
+        e.pair(d, f"shuffle(G, {e.mask}, {a}, {b}, {c}, {members}, '{mode}')")
+    elif head == "elect":
+        e.pair(d, f"elect(G, {e.mask}, {e.src(o[0], 32)})")
+    elif head == "match":
+        value = e.src(o[0], bits_of(ins.parts[-1]))
+        e.pair(d, f"match(G, {e.mask}, {value}, {e.src(o[1], 32)}, '{ins.parts[1]}')")
     elif head == "vote":
-        negated = ins.operands[1].strip().startswith("!")
-        a = e.src(ins.operands[1].strip().lstrip("!"), 1)
-        value = f"pnot({a})" if negated else a
-        e.dst(ins.operands[0], f"vote(G, {e.mask}, {value}, {e.src(ins.operands[2], 32)}, '{ins.parts[2]}')")
-    elif head == "redux":
+        e.dst(d, f"vote(G, {e.mask}, {e.src(o[0], 1)}, {e.src(o[1], 32)}, '{mode}')")
+    elif head == "activemask":
+        e.dst(d, f"active_lanes(G, {e.mask})")
+    else:
         kind = ins.parts[-1]
         if kind not in ("s32", "u32", "b32"):
             raise Unknown("type")
-        a, members = (e.src(x, 32) for x in ins.operands[1:3])
-        e.dst(ins.operands[0], f"redux(G, {e.mask}, {a}, {members}, '{ins.parts[2]}', {kind == 's32'})")
-    elif head == "activemask":
-        e.dst(ins.operands[0], f"active_lanes(G, {e.mask})")
-    else:
-        bits = bits_of(ins.parts[-1])
-        d, _, p = ins.operands[0].partition("|")
-        e.line(
-            f"t, q = match(G, {e.mask}, {e.src(ins.operands[1], bits)}, {e.src(ins.operands[2], 32)}, '{ins.parts[1]}')"
-        )
-        e.dst(d, "t")
-        if p:
-            e.dst(p, "q")
+        e.dst(d, f"redux(G, {e.mask}, {e.src(o[0], 32)}, {e.src(o[1], 32)}, '{mode}', {kind == 's32'})")
 
 
 @emits("ldmatrix", "stmatrix")
-def matrix_move(e: Emitter, ins: Instruction) -> None:
+def matrix_move(e: Emitter, ins: PtxInstruction) -> None:
     """ldmatrix and stmatrix of 8x8 matrices of 16-bit elements."""
     if "m8n8" not in ins.parts or ins.parts[-1] != "b16":
         raise Unknown("shape or type")
-    trans = "trans" in ins.parts
-    generic = "shared" not in [p.split("::")[0] for p in ins.parts]
+    one, other = ins.operands
+    how = f"{'trans' in ins.parts}, {space_of(ins) == 'generic'}"
     if ins.parts[0] == "ldmatrix":
-        place, count = e.address(ins.operands[1]), len(e.items(ins.operands[0]))
-        e.results(ins.operands[0], f"ldmatrix(G, {e.mask}, {place}, {count}, {trans}, {generic})")
+        e.results(one, f"ldmatrix(G, {e.mask}, {e.address(other)}, {len(items(one))}, {how})")
     else:
-        place, values = e.address(ins.operands[0]), e.sources(ins.operands[1], 32)
-        e.line(f"stmatrix(G, {e.mask}, {place}, {values}, {trans}, {generic})")
+        e.line(f"stmatrix(G, {e.mask}, {e.address(one)}, {e.sources(other, 32)}, {how})")
 
 
 @emits("mma")
-def matrix_multiply(e: Emitter, ins: Instruction) -> None:
+def matrix_multiply(e: Emitter, ins: PtxInstruction) -> None:
     """mma.sync of fp16, bf16 and tf32 fragments."""
     p = ins.parts
     shape = next(x for x in p if x.startswith("m") and x[1].isdigit())
@@ -216,7 +188,7 @@ def matrix_multiply(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("wmma")
-def wmma(e: Emitter, ins: Instruction) -> None:
+def wmma(e: Emitter, ins: PtxInstruction) -> None:
     """wmma.load, wmma.mma and wmma.store of 16-bit types."""
     p = ins.parts
     if p[1] == "mma":

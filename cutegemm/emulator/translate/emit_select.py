@@ -1,138 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that compare, choose and move: setp, set, selp, slct, mov, cvta.
+"""Comparison, selection and moves: setp, set, selp, slct, mov, cvta.
 
 Source: PTX ISA 9.0, 9.7.6 (comparison and selection), 9.7.7 (half-precision comparison), 9.7.9 (mov, cvta).
 """
 
 from __future__ import annotations
 
-from cutegemm.emulator.ptx.kernel import Instruction
+from cutegemm.emulator.ptx.kernel import PtxInstruction, items
 from cutegemm.emulator.translate.emit_float import FLOATS
-from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
+from cutegemm.emulator.translate.emitter import Emitter, bits_of, emits, only
 
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
           "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}  # fmt: skip
 _JOINS = {"and": "&", "or": "|", "xor": "^"}
+_WINDOWS = {"shared": "SHARED_WINDOW", "shared::cta": "SHARED_WINDOW", "shared::cluster": "SHARED_WINDOW",
+            "local": "LOCAL_WINDOW", "global": None, "const": None, "param": None, "param::entry": None}  # fmt: skip
 
 
-def _comparison(e: Emitter, kind: str, relation: str, mods: list[str], values: list[str]) -> str:
-    """Expression of one comparison of operand expressions."""
+def _comparison(kind: str, relation: str, ftz: bool, values: list[str]) -> str:
+    """Expression of one comparison."""
     if kind in FLOATS:
         a, b = (f"{kind}({x})" for x in values)
-        if "ftz" in mods:
+        if ftz:
             flush = "flush" if kind == "f32" else "flush_half"
             a, b = f"{flush}({a})", f"{flush}({b})"
         return f"compare({a}, {b}, '{relation}')"
-    wrapper = f"s{bits_of(kind)}({{}})" if kind[0] == "s" else "{}"
-    a, b = (wrapper.format(x) for x in values)
+    a, b = (f"signed({x}, {bits_of(kind)})" if kind[0] == "s" else x for x in values)
     return f"{a} {_SIGNS[relation]} {b}"
 
 
-def _parts_of(ins: Instruction, named: int) -> tuple[str, str | None]:
-    """(relation, boolean operation) of a comparison; `named` types end its opcode.
+def _tests(e: Emitter, ins: PtxInstruction, named: int) -> tuple[list[str], str]:
+    """The comparisons of an instruction (two for a pair: low, high), and the text that combines them with a predicate.
 
-    Raises:
-        Unknown: any other modifier.
+    The opcode ends with `named` types.
     """
-    relation, *rest = ins.parts[1:-named]
-    join = next((p for p in rest if p in _JOINS), None)
-    if set(rest) - {"ftz", join}:
-        raise Unknown("modifiers")
-    return relation, join
+    kind = ins.parts[-1]
+    relation, *mods = ins.parts[1:-named]
+    join = next((p for p in mods if p in _JOINS), None)
+    only(mods, "ftz", join)
+    _, a, b, *predicate = ins.operands
+    values = [e.src(x, bits_of(kind)) for x in (a, b)]
+    third = f" {_JOINS[join]} {e.src(predicate[0], 1)}" if join else ""
+    base = kind.removesuffix("x2")
+    sides = [values] if base == kind else [[f"{half}({x})" for x in values] for half in ("low", "high")]
+    return [_comparison(base, relation, "ftz" in mods, side) for side in sides], third
 
 
 @emits("setp")
-def set_predicate(e: Emitter, ins: Instruction) -> None:
-    """setp, with an optional second predicate and boolean combination; pairs give a predicate per half."""
-    kind = ins.parts[-1]
-    relation, join = _parts_of(ins, 1)
-    d, *o = ins.operands
-    values = [e.src(x, bits_of(kind)) for x in o[:2]]
-    third = f" {_JOINS[join]} {e.src(o[2], 1)}" if join else ""
-    first, _, second = d.partition("|")
-    if kind.endswith("x2"):
-        base = kind.removesuffix("x2")
-        tests = [
-            _comparison(e, base, relation, ins.parts, [f"{half}({x})" for x in values])
-            for half in ("low", "high")
-        ]
-        e.line(f"q, t = {', '.join(tests)}")
-        e.dst(first, f"q{third}")
-        if second:
-            e.dst(second, f"t{third}")
-        return
-    e.line(f"q = {_comparison(e, kind, relation, ins.parts, values)}")
+def set_predicate(e: Emitter, ins: PtxInstruction) -> None:
+    """setp, with an optional second predicate and boolean operation; a pair gives a predicate per half."""
+    tests, third = _tests(e, ins, 1)
+    e.line(f"q, t = {', '.join(tests)}" if len(tests) > 1 else f"q = {tests[0]}")
+    first, _, second = ins.operands[0].partition("|")
     e.dst(first, f"q{third}")
     if second:
-        e.dst(second, f"pnot(q){third}")
+        e.dst(second, f"{'t' if len(tests) > 1 else 'pnot(q)'}{third}")
 
 
 @emits("set")
-def set_value(e: Emitter, ins: Instruction) -> None:
-    """set: a comparison as all ones or as 1.0; of pairs, per half."""
-    to, kind = ins.parts[-2:]
-    relation, join = _parts_of(ins, 2)
-    d, *o = ins.operands
-    values = [e.src(x, bits_of(kind)) for x in o[:2]]
-    third = f" {_JOINS[join]} {e.src(o[2], 1)}" if join else ""
-    one = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}
-    if not kind.endswith("x2"):
-        yes = one.get(to, (1 << bits_of(to)) - 1)
-        test = f"({_comparison(e, kind, relation, ins.parts, values)}){third}"
-        e.dst(d, f"sel({test}, {yes}, 0, U{bits_of(to)})")
-        return
-    yes = one.get(to.removesuffix("x2"), 0xFFFF)
-    base = kind.removesuffix("x2")
-    halves = []
-    for half in ("high", "low"):
-        test = _comparison(e, base, relation, ins.parts, [f"{half}({x})" for x in values])
-        halves.append(f"sel(({test}){third}, {yes}, 0, U32)")
-    e.dst(d, f"pair({', '.join(halves)})")
+def set_value(e: Emitter, ins: PtxInstruction) -> None:
+    """set: all ones or 1.0 if a comparison holds; for pairs, in each half."""
+    tests, third = _tests(e, ins, 2)
+    to, halves = ins.parts[-2], len(tests) > 1
+    ones = 0xFFFF if halves else (1 << bits_of(to)) - 1
+    yes = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}.get(to.removesuffix("x2"), ones)
+    values = [f"sel(({test}){third}, {yes}, 0, U{32 if halves else bits_of(to)})" for test in tests]
+    e.dst(ins.operands[0], f"pair({values[1]}, {values[0]})" if halves else values[0])
 
 
 @emits("selp", "slct")
-def select(e: Emitter, ins: Instruction) -> None:
-    """selp d, a, b, p; slct d, a, b, c: a where c >= 0."""
+def select(e: Emitter, ins: PtxInstruction) -> None:
+    """selp d, a, b, p; slct d, a, b, c: a if c >= 0, else b."""
     d, a, b, p = ins.operands
     if ins.parts[0] == "selp":
         bits, test = bits_of(ins.parts[-1]), e.src(p, 1)
     else:
         bits, source = bits_of(ins.parts[-2]), ins.parts[-1]
-        value = f"f32({e.src(p, 32)})" if source == "f32" else f"s32({e.src(p, 32)})"
+        value = f"f32({e.src(p, 32)})" if source == "f32" else f"signed({e.src(p, 32)}, 32)"
         test = f"{f'flush({value})' if 'ftz' in ins.parts else value} >= 0"
     e.dst(d, f"sel({test}, {e.src(a, bits)}, {e.src(b, bits)}, U{bits})")
 
 
 @emits("mov")
-def move(e: Emitter, ins: Instruction) -> None:
-    """mov, with packing and unpacking of vectors."""
+def move(e: Emitter, ins: PtxInstruction) -> None:
+    """mov; it also packs and unpacks vectors."""
     bits = bits_of(ins.parts[-1])
     d, a = ins.operands
+    views = e.program.views
     if d.startswith("{"):
-        parts = e.items(d)
+        names = items(d)
         e.line(f"t = {e.src(a, bits)}")
-        for i, part in enumerate(parts):
-            e.dst(part, f"unpack(t, {bits // len(parts)}, {i})") if part != "_" else None
+        for i, name in enumerate(names):
+            if name != "_":
+                e.dst(name, f"unpack(t, {bits // len(names)}, {i})")
     elif a.startswith("{"):
-        parts = e.items(a)
-        each = bits // len(parts)
-        e.dst(d, f"pack([{', '.join(e.src(x, each) for x in parts)}], {each})")
-    elif a in e.views and d in e.views:  # zeroing by copies: no use of the values
-        e.dst(d, "accumulator_peek(G, {}, {})".format(*e.views[a]))
+        each = bits // len(items(a))
+        e.dst(d, f"pack({e.sources(a, each)}, {each})")
+    elif a in views and d in views:  # compilers zero accumulators by copies, which do not use their values
+        e.dst(d, "accumulator_peek(G, {}, {})".format(*views[a]))
     else:
         text = e.src(a, bits)
         e.dst(d, f"wrap({text}, {bits})" if a.startswith("%") and e.width(a) is None and bits < 64 else text)
 
 
 @emits("cvta")
-def convert_address(e: Emitter, ins: Instruction) -> None:
-    """cvta between a state space and generic addresses: windows for shared, local and param, identity for global."""
-    windows = {"shared": "SHARED_WINDOW", "shared::cta": "SHARED_WINDOW", "shared::cluster": "SHARED_WINDOW",
-               "local": "LOCAL_WINDOW", "global": None, "const": None, "param": None, "param::entry": None}  # fmt: skip
-    space = ins.parts[2] if ins.parts[1] == "to" else ins.parts[1]
-    window = windows[space]
+def convert_address(e: Emitter, ins: PtxInstruction) -> None:
+    """cvta between a state space and generic addresses; shared, local and param have windows."""
+    back = ins.parts[1] == "to"
+    window = _WINDOWS[ins.parts[1 + back]]
     a = e.src(ins.operands[1], 64)
-    if window is None:
-        e.dst(ins.operands[0], a)
-    else:
-        e.dst(ins.operands[0], f"(widen({a}) {'-' if ins.parts[1] == 'to' else '+'} {window})")
+    e.dst(ins.operands[0], a if window is None else f"(widen({a}) {'-' if back else '+'} {window})")

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that drive the asynchronous units: barriers, bulk copies, TMA, wgmma, fences, register pools.
+"""Barriers, mbarriers, asynchronous copies, wgmma, fences, setmaxnreg and calls.
 
-A function that may have to wait returns False; the block then returns `BLOCKED` and is run again later.
+A function that has to wait returns False or None; then the block returns `BLOCKED` and runs again later.
 
 Source: PTX ISA 9.0, 9.7.9.25 (cp.async), 9.7.9.27 (cp.async.bulk.tensor), 9.7.13 (barriers, mbarrier, fences),
-9.7.16 (wgmma), 9.7.20 (setmaxnreg, nanosleep).
+9.7.12.5 (call), 9.7.16 (wgmma), 9.7.20 (setmaxnreg, nanosleep).
 """
 
 from __future__ import annotations
 
 import re
 
-from cutegemm.emulator.ptx.kernel import Instruction
-from cutegemm.emulator.translate.emit_memory import space_of
+from cutegemm.emulator.ptx.kernel import PtxInstruction, items
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
 BLOCKED = -2
+_REDUCTIONS = ("add", "min", "max", "and", "or", "xor", "inc", "dec")  # of cp.reduce
 # Type of A -> K, types of D, types of B (PTX ISA 9.0, 9.7.16.2).
 _BYTES, _FP8 = (32, ("s32",), ("s8", "u8")), (32, ("f16", "f32"), ("e4m3", "e5m2"))
 _WGMMA = {
@@ -25,7 +25,7 @@ _WGMMA = {
 
 
 @emits("bar", "barrier")
-def barrier(e: Emitter, ins: Instruction) -> None:
+def barrier(e: Emitter, ins: PtxInstruction) -> None:
     """Named barriers of the CTA, the cluster barrier and bar.warp.sync."""
     p = [x for x in ins.parts if x not in ("cta", "aligned")]
     if p[1] == "warp":
@@ -45,12 +45,9 @@ def barrier(e: Emitter, ins: Instruction) -> None:
     elif p[1] == "arrive":
         e.line(f"bar_arrive(G, {e.mask}, {operands[0]}, {operands[1]})")
     elif p[1] == "red":
-        d, name, *rest = ins.operands
-        source = rest[-1].strip()
-        value = e.src(source.lstrip("!"), 1)
-        value = f"pnot({value})" if source.startswith("!") else value
-        count = e.src(rest[0], 32) if len(rest) > 1 else "None"
-        e.line(f"t = bar_red(G, {e.mask}, {e.src(name, 32)}, {count}, {value}, '{p[2]}')")
+        d, _, *threads, source = ins.operands
+        count = operands[2] if threads else "None"
+        e.line(f"t = bar_red(G, {e.mask}, {operands[1]}, {count}, {e.src(source, 1)}, '{p[2]}')")
         e.line(f"if t is None: return {BLOCKED}")
         e.dst(d, "t")
     else:
@@ -58,7 +55,7 @@ def barrier(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("mbarrier")
-def mbarrier(e: Emitter, ins: Instruction) -> None:
+def mbarrier(e: Emitter, ins: PtxInstruction) -> None:
     """mbarrier.init, inval, arrive, expect_tx, complete_tx, test_wait and try_wait."""
     p, o, m = ins.parts, ins.operands, e.mask
     if p[1] == "init":
@@ -88,19 +85,19 @@ def mbarrier(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("brkpt")
-def breakpoint_(e: Emitter, ins: Instruction) -> None:
-    """A breakpoint stops the kernel, as a trap does; libraries use it on impossible paths."""
-    e.line(f"trap(G, m, {ins.line})")
+def breakpoint_(e: Emitter, ins: PtxInstruction) -> None:
+    """brkpt stops the kernel, as trap does; libraries use it on impossible paths."""
+    e.line(f"trap({ins.line})")
 
 
 @emits("nanosleep")
-def nanosleep(e: Emitter, ins: Instruction) -> None:
-    """Lets other warps run."""
+def nanosleep(e: Emitter, ins: PtxInstruction) -> None:
+    """nanosleep ends the time slice."""
     e.line("G.budget = 0")
 
 
 @emits("setmaxnreg")
-def set_registers(e: Emitter, ins: Instruction) -> None:
+def set_registers(e: Emitter, ins: PtxInstruction) -> None:
     """setmaxnreg.inc and .dec."""
     count = int(ins.operands[0], 0)
     if count % 8 or not 24 <= count <= 256:
@@ -109,112 +106,116 @@ def set_registers(e: Emitter, ins: Instruction) -> None:
 
 
 @emits("fence", "membar", "griddepcontrol", "pmevent")
-def fence(e: Emitter, ins: Instruction) -> None:
-    """Fences order accesses (only the race detector follows them); the others have no effect on results."""
-    head = ins.parts[0]
-    if head == "fence" and "tensormap::generic" in ins.op:
+def fence(e: Emitter, ins: PtxInstruction) -> None:
+    """Fences and griddepcontrol, which only the race detector needs; pmevent has no effect."""
+    if "tensormap::generic" in ins.op:
         raise Unknown("tensor map modification")
-    if head in ("fence", "membar", "griddepcontrol"):
-        e.line(f"note(G, {e.mask}, '{ins.op}')")
+    if ins.op == "griddepcontrol.wait":
+        e.line(f"G.tracker.grid_wait({e.mask})")
+    elif ins.op == "griddepcontrol.launch_dependents":
+        e.line(f"G.tracker.grid_trigger({e.mask})")
+    elif ins.parts[0] != "pmevent":
+        e.line(f"G.tracker.fence('{ins.op}')")
 
 
-def copy(e: Emitter, ins: Instruction) -> None:
-    """cp.async, cp.async.bulk and cp.async.bulk.tensor with their groups."""
-    op = ins.op
-    if op.startswith("cp.async.bulk.tensor"):
-        _tensor_copy(e, ins)
-    elif op.startswith("cp.async.bulk.prefetch"):
+@emits("cp")
+def copy(e: Emitter, ins: PtxInstruction) -> None:
+    """cp.async, cp.async.bulk, cp.async.bulk.tensor and their groups; cp.reduce.async.bulk[.tensor]."""
+    op, o = ins.op, list(ins.operands)
+    if "cache_hint" in op:
+        o.pop()
+    if ".prefetch" in op:
         return
+    if op.startswith(("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")):
+        _tensor_copy(e, op, o, next((p for p in ins.parts if p in _REDUCTIONS), None))
     elif op == "cp.async.bulk.commit_group":
-        e.line(f"bulk_commit(G, {e.mask})")
+        e.line("G.bulk.commit()")
     elif op.startswith("cp.async.bulk.wait_group"):
-        e.line(f"bulk_wait(G, {e.mask}, {int(ins.operands[0], 0)}, {op.endswith('.read')})")
-    elif op.startswith("cp.async.bulk"):
-        _bulk_copy(e, ins)
+        e.line(f"wait_group(G, G.bulk, {int(o[0], 0)}, {op.endswith('.read')})")
+    elif op.startswith(("cp.async.bulk", "cp.reduce.async.bulk")):
+        kind = ins.parts[-1]
+        operation = next((p for p in ins.parts if p in _REDUCTIONS), None)
+        _bulk_copy(e, op, o, operation and (operation, kind, bits_of(kind) // 8))
     elif op == "cp.async.commit_group":
-        e.line(f"async_commit(G, {e.mask})")
-    elif op in ("cp.async.wait_group", "cp.async.wait_all"):
-        e.line(f"async_wait(G, {e.mask}, {int(ins.operands[0], 0) if ins.operands else -1})")
+        e.line("async_commit(G)")
+    elif op == "cp.async.wait_group":
+        e.line(f"wait_group(G, G.copies, {int(o[0], 0)})")
+    elif op == "cp.async.wait_all":
+        e.line("async_commit(G)")
+        e.line("wait_group(G, G.copies, 0)")
     elif op.startswith("cp.async.mbarrier.arrive"):
-        e.line(f"async_arrive(G, {e.mask}, {e.address(ins.operands[0])}, {'noinc' in op})")
+        e.line(f"async_arrive(G, {e.mask}, {e.address(o[0])}, {'noinc' in op})")
     elif op.startswith(("cp.async.ca", "cp.async.cg")):
-        operands = [o for o in ins.operands]
-        if "cache_hint" in op:
-            operands.pop()
-        size = int(operands[2], 0)
-        used = e.src(operands[3], 32) if len(operands) > 3 else str(size)
-        if len(operands) > 3 and e.width(operands[3]) == 1:
+        size = int(o[2], 0)
+        if len(o) > 3 and e.width(o[3]) == 1:
             raise Unknown("ignore-src predicate")
-        where = f"{e.address(operands[0])}, {e.address(operands[1])}"
+        used = e.src(o[3], 32) if len(o) > 3 else str(size)
+        where = f"{e.address(o[0])}, {e.address(o[1])}"
         e.line(f"async_copy(G, {e.mask}, {where}, {size}, {used}, {op.startswith('cp.async.cg')})")
     else:
         raise Unknown(op)
 
 
-def _coordinates(e: Emitter, operand: str) -> tuple[str, str]:
-    m = re.fullmatch(r"\[\s*([^,]+),\s*\{(.*)\}\s*\]", operand.strip(), re.S)
+def _coordinates(e: Emitter, operand: str) -> str:
+    """Expressions of tensor map and coordinates of `[map, {x, y}]`."""
+    m = re.fullmatch(r"\[\s*([^,]+),\s*(\{.*\})\s*\]", operand.strip(), re.S)
     if m is None:
         raise Unknown(f"tensor address {operand}")
-    return e.src(m[1], 64), "(" + "".join(f"{e.src(x, 32)}," for x in m[2].split(",")) + ")"
+    return f"{e.src(m[1], 64)}, {e.sources(m[2], 32)}"
 
 
-def _tensor_copy(e: Emitter, ins: Instruction, reduction: str | None = None) -> None:
-    op, o = ins.op, list(ins.operands)
+def _tensor_copy(e: Emitter, op: str, o: list[str], reduction: str | None) -> None:
     if "im2col" in op or "tile::" in op:
         raise Unknown("load mode")
-    if "L2::cache_hint" in op:
-        o.pop()
-    if ".prefetch" in op:
-        return
     if ".global.shared::cta" in op:
-        tensor_map, at = _coordinates(e, o[0])
-        e.line(f"tensor_store(G, {e.mask}, {e.address(o[1])}, {tensor_map}, {at}, {reduction!r})")
+        place = _coordinates(e, o[0])
+        e.line(f"tensor_store(G, {e.mask}, {e.address(o[1])}, {place}, {reduction!r})")
         return
-    tensor_map, at = _coordinates(e, o[1])
     multicast = e.src(o[3], 16) if "multicast" in op else "None"
-    e.line(f"tensor_load(G, {e.mask}, {e.address(o[0])}, {tensor_map}, {at}, {e.address(o[2])}, {multicast})")
+    where = f"{e.address(o[0])}, {_coordinates(e, o[1])}, {e.address(o[2])}"
+    e.line(f"tensor_load(G, {e.mask}, {where}, {multicast})")
 
 
-def _bulk_copy(e: Emitter, ins: Instruction, reduction: tuple[str, str, int] | None = None) -> None:
-    op, o = ins.op, list(ins.operands)
-    if "L2::cache_hint" in op:
-        o.pop()
+def _bulk_copy(e: Emitter, op: str, o: list[str], reduction: object) -> None:
     if ".cp_mask" in op or "ignore_oob" in op:
         raise Unknown("byte mask")
-    to, source, size = e.address(o[0]), e.address(o[1]), e.src(o[2], 32)
+    what = f"G, {e.mask}, {e.address(o[0])}, {e.address(o[1])}, {e.src(o[2], 32)}"
     if ".global.shared::cta" in op:
-        e.line(f"bulk_store(G, {e.mask}, {to}, {source}, {size}, {reduction!r})")
+        e.line(f"bulk_store({what}, {reduction!r})")
     elif ".shared::cluster.shared::cta" in op:
-        e.line(f"bulk_exchange(G, {e.mask}, {to}, {source}, {size}, {e.address(o[3])}, {reduction!r})")
+        e.line(f"bulk_exchange({what}, {e.address(o[3])}, {reduction!r})")
     elif reduction is None and (".shared::cta.global" in op or ".shared::cluster.global" in op):
         multicast = e.src(o[4], 16) if "multicast" in op else "None"
-        e.line(f"bulk_load(G, {e.mask}, {to}, {source}, {size}, {e.address(o[3])}, {multicast})")
+        e.line(f"bulk_load({what}, {e.address(o[3])}, {multicast})")
     else:
-        raise Unknown(f"{op} ({space_of(ins)})")
+        raise Unknown(op)
 
 
-@emits("cp")
-def copy_or_reduce(e: Emitter, ins: Instruction) -> None:
-    """cp, and cp.reduce.async.bulk[.tensor]: a copy that adds (or takes the minimum or maximum...)."""
-    if not ins.op.startswith("cp.reduce"):
-        copy(e, ins)
-        return
-    operation = next(p for p in ins.parts if p in ("add", "min", "max", "and", "or", "xor", "inc", "dec"))
-    if ins.op.startswith("cp.reduce.async.bulk.tensor"):
-        _tensor_copy(e, ins, operation)
+@emits("call")
+def call(e: Emitter, ins: PtxInstruction) -> None:
+    """vprintf and __assertfail of the CUDA runtime; their arguments are in local memory."""
+    name = next((o for o in ins.operands if not o.startswith("(")), "")
+    lists = [items(o) for o in ins.operands if o.startswith("(")]
+    offsets: dict[str, int] = e.program.local_offset
+    if name == "vprintf":
+        result = offsets[lists[0][0]] if len(lists) > 1 else None
+        text, values = (offsets[x] for x in lists[-1])
+        e.line(f"vprintf(G, {e.mask}, {text}, {values}, {result})")
+    elif name == "__assertfail":
+        message, file, line, function = (offsets[x] for x in lists[-1][:4])
+        e.line(f"assertfail(G, {e.mask}, {message}, {file}, {line}, {function})")
     else:
-        kind = ins.parts[-1]
-        _bulk_copy(e, ins, (operation, kind, bits_of(kind) // 8))
+        raise Unknown(f"no function {name!r} in this PTX")
 
 
 @emits("wgmma")
-def wgmma(e: Emitter, ins: Instruction) -> None:
+def wgmma(e: Emitter, ins: PtxInstruction) -> None:
     """wgmma.mma_async and its fence, commit and wait."""
     if e.mask is not None:
         e.line("refuse_mask(G, m)")
     kind = ins.parts[1]
     if kind == "fence":
-        e.line("wgmma_fence(G)")
+        e.line("G.tracker.wgmma_fence()")
     elif kind == "commit_group":
         e.line(f"if not wgmma_commit(G): return {BLOCKED}")
     elif kind == "wait_group":
@@ -226,7 +227,7 @@ def wgmma(e: Emitter, ins: Instruction) -> None:
 
 
 def _wgmma_shape(shape: str, d_type: str, a_type: str, b_type: str) -> tuple[int, int]:
-    """N and K of a wgmma's shape, if the instruction exists for its types."""
+    """N and K of a wgmma's shape; refuses shapes that do not exist for the types."""
     m = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
     if m is None:
         raise Unknown(shape)
@@ -238,30 +239,25 @@ def _wgmma_shape(shape: str, d_type: str, a_type: str, b_type: str) -> tuple[int
     return n, k
 
 
-def _wgmma_issue(e: Emitter, ins: Instruction) -> None:
+def _wgmma_issue(e: Emitter, ins: PtxInstruction) -> None:
+    program = e.program
     shape, *types = [p for p in ins.parts[2:] if p not in ("sync", "aligned")]
     saturates = types[0] == "satfinite"
     d_type, a_type, b_type = types[saturates:]
     n, k = _wgmma_shape(shape, d_type, a_type, b_type)
     if saturates and d_type != "s32":
         raise Unknown("satfinite")
-    registers = tuple(x.strip() for x in ins.operands[0].strip("{}").split(","))
+    registers = tuple(items(ins.operands[0]))
     a, b, scale_d, *immediate = ins.operands[1:]
-    from_registers = a.strip().startswith("{")
+    in_registers = a.startswith("{")
     flags = [int(f, 0) for f in immediate]
     signs = (1, 1) if d_type == "s32" else tuple(flags[:2])
-    trans = flags[2:] if a_type in ("f16", "bf16") else []
-    trans = ([0] if from_registers else []) + trans
-    trans_ab = (bool(trans[0]), bool(trans[1])) if len(trans) > 1 else (False, False)
-    where = (
-        str(e.program.accumulators.index(registers))
-        if registers in e.program.accumulators
-        else repr(tuple(e.program.slots[r] for r in registers))
-    )
-    form = (n, k, d_type + saturates * ".satfinite", a_type, b_type, signs, trans_ab)
-    if from_registers:
-        a_text = "(" + "".join(f"{e.program.slots[r]}," for r in e.items(a)) + ")"
-    else:
-        a_text = e.src(a, 64)
-    scale = e.src(scale_d, 1)
-    e.line(f"wgmma_issue(G, {where}, {a_text}, {e.src(b, 64)}, {scale}, {form!r})")
+    majors = flags[2:] if a_type in ("f16", "bf16") else []
+    majors = ([0] if in_registers else []) + majors
+    trans = (bool(majors[0]), bool(majors[1])) if len(majors) > 1 else (False, False)
+    where: object = tuple(program.slots[r] for r in registers if r in program.slots)
+    if registers in program.accumulators:
+        where = program.accumulators.index(registers)
+    form = (n, k, d_type + saturates * ".satfinite", a_type, b_type, signs, trans)
+    left = repr(tuple(program.slots[r] for r in items(a))) if in_registers else e.src(a, 64)
+    e.line(f"wgmma_issue(G, {where!r}, {left}, {e.src(b, 64)}, {e.src(scale_d, 1)}, {form!r})")

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing the Python of a block: operands, destinations, guards, and the registry of instructions.
+"""Writes the Python of a block: operands, destinations, guards, and the registry of emitters.
 
-The emitters (`emit_*.py`) hold the instructions and register themselves here. Each is called twice, for the full and
-the masked version of its block.
+The emitters of instructions (`emit_*.py`) register themselves here. Each one runs for the full and for the masked
+version of its block.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.flow import Block, is_branch
-from cutegemm.emulator.ptx.kernel import Instruction
-from cutegemm.emulator.state.geometry import SPECIAL_REGISTERS
-from cutegemm.emulator.state.memory import PARAM_WINDOW, SHARED_BASE
+from cutegemm.emulator.ptx.kernel import PtxInstruction, items
+from cutegemm.emulator.state.geometry import SHARED_BASE, SPECIAL_REGISTERS
+from cutegemm.emulator.state.memory import PARAM_WINDOW
 from cutegemm.errors import EmulatorError
 
-CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, kept as a predicate register
+CARRY = "%carry"  # the condition code of extended arithmetic, PTX ISA 9.7.2, as a predicate register
 _BITS = {"pred": 1, "f16x2": 32, "b128": 128}
 
-Emit = Callable[["Emitter", Instruction], None]
+Emit = Callable[["Emitter", PtxInstruction], None]
 EMITTERS: dict[str, Emit] = {}
 
 
 def emits(*heads: str) -> Callable[[Emit], Emit]:
-    """Register the emitter of the instructions whose opcode starts with one of `heads`."""
+    """Register the emitter of opcodes that begin with one of `heads`."""
 
     def register(f: Emit) -> Emit:
         for head in heads:
@@ -40,17 +40,24 @@ class Unknown(Exception):
     """An emitter does not know this form of its instruction."""
 
 
-def _unknown(ins: Instruction, why: object) -> EmulatorError:
+def only(mods: Iterable[str], *known: str | None) -> None:
+    """Refuse modifiers that are not in `known`."""
+    others = set(mods) - set(known)
+    if others:
+        raise Unknown(f"modifiers {', '.join(sorted(others))}")
+
+
+def _unknown(ins: PtxInstruction, why: object) -> EmulatorError:
     text = str(ins)[:200]
     rule = f"line {ins.line}: {text}: the emulator does not know this instruction ({why})"
     return EmulatorError(rule, field="ptx")
 
 
 def check_known(block: Block) -> None:
-    """Refuse a block with an instruction that no emitter takes.
+    """Refuse a block with an instruction that has no emitter.
 
     Raises:
-        EmulatorError: naming the instruction and its PTX line.
+        EmulatorError: with the instruction and its PTX line.
     """
     for ins in block.code:
         if not is_branch(ins) and ins.parts[0] not in EMITTERS:
@@ -60,33 +67,22 @@ def check_known(block: Block) -> None:
 @functools.cache
 def bits_of(kind: str) -> int:
     """Width in bits of a PTX type name."""
-    return _BITS.get(kind) or int(re.sub(r"\D", "", kind.removesuffix("x2"))) * (
-        2 if kind.endswith("x2") else 1
-    )
+    digits = re.sub(r"\D", "", kind.removesuffix("x2"))
+    return _BITS.get(kind) or int(digits) * (2 if kind.endswith("x2") else 1)
 
 
 class Emitter:
-    """Writes the Python of one block. Emitters ask it for operands and hand it results."""
+    """Writes the Python of one block. Emitters call it for operands and destinations."""
 
-    def __init__(
-        self,
-        program: Program,
-        targets: dict[str, int],
-        locals_: set[str],
-        views: dict[str, tuple[int, int]],
-        number: int,
-        masked: bool,
-    ) -> None:
-        self.program, self.kernel, self.targets = program, program.kernel, targets
-        self.locals, self.views, self.number = locals_, views, number
+    def __init__(self, program: Translation, targets: dict[str, int], number: int, masked: bool) -> None:
+        self.program, self.kernel, self.targets, self.number = program, program.kernel, targets, number
         self.mask: str | None = "m" if masked else None
         self.lines: list[str] = []
-        self.origin: list[Instruction | None] = []
+        self.origin: list[PtxInstruction | None] = []
         self.params = {p.name: PARAM_WINDOW + p.offset for p in self.kernel.params}
-        self.fragments = program.fragments
 
     def block(self, block: Block) -> list[str]:
-        """Lines of the block's function."""
+        """The lines of the block's function."""
         for ins in block.code:
             try:
                 self._instruction(ins, block)
@@ -95,7 +91,7 @@ class Emitter:
                     raise
                 raise _unknown(ins, e) from e
             self.origin += [ins] * (len(self.lines) - len(self.origin))
-        if not block.code or not (is_branch(block.code[-1])):
+        if not is_branch(block.code[-1]):
             self.line(f"return {self.number + 1}")
             self.origin.append(None)
         return self.lines
@@ -103,7 +99,7 @@ class Emitter:
     def line(self, text: str) -> None:
         self.lines.append(text)
 
-    def _instruction(self, ins: Instruction, block: Block) -> None:
+    def _instruction(self, ins: PtxInstruction, block: Block) -> None:
         head = ins.parts[0]
         if is_branch(ins):
             self._branch(ins, block)
@@ -122,12 +118,12 @@ class Emitter:
             before += [condition, *body]
         self.lines, self.mask = before, outer
 
-    def _branch(self, ins: Instruction, block: Block) -> None:
+    def _branch(self, ins: PtxInstruction, block: Block) -> None:
         head = ins.parts[0]
         if head == "brx":
             raise Unknown("indirect branch")
         if head == "trap":
-            self.line(f"trap(G, m, {ins.line})")
+            self.line(f"trap({ins.line})")
             self.line(f"return {self.program.exit}")
             return
         target = self.program.exit if head in ("ret", "exit") else self.targets[ins.operands[0]]
@@ -136,17 +132,17 @@ class Emitter:
             return
         p, negate = ins.guard
         where = f"{target}, {self.number + 1}, {block.reconverge}, {block.splits}"
-        self.line(f"return G.branch({self.src(p, 1)}, {negate}, {where}, m)")
+        self.line(f"return G.branch({self.src(p, 1)}, {negate}, {where})")
 
     # ---- operands
 
     def width(self, operand: str) -> int | None:
-        """Bits of a register operand, None for anything else."""
+        """Bits of a register; None if the operand is not a register."""
         kind = self.kernel.register_type(operand.strip())
         return None if kind is None else bits_of(kind)
 
     def src(self, operand: str, bits: int) -> str:
-        """Expression for an operand as an unsigned pattern of `bits` (1 for predicates)."""
+        """Expression of an operand as an unsigned pattern of `bits` (1 for predicates)."""
         x = operand.strip()
         width = self.width(x)
         if width is not None:
@@ -163,13 +159,13 @@ class Emitter:
         return self._symbol(x)
 
     def _register(self, name: str) -> str:
-        if name in self.views:
-            return "accumulator_get(G, {}, {})".format(*self.views[name])
-        if name in self.locals:
+        if name in self.program.views:
+            return "accumulator_get(G, {}, {})".format(*self.program.views[name])
+        if name in self.program.locals:
             return re.sub(r"\W", "_", name)
         if name in self.program.slots:
             return f"R[{self.program.slots[name]}]"
-        return "uninitialised(G)"
+        return "uninitialised()"
 
     def _symbol(self, x: str) -> str:
         program = self.program
@@ -192,33 +188,33 @@ class Emitter:
             return "32"
         raise Unknown(f"operand {x}")
 
-    def items(self, operand: str) -> list[str]:
-        """Elements of a vector operand `{a, b}`, or the operand alone."""
-        return [x.strip() for x in operand.strip().strip("{}").split(",")]
-
     def sources(self, operand: str, bits: int) -> str:
-        """Expressions for the elements of a vector operand, as a tuple."""
-        return "(" + "".join(f"{self.src(x, bits)}, " for x in self.items(operand)) + ")"
+        """Expression of the elements of a vector operand as a tuple."""
+        return "(" + "".join(f"{self.src(x, bits)}, " for x in items(operand)) + ")"
 
     def results(self, operand: str, call: str) -> None:
-        """Write the elements of what a call returns to those of a vector operand."""
+        """Write the elements of a call's result to the elements of a vector operand."""
         self.line(f"v = {call}")
-        for i, name in enumerate(self.items(operand)):
+        for i, name in enumerate(items(operand)):
             self.dst(name, f"v[{i}]")
 
+    def pair(self, operand: str, call: str) -> None:
+        """Write the two results of a call to a destination `d|p`; p may be absent."""
+        self.line(f"t, q = {call}")
+        d, _, p = operand.partition("|")
+        self.dst(d, "t")
+        if p:
+            self.dst(p, "q")
+
     def address(self, operand: str) -> str:
-        """Expression for `[base+offset]`."""
+        """Expression of the address `[base+offset]`."""
         m = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+)\s*)?\]", operand.strip())
         if m is None:
             raise Unknown(f"address {operand}")
-        return self.offset(m[1], int(m[2] or "0", 0))
-
-    def offset(self, base: str, offset: int) -> str:
-        """Expression for a base register, symbol or number plus a constant."""
-        text = self.src(base, 64)
-        width = self.width(base) or 64
+        text, offset = self.src(m[1], 64), int(m[2] or "0", 0)
         if offset == 0:
             return text
+        width = self.width(m[1]) or 64
         return f"({text}+{offset})" if text.isdigit() else f"shift_address({text}, {offset}, {width})"
 
     # ---- results
@@ -232,16 +228,14 @@ class Emitter:
         width = self.width(name)
         if width is None:
             raise Unknown(f"destination {name}")
-        if name in self.views:
-            i, j = self.views[name]
+        if name in self.program.views:
+            i, j = self.program.views[name]
             self.line(f"accumulator_set(G, {i}, {j}, {expression}, {self.mask})")
             return
         place = self._register(name)
-        if name in self.fragments:
-            self.line(f"fragment_written(G, {self.program.slots[name]})")
-        if self.mask is None or (name in self.locals and self.mask == "m"):
-            self.line(f"{place} = {expression}")
-        else:
-            self.line(
-                f"{place} = mrg({self.mask}, {expression}, {place}, {'BOOL' if width == 1 else f'U{width}'})"
-            )
+        if name in self.program.fragments:
+            self.line(f"G.tracker.fragment_written({self.program.slots[name]})")
+        if self.mask is not None and not (name in self.program.locals and self.mask == "m"):
+            kind = "BOOL" if width == 1 else f"U{width}"
+            expression = f"mrg({self.mask}, {expression}, {place}, {kind})"
+        self.line(f"{place} = {expression}")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units beside the ALU: TMA, bulk copies, wgmma, mma, barriers, atomics; CTAs and clusters."""
+"""Instructions that access memory, synchronise or use the tensor cores."""

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain loads and stores: lanes are gathered and scattered by NumPy indexing, each checked for bounds and alignment.
+"""Loads and stores: NumPy indexing gathers and scatters the lanes; bounds and alignment are checked.
 
 Source: PTX ISA 9.0, 9.7.9.8 (ld), 9.7.9.11 (st).
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -13,28 +15,31 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of, wrap
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Touch
-from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, WIDTHS, Fault, Region, resolve
+from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, WIDTHS, Fault, MemoryRegion, resolve
 
-POLL_COST = 300  # blocks of a group's time slice that one polling load uses up, so that other warps run
+POLL_COST = 300  # a polling load uses so many blocks of a group's time slice, so that other warps run
 
 
 @overload
-def locate(group: Group, m: Mask, a: int, size: int, space: str) -> tuple[Region, int]: ...
+def locate(group: WarpSet, m: Mask, a: int, size: int, space: str) -> tuple[MemoryRegion, int]: ...
 @overload
-def locate(group: Group, m: Mask, a: Vector, size: int, space: str) -> tuple[Region | None, Vector]: ...
-def locate(group: Group, m: Mask, a: Any, size: int, space: str) -> tuple[Region | None, Any]:
+def locate(
+    group: WarpSet, m: Mask, a: Vector, size: int, space: str
+) -> tuple[MemoryRegion | None, Vector]: ...
+def locate(group: WarpSet, m: Mask, a: Any, size: int, space: str) -> tuple[MemoryRegion | None, Any]:
     """Region and byte offsets of one access of `size` bytes per lane; `a` holds only active lanes.
+
+    The region is None if the lanes access several regions.
 
     Raises:
         Fault: out of bounds or misaligned.
     """
-    device = group.device
     if space == "shared":
         return _locate_shared(group, a, size)
     if space == "param":
-        region = device.params
+        region = group.device.params
     elif space == "local":
         region = group.local
         a = a + group.local_bases(m)
@@ -47,39 +52,38 @@ def locate(group: Group, m: Mask, a: Any, size: int, space: str) -> tuple[Region
     return region, offset
 
 
-def _locate_global(group: Group, a: Any, size: int) -> tuple[Region | None, Any]:
+def _locate_global(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | None, Any]:
     memory, lanes = group.device.memory, a.__class__ is ND
     low, high = (int(a.min()), int(a.max())) if lanes else (a, a)
     region = memory.find(low, high + size)
     if region is None:
-        bad = next((x for x in (a.tolist() if lanes else [a]) if memory.find(x, x + size) is None), None)
+        bad = next((x for x in np.atleast_1d(a).tolist() if memory.find(x, x + size) is None), None)
         if bad is None:
-            return None, a  # the lanes reach several buffers
+            return None, a
         raise Fault(f"global access out of bounds: address {bad:#x}, {size} bytes, {memory.describe(bad)}")
     if (int(np.bitwise_or.reduce(a)) if lanes else a) & (size - 1):
-        bad = next(x for x in (a.tolist() if lanes else [a]) if x % size)
+        bad = next(x for x in np.atleast_1d(a).tolist() if x % size)
         raise Fault(f"misaligned global access: address {bad:#x}, {size} bytes")
     return region, a - (np.uint64(region.base) if lanes else region.base)
 
 
-def _locate_shared(group: Group, a: Any, size: int) -> tuple[Region | None, Any]:
-    cta = group.cta
+def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | None, Any]:
+    peers = group.cta.peers
     if a.__class__ is not ND:
         rank, offset = a >> RANK_SHIFT, a & OFFSET_MASK
-        both, high = offset, offset
+        both = low = high = offset
     else:
         a = a.astype(np.uint32)
         ranks = a >> np.uint32(RANK_SHIFT)
         rank = int(ranks[0])
-        if len(cta.peers) > 1 and not (ranks == rank).all():
+        if len(peers) > 1 and not (ranks == rank).all():
             return None, a
         offset = a & np.uint32(OFFSET_MASK)
-        both, high = int(np.bitwise_or.reduce(offset)), int(offset.max())
-    if rank >= len(cta.peers):
-        raise Fault(f"shared access to CTA {rank} of a cluster of {len(cta.peers)}: address {high:#x}")
-    cta.peers[rank].must_live("a shared access reaches")
-    target = cta.peers[rank].shared
-    low = offset if offset.__class__ is not ND else int(offset.min())
+        both, low, high = int(np.bitwise_or.reduce(offset)), int(offset.min()), int(offset.max())
+    if rank >= len(peers):
+        raise Fault(f"shared access to CTA {rank} of a cluster of {len(peers)}: address {high:#x}")
+    peers[rank].must_live("a shared access reaches")
+    target = peers[rank].shared
     if high + size > target.size or low < target.first:
         raise Fault(
             f"shared access out of bounds: offset {high:#x}, {size} bytes of {target.size} "
@@ -90,32 +94,51 @@ def _locate_shared(group: Group, a: Any, size: int) -> tuple[Region | None, Any]
     return target, offset
 
 
-def load(group: Group, m: Mask, a: Value, size: int, count: int, space: str, order: str) -> tuple[Value, ...]:
-    """Values of a load: a tuple of `count` ints or full-length vectors (zero in inactive lanes).
+def by_region(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> list[Vector]:
+    """Masks of active lanes that access the same region; `a` holds only active lanes."""
+    lanes = group.active(m)
+    masks: dict[MemoryRegion, Vector] = {}
+    for lane, address in zip(lanes.tolist(), a.tolist(), strict=True):
+        region = locate(group, m, address, size, space)[0]
+        masks.setdefault(region, np.zeros(group.lanes, bool))[lane] = True
+    return list(masks.values())
 
-    `order` is "" or what makes the access strong: relaxed (volatile too) or acquire. A strong load may be polling.
+
+def _addresses(group: WarpSet, m: Mask, a: Any, space: str) -> tuple[str, Any]:
+    """Space and addresses of the active lanes; one int if all have the same, except in local memory."""
+    if m is not None and a.__class__ is ND:
+        a = a[m]
+    if space == "generic":
+        space, a = resolve(a)
+    if space == "local" and a.__class__ is not ND:
+        a = np.full(len(group.active(m)), a, np.uint64)
+    return space, a
+
+
+def load(
+    group: WarpSet, m: Mask, a: Value, size: int, count: int, space: str, order: str
+) -> tuple[Value, ...]:
+    """A load of `count` values per lane: ints, or vectors over all lanes (zero in inactive lanes).
+
+    `order` is "" for a plain load, else relaxed (volatile too) or acquire; such a load may be polling.
     """
     if order:
         group.budget -= POLL_COST
-    if space in ("generic", "const"):
-        space, a = resolve(a if m is None or a.__class__ is not ND else a[m])
-        active = True
-    else:
-        active = False
-    shift = size.bit_length() - 1
-    x = a if m is None or a.__class__ is not ND or active else a[m]
-    if space == "local" and x.__class__ is not ND:
-        x = np.full(group.lanes if m is None else int(m.sum()), x, np.uint64)
+    space, x = _addresses(group, m, a, "generic" if space == "const" else space)
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
-        return _each_lane(group, m, np.asarray(x), size, count, space, order)
+        split = (
+            load(group, one, a, size, count, space, order)
+            for one in by_region(group, m, x, size * count, space)
+        )
+        return tuple(functools.reduce(operator.or_, values) for values in zip(*split, strict=True))
     if order:
         polled(group, region, offset)
-    if group.device.watch.listening:
+    if group.device.watch.hears("access"):
         group.device.watch.access(group, Touch(m, region, offset, size * count, False, space, order))
     if offset.__class__ is not ND:
-        row = region.view(size)[(offset >> shift) : (offset >> shift) + count]
-        return tuple(int(v) for v in row)
+        first = offset // size
+        return tuple(region.view(size)[first : first + count].tolist())
     index = (offset // offset.dtype.type(size * count)).astype(np.int64)
     values = region.view(size, count)[index]
     values = np.ascontiguousarray(values.T) if count > 1 else values[None]
@@ -126,66 +149,39 @@ def load(group: Group, m: Mask, a: Value, size: int, count: int, space: str, ord
     return tuple(out)
 
 
-def polled(group: Group, region: Region, offset: Value) -> None:
-    """Remember what a strong read looked at: if it is polling, a deadlock report names it."""
+def polled(group: WarpSet, region: MemoryRegion, offset: Value) -> None:
+    """Note the address of a strong read: if it polls, a deadlock report names it."""
     first = int(offset[0]) if offset.__class__ is ND else offset
-    group.waiting, group.waiting_at = ("memory", region.name, first - region.first), group.pc
-
-
-def _each_lane(
-    group: Group, m: Mask, x: Vector, size: int, count: int, space: str, order: str
-) -> tuple[Vector, ...]:
-    """The rare access whose lanes reach several buffers or CTAs: lane by lane."""
-    out = np.zeros((count, group.lanes), WIDTHS[size])
-    for lane, address in zip(
-        np.flatnonzero(m).tolist() if m is not None else range(group.lanes), x.tolist(), strict=True
-    ):
-        region, offset = locate(group, m, address, size * count, space)
-        if group.tracker.follows:
-            one = np.arange(group.lanes) == lane
-            group.tracker.access(Touch(one, region, offset, size * count, False, space, order))
-        out[:, lane] = region.view(size)[offset // size : offset // size + count]
-    return tuple(out)
+    group.wait_for(functools.partial("byte {:#x} of {}".format, first - region.first, region.name), True)
 
 
 def store(
-    group: Group, m: Mask, a: Value, values: Sequence[Value], size: int, space: str, order: str = ""
+    group: WarpSet, m: Mask, a: Value, values: Sequence[Value], size: int, space: str, order: str = ""
 ) -> None:
-    """Write `values` (one per vector element); where lanes collide the last one wins. `order`: relaxed, release."""
+    """A store of `values`, one per vector element; if lanes collide, the last one wins."""
     group.device.events += 1
     count = len(values)
-    uniform = a.__class__ is not ND
-    if m is not None and a.__class__ is ND:
-        a = a[m]
-    if space == "generic":
-        space, a = resolve(a)
-    if space == "local" and uniform:
-        a = np.full(group.lanes if m is None else int(m.sum()), a, np.uint64)
-        uniform = False
-    offset: Any  # a vector unless `uniform`
-    region, offset = locate(group, m, a, size * count, space)
+    space, x = _addresses(group, m, a, space)
+    offset: Any  # a vector, or one int for all lanes
+    region, offset = locate(group, m, x, size * count, space)
     if region is None:
-        lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
-        for lane, address in zip(lanes.tolist(), np.asarray(a).tolist(), strict=True):
-            one = np.arange(group.lanes) == lane
-            store(group, one, address, tuple(lane_of(v, lane) for v in values), size, space, order)
+        for one in by_region(group, m, x, size * count, space):
+            store(group, one, a, values, size, space, order)
         return
-    if group.device.watch.listening:
+    if group.device.watch.hears("access"):
         group.device.watch.access(group, Touch(m, region, offset, size * count, True, space, order))
         if not order and space != "local":
             group.tracker.stored(m, values)
     view = region.view(size)
-    kind = WIDTHS[size]
-    if uniform:
+    if offset.__class__ is not ND:
+        last = int(group.active(m)[-1])
         for i, v in enumerate(values):
-            view[offset // size + i] = wrap(
-                lane_of(v, -1 if m is None else int(np.flatnonzero(m)[-1])), 8 * size
-            )
+            view[offset // size + i] = wrap(lane_of(v, last), 8 * size)
         return
     index = (offset // offset.dtype.type(size)).astype(np.int64)
     for i, v in enumerate(values):
         if v.__class__ is ND:
-            v = (v if m is None else v[m]).astype(kind)
+            v = (v if m is None else v[m]).astype(WIDTHS[size])
         else:
             v = v & ((1 << 8 * size) - 1)
         view[index + i if i else index] = v

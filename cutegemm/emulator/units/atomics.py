@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic operations of lanes (atom, red), and elementwise reductions of byte arrays (cp.reduce.async.bulk).
+"""Atomic operations (atom, red), and the elementwise reductions of cp.reduce.async.bulk.
 
 Source: PTX ISA 9.0, 9.7.9.25.4.2 (cp.reduce.async.bulk), 9.7.9.27.1.3 (cp.reduce.async.bulk.tensor), 9.7.13.5 (atom),
 9.7.13.6 (red).
@@ -7,9 +7,10 @@ Source: PTX ISA 9.0, 9.7.9.25.4.2 (cp.reduce.async.bulk), 9.7.9.27.1.3 (cp.reduc
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,12 @@ import numpy.typing as npt
 from cutegemm.emulator.numbers import floats
 from cutegemm.emulator.numbers.types import Bytes, Mask, Real, Value, Vector
 from cutegemm.emulator.numbers.values import FLOAT, REDUCTIONS, SINT, UINT
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
+from cutegemm.emulator.state.hooks import Touch
 from cutegemm.emulator.state.memory import Fault, resolve
-from cutegemm.emulator.units.access import POLL_COST, locate, polled
+from cutegemm.emulator.units.access import POLL_COST, by_region, locate, polled
 
+Reduce: TypeAlias = Callable[[Bytes, Bytes], Bytes]  # old and new bytes to their combination
 _FLOAT_ACTS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "min": np.fmin, "max": np.fmax}
 _ACTS: dict[str, Callable[[Any, Any], Any]] = {
     **REDUCTIONS,
@@ -29,15 +32,15 @@ _ACTS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def add_flushed(a: Real, b: Real) -> Real:
-    """fp32 sum as L2 forms it: subnormal operands and results become zero of their sign (PTX ISA 9.7.13.5)."""
+def _add_flushed(a: Real, b: Real) -> Real:
+    """fp32 sum of L2: subnormal operands and results become zero with their sign (PTX ISA 9.7.13.5)."""
     return floats.flush(floats.flush(a) + floats.flush(b))
 
 
 def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], in_l2: bool) -> Vector:
-    """New memory values of atomic operations on patterns, all contiguous; `in_l2` when the memory is global.
+    """New values of atomic operations on contiguous bit patterns; `in_l2`: the memory is global.
 
-    Packed pairs act on both halves; minimum and maximum drop NaN.
+    Packed types act on both halves; minimum and maximum ignore NaN.
     """
     new, pattern = operands[0], old.dtype
     if operation == "exch":
@@ -46,30 +49,32 @@ def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], 
         return np.where(old == new, operands[1], old)
     if kind in ("f32", "f64"):
         real = FLOAT[int(kind[1:])]
-        act = add_flushed if operation == "add" and in_l2 and kind == "f32" else _FLOAT_ACTS[operation]
-        made: Vector = np.asarray(act(old.view(real), new.view(real)))
-        return np.asarray(floats.bits(made.ravel())).view(pattern).reshape(made.shape)
+        act = _add_flushed if operation == "add" and in_l2 and kind == "f32" else _FLOAT_ACTS[operation]
+        values: Vector = np.asarray(act(old.view(real), new.view(real)))
+        return np.asarray(floats.bits(values.ravel())).view(pattern).reshape(values.shape)
     if kind.startswith(("f16", "bf16")):
-        read, narrow = (
-            (floats.f16, floats.narrow_f16) if kind[0] == "f" else (floats.bf16, floats.narrow_bf16)
-        )
+        half = kind[0] == "f"
+        read, narrow = (floats.f16, floats.narrow_f16) if half else (floats.bf16, floats.narrow_bf16)
         x, y = (read(v.view(np.uint16)).astype(np.float32) for v in (old, new))
         return np.asarray(narrow(_FLOAT_ACTS[operation](x, y))).astype(np.uint16).view(pattern)
     if operation not in _ACTS:
         raise Fault(f"reduction {operation} is not emulated")
     whole = SINT[8 * pattern.itemsize] if kind[0] == "s" else pattern
-    whole_numbers: Vector = _ACTS[operation](old.view(whole), new.view(whole)).astype(whole).view(pattern)
-    return whole_numbers
+    integers: Vector = _ACTS[operation](old.view(whole), new.view(whole)).astype(whole).view(pattern)
+    return integers
 
 
-def reduce_bytes(old: Bytes, new: Bytes, kind: str, item: int, operation: str) -> Bytes:
-    """`old` and `new`, contiguous bytes of elements of a type, combined as L2 does: bytes again."""
-    pattern = UINT[8 * item]
+def reducer(operation: str, kind: str, item: int) -> Reduce:
+    """The function by which L2 combines bytes of elements of a type, `item` bytes each."""
+    return functools.partial(_reduce, operation=operation, kind=kind, pattern=UINT[8 * item])
+
+
+def _reduce(old: Bytes, new: Bytes, operation: str, kind: str, pattern: type[np.generic]) -> Bytes:
     return combine(operation, kind, old.view(pattern), [new.view(pattern)], True).view(np.uint8)
 
 
 def atomic(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     a: Value,
     values: Sequence[Value],
@@ -80,50 +85,40 @@ def atomic(
     order: str = "relaxed",
     used: bool = True,
 ) -> Vector:
-    """atom and red: the active lanes act in lane order; returns the old values, which something reads if `used`."""
+    """atom and red of the active lanes, in lane order; returns the old values, which an instruction reads if `used`."""
     group.device.events += 1
     if returns:
         group.budget -= POLL_COST
+    generic = space
     size = {"f16": 2, "bf16": 2, "b16": 2}.get(kind, 8 if "64" in kind else 4)
     pattern = UINT[8 * size]
     old = np.zeros(group.lanes, pattern)
-    lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
+    lanes = group.active(m)
     operands = [np.broadcast_to(np.asarray(v).astype(pattern), group.lanes) for v in values]
-    where, address = space, np.broadcast_to(np.asarray(a, np.uint64), group.lanes)[lanes]
-    if where == "generic":
-        where, address = resolve(address)
-    for region, chosen in _by_region(group, m, address, size, where):
-        mine = lanes[chosen]
-        offset = locate(group, m, address[chosen], size, where)[1]
-        view, index = region.view(size), offset.astype(np.int64) // size
-        for turn in _turns(index):
-            at, who = index[turn], mine[turn]
-            old[who] = view[at]
-            view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
-        if group.device.watch.listening:
-            mask = None
-            if len(mine) < group.lanes:
-                mask = np.zeros(group.lanes, bool)
-                mask[mine] = True
-            group.device.watch.atomics(
-                group, mask, region, offset.astype(np.int64), size, order, returns and used
-            )
-        if returns:
-            polled(group, region, offset[-1:])
+    a = np.broadcast_to(np.asarray(a, np.uint64), group.lanes)
+    space, address = resolve(a[lanes]) if space == "generic" else (space, a[lanes])
+    region, offset = locate(group, m, address, size, space)
+    if region is None:
+        for one in by_region(group, m, address, size, space):
+            part = atomic(group, one, a, values, operation, kind, generic, returns, order, used)
+            old[one] = part[one]
+        return old
+    offset = offset.astype(np.int64)
+    view, index = region.view(size), offset // size
+    for turn in _turns(index):
+        at, who = index[turn], lanes[turn]
+        old[who] = view[at]
+        view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
+    if group.device.watch.hears("access"):
+        touch = Touch(m, region, offset, size, True, "shared" if region.shared else "global", order)
+        group.device.watch.atomics(group, touch, returns and used)
+    if returns:
+        polled(group, region, offset[-1:])
     return old
 
 
-def _by_region(group: Group, m: Mask, address: Vector, size: int, space: str) -> list[tuple[Any, Any]]:
-    """The regions that the active lanes reach, and which of these lanes reach each."""
-    region = locate(group, m, address, size, space)[0]
-    if region is not None:
-        return [(region, slice(None))]
-    reached = [locate(group, m, x, size, space)[0] for x in address.tolist()]
-    return [(r, np.array([x is r for x in reached])) for r in dict.fromkeys(reached)]
-
-
 def _turns(index: npt.NDArray[np.int64]) -> list[Any]:
-    """Lanes that may act together: those of different places; lanes of one place follow each other in order."""
+    """Sets of lanes with different addresses; lanes with the same address are in different sets, in order."""
     if len(np.unique(index)) == len(index):
         return [slice(None)]
     before: Counter[int] = Counter()

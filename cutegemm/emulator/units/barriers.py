@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named barriers, the cluster barrier, mbarriers, and setmaxnreg, which waits for registers of the CTA's pool.
+"""Named barriers, the cluster barrier, mbarriers, and setmaxnreg, which waits for registers of the CTA.
 
-A function that has to wait returns False or None and is retried later. Named barriers count whole warps, as the
-hardware does.
+A function that has to wait returns False or None, and the executor calls it again later. Named barriers count whole
+warps, as the hardware does.
 
 Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.7.13.15 (mbarrier),
 9.7.20.5 (setmaxnreg).
@@ -10,63 +10,61 @@ Source: PTX ISA 9.0, 9.7.13.1 (bar, barrier.cta), 9.7.13.4 (barrier.cluster), 9.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value
 from cutegemm.emulator.numbers.values import ND, lane_of
-from cutegemm.emulator.state.clusters import WARP, MBarrier
-from cutegemm.emulator.state.group import Diverged, Group
+from cutegemm.emulator.state.clusters import MBarrier
+from cutegemm.emulator.state.geometry import WARP
+from cutegemm.emulator.state.group import Diverged, WarpSet
 from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, SHARED_WINDOW, Fault, resolve
 from cutegemm.emulator.units.access import POLL_COST
 
 MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
 
 
-def bar_sync(group: Group, m: Mask, number: Value, count: Value | None, aligned: bool = True) -> bool:
-    """barrier.cta.sync: wait for `count` threads, or all that have not exited.
+def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligned: bool = True) -> bool:
+    """barrier.cta.sync: wait for `count` threads, or for all that have not exited.
 
-    The aligned form (bar.sync too) is for all lanes of a warp together (PTX ISA 9.7.13.1).
+    All lanes of a warp must execute the aligned form (bar.sync too) together (PTX ISA 9.7.13.1).
     """
     bar = group.cta.barrier(_uniform(number))
     if group.bar_ticket is None:
         count = None if count is None else _uniform(count)
-        group.bar_ticket = bar.generation
+        group.bar_ticket = bar.phase
         if aligned and group.tracker.follows and not group.whole_warps(m):
             group.tracker.defect("barrier in divergent code", "some lanes of the warp are elsewhere")
         group.tracker.release_to(bar)
-        bar.arrive(group.cta, group.active_warps, count)
-    if bar.generation == group.bar_ticket:
-        group.wait_for("barrier", bar)
+        bar.arrive(group.active_warps, count)
+    if bar.phase == group.bar_ticket:
+        group.wait_for(bar.__str__)
         return False
     group.bar_ticket = None
     group.tracker.acquire_from(bar)
     return True
 
 
-def bar_arrive(group: Group, m: Mask, number: Value, count: Value) -> None:
-    """barrier.cta.arrive: arrive and go on."""
+def bar_arrive(group: WarpSet, m: Mask, number: Value, count: Value) -> None:
+    """barrier.cta.arrive."""
     bar = group.cta.barrier(_uniform(number))
     group.tracker.release_to(bar)
-    bar.arrive(group.cta, group.active_warps, _uniform(count))
+    bar.arrive(group.active_warps, _uniform(count))
 
 
 def bar_red(
-    group: Group, m: Mask, number: Value, count: Value | None, p: Value, operation: str
+    group: WarpSet, m: Mask, number: Value, count: Value | None, p: Value, operation: str
 ) -> int | None:
-    """barrier.cta.red: a barrier that also counts, ands or ors a predicate; None while waiting."""
+    """barrier.cta.red: a barrier that also reduces a predicate (popc, and, or); None while waiting."""
     bar = group.cta.barrier(_uniform(number))
     if group.bar_ticket is None:
         live = np.ones(group.lanes, bool) if m is None else m
         votes = (p if p.__class__ is ND else np.full(group.lanes, p))[live]
-        old = bar.value
-        if operation == "popc":
-            bar.value = (old or 0) + int(votes.sum())
-        elif operation == "and":
-            bar.value = bool(votes.all()) if old is None else old and bool(votes.all())
-        else:
-            bar.value = bool(votes.any()) if old is None else old or bool(votes.any())
+        act: Any = {"popc": np.sum, "and": np.all, "or": np.any}[operation]
+        mine = act(votes)
+        bar.value = int(mine) if bar.value is None else int(act([bar.value, mine]))
     return bar.result if bar_sync(group, m, number, count) else None
 
 
@@ -78,35 +76,35 @@ def _uniform(x: Value) -> int:
     return x
 
 
-def cluster_arrive(group: Group, m: Mask, relaxed: bool) -> None:
+def cluster_arrive(group: WarpSet, m: Mask, relaxed: bool) -> None:
     """barrier.cluster.arrive."""
     if group.cluster_ticket is not None:
         raise Fault("barrier.cluster.arrive twice without a wait between")
     cluster = group.cta.cluster
-    group.cluster_ticket = cluster.generation
+    group.cluster_ticket = cluster.phase
     (group.tracker.release_inits if relaxed else group.tracker.release_to)(cluster)
     cluster.arrived += group.active_warps
     cluster.release()
 
 
-def cluster_wait(group: Group, m: Mask) -> bool:
+def cluster_wait(group: WarpSet, m: Mask) -> bool:
     """barrier.cluster.wait."""
     cluster = group.cta.cluster
     if group.cluster_ticket is None:
         raise Fault("barrier.cluster.wait without an arrive before it")
-    if cluster.generation == group.cluster_ticket:
-        group.wait_for("cluster barrier", cluster)
+    if cluster.phase == group.cluster_ticket:
+        group.wait_for(cluster.__str__)
         return False
     group.cluster_ticket = None
     group.tracker.acquire_from(cluster)
     return True
 
 
-def find(group: Group, address: int, arrives: bool = False) -> MBarrier:
+def find(group: WarpSet, address: int, arrives: bool = False) -> MBarrier:
     """The mbarrier at a shared address.
 
     Raises:
-        Fault: none was initialised there, or its CTA has ended (which arrivals see to themselves).
+        Fault: none was initialised there, or its CTA has ended (not for `arrives`).
     """
     if address >= SHARED_WINDOW:
         address = resolve(address)[1]
@@ -120,23 +118,23 @@ def find(group: Group, address: int, arrives: bool = False) -> MBarrier:
     return bar
 
 
-def _targets(group: Group, m: Mask, address: Any, *operands: Any) -> dict[tuple[int, ...], int]:
-    """Distinct (address, operands...) of the active lanes with how many lanes share them."""
-    lanes = group.lanes if m is None else int(np.count_nonzero(m))
-    if address.__class__ is not ND and not any(o.__class__ is ND for o in operands):
-        return {(address, *operands): lanes}
+def _targets(group: WarpSet, m: Mask, address: Any, *operands: Any) -> dict[tuple[int, ...], int]:
+    """The different (address, operands...) of the active lanes, and how many lanes have them."""
+    requests = (address, *operands)
+    if not any(o.__class__ is ND for o in requests):
+        return {requests: group.lanes if m is None else int(np.count_nonzero(m))}
     out: dict[tuple[int, ...], int] = {}
-    for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
-        key = (lane_of(address, lane), *(lane_of(o, lane) for o in operands))
+    for lane in group.active(m).tolist():
+        key = tuple([lane_of(o, lane) for o in requests])
         out[key] = out.get(key, 0) + 1
     return out
 
 
-def mbarrier_init(group: Group, m: Mask, address: Value, count: Value) -> None:
+def mbarrier_init(group: WarpSet, m: Mask, address: Value, count: Value) -> None:
     """mbarrier.init."""
     group.device.events += 1
     for where, n in _targets(group, m, address, count):
-        offset = (where if where < SHARED_WINDOW else resolve(where)[1]) & OFFSET_MASK
+        offset = where & OFFSET_MASK
         if offset % 8:
             raise Fault(f"mbarrier at shared offset {offset:#x} is not 8-byte aligned")
         if not 1 <= n <= MAX_COUNT:
@@ -145,19 +143,19 @@ def mbarrier_init(group: Group, m: Mask, address: Value, count: Value) -> None:
         group.tracker.barrier_init(group.cta.mbarriers[offset])
 
 
-def mbarrier_invalidate(group: Group, m: Mask, address: Value) -> None:
+def mbarrier_invalidate(group: WarpSet, m: Mask, address: Value) -> None:
     """mbarrier.inval."""
     for (where,) in _targets(group, m, address):
         find(group, where)
-        group.cta.mbarriers.pop((where if where < SHARED_WINDOW else resolve(where)[1]) & OFFSET_MASK, None)
+        group.cta.mbarriers.pop(where & OFFSET_MASK, None)
 
 
 def mbarrier_arrive(
-    group: Group, m: Mask, address: Value, count: Value, tx: Value, drop: bool, relaxed: bool
+    group: WarpSet, m: Mask, address: Value, count: Value, tx: Value, drop: bool, relaxed: bool
 ) -> int:
-    """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase arrived in).
+    """mbarrier.arrive[.expect_tx] by every active lane; returns the state (the phase).
 
-    A relaxed arrival orders nothing but what a fence before it released, which the race detector follows.
+    A relaxed arrival only orders accesses before the last fence; this matters to the race detector.
     """
     group.device.events += 1
     state = 0
@@ -166,7 +164,7 @@ def mbarrier_arrive(
     group.tracker.arrive([bar for bar in bars if bar.cta.live_warps], m, relaxed)
     for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
-        if not bar.cta.live_warps:  # no warp is left to wait for it, and hardware continues
+        if not bar.cta.live_warps:  # no warp can wait for it any more; the hardware continues
             group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
             continue
         bar.expect(bytes_ * lanes)
@@ -177,7 +175,7 @@ def mbarrier_arrive(
     return state
 
 
-def mbarrier_expect(group: Group, m: Mask, address: Value, tx: Value) -> None:
+def mbarrier_expect(group: WarpSet, m: Mask, address: Value, tx: Value) -> None:
     """mbarrier.expect_tx (and complete_tx, with a negative amount)."""
     group.device.events += 1
     for (where, bytes_), lanes in _targets(group, m, address, tx).items():
@@ -187,12 +185,12 @@ def mbarrier_expect(group: Group, m: Mask, address: Value, tx: Value) -> None:
 
 
 def mbarrier_wait(
-    group: Group, m: Mask, address: Value, state: Value, parity: bool, may_block: bool, relaxed: bool
+    group: WarpSet, m: Mask, address: Value, state: Value, parity: bool, may_block: bool, relaxed: bool
 ) -> bool | None:
-    """try_wait and test_wait: True when the phase is complete, False when not, None to wait.
+    """try_wait and test_wait: True if the phase is complete, False if not, None to wait.
 
-    A relaxed one orders nothing until a fence.
-    try_wait is allowed to give up; it does when nothing else can move, and at random under the random policy.
+    A relaxed wait orders nothing until a fence. try_wait may return False: it does if no warp makes progress, and at
+    random under the random policy.
     """
     device = group.device
     targets = [(find(group, where), s) for where, s in _targets(group, m, address, state)]
@@ -203,49 +201,43 @@ def mbarrier_wait(
         for bar, _ in targets:
             group.tracker.waited(bar, relaxed)
         return True
-    group.wait_for("mbarrier", *incomplete[0])
+    bar, awaited = incomplete[0]
+    group.wait_for(functools.partial(bar.awaited, awaited))
     device.watch.polled(group.pc)
     if len(incomplete) < len(targets) and len(group.warps) > 1 and not group.stack:
         _split_by_completion(group, m, address, state, incomplete)
-    if not may_block:
-        group.budget -= POLL_COST
-        return False
-    if device.timed_out or device.completion.gives_up():
-        group.budget -= POLL_COST
-        return False
-    return None
+    if may_block and not device.timed_out and not device.completion.gives_up():
+        return None
+    group.budget -= POLL_COST
+    return False
 
 
 def _split_by_completion(
-    group: Group, m: Mask, address: Value, state: Value, incomplete: list[tuple[MBarrier, int]]
+    group: WarpSet, m: Mask, address: Value, state: Value, incomplete: list[tuple[MBarrier, int]]
 ) -> None:
-    """Split the warps whose phase is complete from those that must wait, which may depend on the former."""
+    """Split warps whose phase is complete from warps that must wait, since the latter may depend on the former."""
     late = {(id(bar), s) for bar, s in incomplete}
     keys = np.zeros(len(group.warps), bool)
-    for lane in range(0, group.lanes, WARP):
-        live = [lane + i for i in range(WARP) if m is None or m[lane + i]]
-        keys[lane // WARP] = any(
-            (id(find(group, lane_of(address, i))), lane_of(state, i)) in late for i in live
-        )
+    for lane in group.active(m).tolist():
+        keys[lane // WARP] |= (id(find(group, lane_of(address, lane))), lane_of(state, lane)) in late
     if keys.any() and not keys.all():
         raise Diverged(keys)
 
 
-def set_registers(group: Group, count: int, more: bool) -> bool:
-    """setmaxnreg.inc waits until the CTA's pool has the registers (False); setmaxnreg.dec gives some back."""
+def set_registers(group: WarpSet, count: int, more: bool) -> bool:
+    """setmaxnreg; .inc returns False until the CTA's pool has enough registers."""
     pool = group.cta.pool
     if pool is None:
         return True
     held = [pool.held[w] for w in group.warps]
-    wrong = min(held) > count if more else max(held) < count
-    if wrong:
+    if min(held) > count if more else max(held) < count:
         verb, side = ("inc", "more") if more else ("dec", "fewer")
         group.tracker.defect(
             f"setmaxnreg.{verb} to {side} registers than held", f"{count} where {held[0]} are held"
         )
     need = sum(max(count - h, 0) for h in held) if more else 0
     if need and need > pool.free:
-        group.wait_for("setmaxnreg", pool)
+        group.wait_for(pool.__str__)
         return False
     for w in group.warps:
         pool.held[w] = count

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bulk copies of contiguous bytes, their groups, and what tensor copies share with them; asynchronous stores.
+"""Bulk copies of contiguous bytes, functions that tensor copies share with them, and asynchronous stores.
 
-st.async and red.async are not ordered with their thread's later accesses; who waits for the mbarrier sees them. They
-belong to the generic proxy, so no proxy fence is asked for.
+st.async and red.async are not ordered before later accesses of their thread. Threads that wait for the mbarrier see
+them. They belong to the generic proxy and need no proxy fence.
 
 Source: PTX ISA 9.0, 9.7.9.12 (st.async), 9.7.9.25 (cp.async.bulk, its groups and their waits), 9.7.13.8 (red.async).
 """
@@ -15,51 +15,75 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Bytes, Chunks, Mask, Value
+from cutegemm.emulator.numbers.types import Chunks, Mask, Value
 from cutegemm.emulator.numbers.values import M32, ND, lane_of
 from cutegemm.emulator.state.clusters import CTA, MBarrier
-from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.hooks import Token
-from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, Fault, Region
-from cutegemm.emulator.state.pending import BulkStore
+from cutegemm.emulator.state.group import WarpSet
+from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, Fault, MemoryRegion
+from cutegemm.emulator.state.pending import BulkStore, Pending
 from cutegemm.emulator.units.access import locate
-from cutegemm.emulator.units.atomics import combine, reduce_bytes
+from cutegemm.emulator.units.atomics import Reduce, combine, reducer
 from cutegemm.emulator.units.barriers import find
 
 Reduction: TypeAlias = tuple[str, str, int]  # operation, type, bytes of an element
 
 
-def distinct(group: Group, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
-    """Operands of the distinct requests: one per warp, since ptxas issues a bulk instruction once per warp."""
+def distinct(group: WarpSet, m: Mask, *operands: Any) -> list[tuple[Any, ...]]:
+    """Operands of the requests: one for each warp and set of operands, as ptxas issues a bulk instruction."""
     if m is None and len(group.warps) == 1 and not any(o.__class__ is ND for o in operands):
         return [operands]
     if m is not None and np.count_nonzero(m) == 1:
         lane = int(m.argmax())
         return [tuple([int(o[lane]) if o.__class__ is ND else o for o in operands])]
-    out, seen = [], set()
-    for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
-        key = (lane >> 5, *(lane_of(o, lane) for o in operands))
-        if key not in seen:
-            seen.add(key)
-            out.append(key[1:])
-    return out
+    requests = [(lane >> 5, *(lane_of(o, lane) for o in operands)) for lane in group.active(m).tolist()]
+    return [request[1:] for request in dict.fromkeys(requests)]
 
 
-def ranks_of(destination: int, multicast: int | None) -> list[int]:
-    """The CTAs of a cluster that a load writes to."""
-    if multicast is None:
-        return [destination >> RANK_SHIFT & 0xFF]
-    return [r for r in range(16) if multicast >> r & 1]
+def targets(
+    group: WarpSet, destination: int, barrier: int, multicast: int | None
+) -> tuple[list[CTA], list[MBarrier]]:
+    """The CTAs of the cluster that a load writes to, and their mbarriers."""
+    ranks, peers = [destination >> RANK_SHIFT & 0xFF], group.cta.peers
+    if multicast is not None:
+        ranks = [r for r in range(16) if multicast >> r & 1]
+    last = max(ranks, default=0)
+    if last >= len(peers):
+        raise Fault(f"a load writes to CTA {last} of a cluster of {len(peers)}")
+    bars = [find(group, barrier & OFFSET_MASK | r << RANK_SHIFT) for r in ranks]
+    return [peers[r] for r in ranks], bars
 
 
-def announce(token: Token, ctas: list[CTA], bars: list[MBarrier], chunks: Chunks) -> None:
-    """Report, at issue, what a load will write and where it will complete."""
+def issue_load(
+    group: WarpSet,
+    read: Callable[[], np.ndarray],
+    chunks: Chunks,
+    ctas: list[CTA],
+    bars: list[MBarrier],
+    token: Any,
+    reduce: Reduce | None = None,
+) -> None:
+    """Issue a copy to (or reduction into) the same chunks of some CTAs, each with an mbarrier."""
     for cta, bar in zip(ctas, bars, strict=True):
         token.write_shared(cta, chunks)
         token.uses(bar)
 
+    def finish() -> None:
+        data = read()
+        for cta, bar in zip(ctas, bars, strict=True):
+            _put(cta.shared, chunks, reduce, data)
+            complete(bar, 16 * len(chunks), token)
 
-def complete(bar: MBarrier, amount: int, token: Token) -> None:
+    group.device.submit(finish)
+
+
+def _put(region: MemoryRegion, chunks: Chunks, reduce: Reduce | None, data: np.ndarray) -> None:
+    """Write bytes to some chunks, or reduce them into memory."""
+    if reduce is not None:
+        data = reduce(region.take(chunks), data)
+    region.view(16)[chunks] = data.view("V16").ravel()
+
+
+def complete(bar: MBarrier, amount: int, token: Any) -> None:
     """complete_tx of `amount` bytes on an mbarrier."""
     bar.cta.must_live("a copy completes")
     token.complete_on(bar, amount)
@@ -67,67 +91,54 @@ def complete(bar: MBarrier, amount: int, token: Token) -> None:
     bar.advance()
 
 
-def issue_store(
-    group: Group, chunks: Chunks, inner: int, token: Token, write: Callable[[np.ndarray], None]
-) -> None:
-    """A store of shared chunks, `inner` bytes a row, joins the open bulk group."""
+def issue_store(group: WarpSet, chunks: Chunks, token: Any, write: Callable[[np.ndarray], None]) -> None:
+    """Issue a store of chunks of shared memory, in the open bulk group; `write` gets their bytes."""
     device = group.device
 
     def finish(data: np.ndarray) -> None:
         write(data)
         device.events += 1
 
-    store = BulkStore(group.cta.shared, chunks, inner, token, finish)
+    store = BulkStore(functools.partial(group.cta.shared.take, chunks), finish, token)
     group.bulk.open.append(store)
     device.events += 1
     device.completion.store(store)
 
 
-def bulk_commit(group: Group, m: Mask) -> None:
-    """cp.async.bulk.commit_group."""
-    group.bulk.commit()
-
-
-def bulk_wait(group: Group, m: Mask, pending: int, read_only: bool) -> None:
-    """cp.async.bulk.wait_group[.read]: all but the last `pending` groups have been read (or are complete)."""
-    groups = group.bulk.groups
-    finished = groups[: max(len(groups) - pending, 0)]
-    group.device.watch.waited_for(finished, group.program)
-    for stores in finished:
-        for store in stores:
-            store.read()
-            store.awaited = True
-            if not read_only:
-                store.finish()
-            group.tracker.done(store.token, not read_only)
+def wait_group(group: WarpSet, queue: Pending, pending: int, read_only: bool = False) -> None:
+    """cp.async[.bulk].wait_group[.read]: wait for all but the last `pending` groups (or for their reads)."""
+    finished = queue.groups[: max(len(queue.groups) - pending, 0)]
+    group.device.watch.waited_for(finished)
+    for operation in (x for issued in finished for x in issued):
+        operation.awaited = True
+        if read_only:
+            operation.read()
+        else:
+            operation.finish()
+        group.tracker.done(operation.token, not read_only)
     if not read_only:
-        del groups[: len(finished)]
+        del queue.groups[: len(finished)]
 
 
-def _run(group: Group, shared: int, size: int, other: int | None = None) -> np.ndarray:
-    """16-byte chunk numbers of a run of bytes in shared memory.
-
-    Raises:
-        Fault: an address or the size is not 16-byte aligned, or the run leaves shared memory.
-    """
-    offset = shared & OFFSET_MASK
-    if size % 16 or offset % 16 or (other or 0) % 16:
+def _shared(group: WarpSet, address: int, size: int, other: int = 0) -> Chunks:
+    """The chunks of `size` bytes of shared memory; `other` is the address in global memory."""
+    offset, region = address & OFFSET_MASK, group.cta.shared
+    if size % 16 or offset % 16 or other % 16:
         raise Fault(f"bulk copy of {size} bytes, shared offset {offset:#x}: not 16-byte aligned")
-    region = group.cta.shared
     if offset < region.first or offset + size > region.size:
         raise Fault(f"bulk copy of {size} bytes at shared offset {offset:#x} leaves shared memory")
     return np.arange(offset // 16, (offset + size) // 16)
 
 
-def _global_run(group: Group, address: int, size: int) -> Region:
-    region = group.device.memory.find(address, address + size)
-    if region is None:
-        raise Fault(f"bulk copy of {size} bytes at {address:#x}: {group.device.memory.describe(address)}")
-    return region
+def _global(group: WarpSet, address: int, size: int) -> tuple[MemoryRegion, int, Chunks]:
+    """Region, first byte and chunks of `size` bytes of global memory."""
+    region = group.device.memory.find_all(address, size, f"bulk copy of {size} bytes")
+    start = address - region.base
+    return region, start, np.arange(start // 16, (start + size) // 16)
 
 
 def bulk_load(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     destination: Value,
     source: Value,
@@ -135,38 +146,19 @@ def bulk_load(
     barrier: Value,
     multicast: Value | None,
 ) -> None:
-    """cp.async.bulk from global to shared memory: `size` bytes in a row."""
+    """cp.async.bulk from global to shared memory."""
     for d, s, n, bar, mask in distinct(group, m, destination, source, size, barrier, multicast):
-        chunks = _run(group, d, n, s)
-        region = _global_run(group, s, n)
-        ranks = ranks_of(d, mask)
-        bars = [find(group, bar & OFFSET_MASK | r << RANK_SHIFT) for r in ranks]
-        ctas = [group.cta.peers[r] for r in ranks]
+        chunks = _shared(group, d, n, s)
+        region, start, origin = _global(group, s, n)
+        ctas, bars = targets(group, d, bar, mask)
         token = group.tracker.issue("bulk load", m=m)
-        start = s - region.base
         token.read_global(region, (start, (n,), ()))
-        announce(token, ctas, bars, chunks)
         group.device.watch.bulk(region, start, n, False, len(ctas))
-        group.device.submit(functools.partial(_finish_bulk, region.data, start, n, chunks, ctas, bars, token))
-
-
-def _finish_bulk(
-    data: Bytes,
-    start: int,
-    size: int,
-    chunks: Chunks,
-    ctas: list[CTA],
-    bars: list[MBarrier],
-    token: Token,
-) -> None:
-    moved = data[start : start + size].copy().view("V16")
-    for cta, bar in zip(ctas, bars, strict=True):
-        cta.shared.view(16)[chunks] = moved
-        complete(bar, size, token)
+        issue_load(group, functools.partial(region.take, origin), chunks, ctas, bars, token)
 
 
 def bulk_exchange(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     destination: Value,
     source: Value,
@@ -174,68 +166,36 @@ def bulk_exchange(
     barrier: Value,
     reduction: Reduction | None,
 ) -> None:
-    """cp.async.bulk (or cp.reduce: (operation, type, bytes)) from this CTA's shared memory to one of the cluster."""
+    """cp.async.bulk (or cp.reduce.async.bulk) from this CTA's shared memory to that of a CTA of the cluster."""
     for d, s, n, bar in distinct(group, m, destination, source, size, barrier):
-        chunks, origin = _run(group, d, n), _run(group, s, n)
+        chunks, origin = _shared(group, d, n), _shared(group, s, n)
         arrives = find(group, bar)
         cta = group.cta.peers[d >> RANK_SHIFT & 0xFF]
         if arrives.cta is not cta:
             raise Fault("a bulk copy and its mbarrier must lie in the same CTA's shared memory")
         token = group.tracker.issue("bulk copy", m=m)
         token.read_shared(group.cta, origin)
-        announce(token, [cta], [arrives], chunks)
-        group.device.submit(
-            functools.partial(_finish_exchange, group.cta, origin, cta, chunks, arrives, n, reduction, token)
-        )
-
-
-def _finish_exchange(
-    source: CTA,
-    origin: Chunks,
-    cta: CTA,
-    chunks: Chunks,
-    bar: MBarrier,
-    size: int,
-    reduction: Reduction | None,
-    token: Token,
-) -> None:
-    data = source.shared.view(16)[origin]
-    target = cta.shared.view(16)
-    if reduction is not None:
-        operation, kind, item = reduction
-        old = target[chunks].view(np.uint8)
-        data = reduce_bytes(old, data.view(np.uint8), kind, item, operation).view("V16")
-    target[chunks] = data
-    complete(bar, size, token)
+        read = functools.partial(group.cta.shared.take, origin)
+        issue_load(group, read, chunks, [cta], [arrives], token, reduction and reducer(*reduction))
 
 
 def bulk_store(
-    group: Group, m: Mask, destination: Value, source: Value, size: Value, reduction: Reduction | None = None
+    group: WarpSet, m: Mask, destination: Value, source: Value, size: Value, reduction: Reduction | None
 ) -> None:
-    """cp.async.bulk (or cp.reduce with (operation, type, bytes)) from shared to global memory."""
+    """cp.async.bulk (or cp.reduce.async.bulk) from shared to global memory."""
     for d, s, n in distinct(group, m, destination, source, size):
-        chunks = _run(group, s, n, d)
-        region = _global_run(group, d, n)
+        chunks = _shared(group, s, n, d)
+        region, start, target = _global(group, d, n)
         token = group.tracker.issue("bulk store", m=m)
-        start = d - region.base
         token.read_shared(group.cta, chunks)
         token.write_global(region, (start, (n,), ()), reduction is not None)
-        write = functools.partial(_write, region.data, start, n, reduction)
         group.device.watch.bulk(region, start, n, True, 1)
-        issue_store(group, chunks, n, token, write)
-
-
-def _write(memory: Bytes, start: int, size: int, reduction: Reduction | None, data: Bytes) -> None:
-    new = data.ravel()
-    if reduction is not None:
-        operation, kind, item = reduction
-        old = np.ascontiguousarray(memory[start : start + size])
-        new = reduce_bytes(old, np.ascontiguousarray(new), kind, item, operation)
-    memory[start : start + size] = new
+        write = functools.partial(_put, region, target, reduction and reducer(*reduction))
+        issue_store(group, chunks, token, write)
 
 
 def store_async(
-    group: Group,
+    group: WarpSet,
     m: Mask,
     address: Value,
     values: Sequence[Value],
@@ -244,10 +204,10 @@ def store_async(
     operation: str | None = None,
     kind: str = "",
 ) -> None:
-    """One st.async (or, with an operation, red.async) per active lane, `values` of `size` bytes each."""
+    """st.async, or red.async if there is an operation, of `values` of `size` bytes."""
     token = group.tracker.issue("asynchronous store", generic=True)
     writes = []
-    for lane in range(group.lanes) if m is None else np.flatnonzero(m).tolist():
+    for lane in group.active(m).tolist():
         where, bar = lane_of(address, lane), find(group, lane_of(barrier, lane))
         region, offset = locate(group, None, where & M32, size * len(values), "shared")
         cta = group.cta.peers[(where & M32) >> RANK_SHIFT]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cp.async: copies of 4, 8 or 16 bytes per thread from global to shared memory, and their groups.
+"""cp.async: copies of 4, 8 or 16 bytes per thread from global to shared memory.
 
 Source: PTX ISA 9.0, 9.7.9.25.3 (cp.async), 9.7.13.15.16 (cp.async.mbarrier.arrive).
 """
@@ -12,19 +12,18 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of
-from cutegemm.emulator.state.clusters import MBarrier
-from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.memory import Fault, Region
-from cutegemm.emulator.state.pending import Copy
+from cutegemm.emulator.state.group import WarpSet
+from cutegemm.emulator.state.memory import Fault, MemoryRegion
+from cutegemm.emulator.state.pending import AsyncCopy
 from cutegemm.emulator.units.access import locate
 from cutegemm.emulator.units.barriers import find
 
 
 def async_copy(
-    group: Group, m: Mask, destination: Value, source: Value, size: int, used: Value, around_l1: bool
+    group: WarpSet, m: Mask, destination: Value, source: Value, size: int, used: Value, around_l1: bool
 ) -> None:
-    """cp.async: copies `used` bytes per lane and zero-fills up to `size`; .cg goes around L1."""
-    lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
+    """cp.async: copy `used` bytes per lane, and fill with zeros up to `size`; `around_l1` is .cg."""
+    lanes = group.active(m)
 
     def spread(x: Value) -> Vector:
         return x[lanes] if x.__class__ is ND else np.full(len(lanes), x, np.uint64)
@@ -45,78 +44,63 @@ def async_copy(
     device.watch.async_copy(to_place, source_place, size, around_l1)
     token = group.tracker.issue_copy(m)
     token.copied(to_place, source_place, size)
-    copy = Copy(functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size), token)
-    if device.completion.at_once:
+    action = functools.partial(_copy, region, offset.astype(np.int64), place, reads, amount, size)
+    copy = AsyncCopy(action, token)
+    if device.completion.eager:
         copy.finish()
     group.copies.open.append(copy)
     device.events += 1
 
 
-def _located(group: Group, m: Mask, a: Vector, size: int, space: str) -> tuple[Region, Vector]:
-    """As `locate`, of lanes that all reach one buffer."""
+def _located(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> tuple[MemoryRegion, Vector]:
+    """As `locate`, for lanes that access one buffer."""
     region, offset = locate(group, m, a, size, space)
     if region is None:
-        raise Fault(
-            "the lanes of one cp.async reach several buffers; the emulator does not split such accesses"
-        )
+        raise Fault("lanes of one cp.async access different buffers; the emulator does not support this")
     return region, offset
 
 
 def _copy(
-    region: Region,
+    region: MemoryRegion,
     offset: Vector,
-    place: tuple[Region, Vector] | None,
+    place: tuple[MemoryRegion, Vector] | None,
     reads: Vector,
     amount: Vector,
     size: int,
 ) -> None:
+    columns = np.arange(size)
     data = np.zeros((len(offset), size), np.uint8)
     if place is not None:
-        source, start = place
-        columns = np.arange(size)
-        index = start.astype(np.int64)[:, None] + columns
+        source, start = place[0].data, place[1].astype(np.int64)[:, None]
         keep = columns < amount[reads][:, None]
-        data[reads] = np.where(keep, source.data[np.where(keep, index, start.astype(np.int64)[:, None])], 0)
-    region.data[offset[:, None] + np.arange(size)] = data
+        data[reads] = np.where(keep, source[np.where(keep, start + columns, start)], 0)
+    region.data[offset[:, None] + columns] = data
 
 
-def async_commit(group: Group, m: Mask) -> None:
+def async_commit(group: WarpSet) -> None:
     """cp.async.commit_group."""
     group.copies.commit()
     group.tracker.copies_closed()
 
 
-def async_wait(group: Group, m: Mask, pending: int) -> None:
-    """cp.async.wait_group (or wait_all for a negative number)."""
-    if pending < 0:
-        async_commit(group, m)
-        pending = 0
-    groups = group.copies.groups
-    group.device.watch.waited_for(groups[: max(len(groups) - pending, 0)], group.program)
-    while len(groups) > pending:
-        for copy in groups.pop(0):
-            copy.finish()
-            group.tracker.done(copy.token)
-
-
-def async_arrive(group: Group, m: Mask, address: Value, no_increment: bool) -> None:
-    """cp.async.mbarrier.arrive: an arrival once the copies that these threads have issued are complete."""
+def async_arrive(group: WarpSet, m: Mask, address: Value, no_increment: bool) -> None:
+    """cp.async.mbarrier.arrive: arrive once the earlier copies of these threads are complete."""
     copies = list(group.copies.all())
-    bars = [find(group, lane_of(address, lane)) for lane in range(group.lanes) if m is None or m[lane]]
+    bars = [find(group, lane_of(address, lane)) for lane in group.active(m).tolist()]
     for copy in copies:
-        copy.tracked = True
+        copy.awaited = True
     if not no_increment:
         for bar in bars:
             bar.pending += 1
     group.tracker.copies_closed()
-    group.device.submit(functools.partial(_arrived, copies, bars))
 
-
-def _arrived(copies: list[Copy], bars: list[MBarrier]) -> None:
-    for copy in copies:
-        copy.finish()
+    def arrive() -> None:
+        for copy in copies:
+            copy.finish()
+            for bar in bars:
+                copy.token.complete_on(bar)
         for bar in bars:
-            copy.token.complete_on(bar)
-    for bar in bars:
-        bar.pending -= 1
-        bar.advance()
+            bar.pending -= 1
+            bar.advance()
+
+    group.device.submit(arrive)

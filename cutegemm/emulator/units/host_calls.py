@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two functions of the CUDA run-time system that kernels call: vprintf (device printf) and __assertfail.
+"""The two functions of the CUDA runtime that kernels call: vprintf (device printf) and __assertfail.
 
 Source: CUDA programming guide, formatted output and assertion; PTX interoperability guide, 6.
 """
@@ -13,51 +13,44 @@ import numpy as np
 
 from cutegemm.emulator.numbers.types import Mask
 from cutegemm.emulator.numbers.values import lane_of
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 from cutegemm.emulator.units.access import load
 
 _FORMAT = re.compile(r"%[-+ #0]*(?:\d+)?(?:\.\d+)?(?P<size>hh|h|ll|l|z|j|t)?(?P<kind>[diouxXcsfFeEgGaAp%])")
 _SIGNED, _FLOATS = "dic", "fFeEgGaA"
-LONGEST = 1 << 16  # bytes of a string, against one that is not closed
+LONGEST = 1 << 16  # bytes of a string that may lack its zero byte
 
 
-def _lanes(group: Group, m: Mask) -> list[int]:
-    return list(range(group.lanes)) if m is None else np.flatnonzero(m).tolist()
-
-
-def _argument(group: Group, lane: int, place: int, size: int = 8) -> int:
-    """A call's argument of one lane, which lies in local memory."""
+def _argument(group: WarpSet, lane: int, place: int, size: int = 8) -> int:
+    """One lane's argument of a call, in local memory."""
     only = np.arange(group.lanes) == lane
     (value,) = load(group, only, np.full(group.lanes, place, np.uint64), size, 1, "local", "")
     return lane_of(value, lane)
 
 
-def _string(group: Group, address: int) -> str:
+def _string(group: WarpSet, address: int) -> str:
     """A zero-terminated string in global memory."""
-    region = group.device.memory.find(address, address + 1)
-    if region is None:
-        raise Fault(f"a string at {address:#x}: {group.device.memory.describe(address)}")
+    region = group.device.memory.find_all(address, 1, "a string")
     start = address - region.base
     raw = region.data[start : min(region.size, start + LONGEST)].tobytes()
     return str(raw.split(b"\0")[0], "utf-8", "replace")
 
 
-def vprintf(group: Group, m: Mask, format_at: int, values_at: int, result_at: int | None) -> None:
-    """vprintf(format, values): prints lane by lane, as far as the values of each lane say."""
-    for lane in _lanes(group, m):
+def vprintf(group: WarpSet, m: Mask, format_at: int, values_at: int, result_at: int | None) -> None:
+    """vprintf(format, values), lane by lane."""
+    for lane in group.active(m).tolist():
         text = _string(group, _argument(group, lane, format_at))
         pointer = _argument(group, lane, values_at)
         printed = _formatted(group, lane, text, pointer)
         group.device.printed.append(printed)
         print(printed, end="")
     if result_at is not None:
-        count = np.full(group.lanes, 0, np.uint64)
-        group.local.data[(count + group.local_bases(None) + np.uint64(result_at)).astype(np.int64)] = 1
+        group.local.data[(group.local_bases(None) + np.uint64(result_at)).astype(np.int64)] = 1
 
 
-def _formatted(group: Group, lane: int, text: str, pointer: int) -> str:
-    """The text with its values, which lie packed by their sizes at a generic address."""
+def _formatted(group: WarpSet, lane: int, text: str, pointer: int) -> str:
+    """The formatted text; its values are aligned to their sizes from a generic address on."""
     only = np.arange(group.lanes) == lane
     at = pointer
 
@@ -84,9 +77,9 @@ def _formatted(group: Group, lane: int, text: str, pointer: int) -> str:
     return _FORMAT.sub(value, text)
 
 
-def assertfail(group: Group, m: Mask, message: int, file: int, line: int, function: int) -> None:
+def assertfail(group: WarpSet, m: Mask, message: int, file: int, line: int, function: int) -> None:
     """__assertfail(message, file, line, function, size): a failed device assertion stops the kernel."""
-    lane = _lanes(group, m)[0]
+    lane = int(group.active(m)[0])
     text, path, name = (_string(group, _argument(group, lane, at)) for at in (message, file, function))
     raise Fault(
         f"{path}:{_argument(group, lane, line, 4)}: {name}: assertion `{text}` failed, lane {lane % 32}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warp-level matrix instructions: ldmatrix, stmatrix, mma.sync, wmma.
 
-Sums are the tensor cores' own (`tensor_core.py`). The layout of a wmma fragment is unspecified by PTX; here it is that
-of mma.m16n8k16, as on sm_90, so that loads and stores cost what they cost there.
+`tensor_core.py` computes the sums. The PTX ISA does not specify the layout of wmma fragments; the emulator uses that of
+mma.m16n8k16, as sm_90 does, so loads and stores have the same cost.
 
 Source: PTX ISA 9.0, 9.7.15.3 (wmma), 9.7.15.5 (mma.sync and fragments), 9.7.15.5.15 (ldmatrix), .16 (stmatrix).
 """
@@ -11,55 +11,52 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.clusters import WARP
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.accumulators import Accumulators
+from cutegemm.emulator.state.geometry import WARP
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Touch
-from cutegemm.emulator.state.memory import Fault, resolve
+from cutegemm.emulator.state.memory import Fault, MemoryRegion, resolve
 from cutegemm.emulator.units.access import load, locate, store
 from cutegemm.emulator.units.warp_ops import vector
-from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, decode_elements
+from cutegemm.emulator.units.wgmma_operands import fragment
 
 Wmma: TypeAlias = tuple[str, str, str, str, str]  # fragment, layout, shape, type, state space
 NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
-def _row_addresses(group: Group, a: Value, count: int) -> Vector:
-    """Byte offsets of the 8 rows of each matrix: (warps, matrix, row)."""
-    a = vector(group, a).reshape(-1, WARP)
-    return a[:, : 8 * count].reshape(-1, count, 8)
-
-
-def _whole_warps(m: Mask, what: str) -> Mask:
-    """The warps of which all lanes are active (None: all)."""
-    if m is None:
-        return None
-    warps = np.asarray(m.reshape(-1, WARP).all(1))
-    if warps.any() != m.any():
-        raise Fault(f"{what} in divergent code")
-    return warps
-
-
-def ldmatrix(group: Group, m: Mask, a: Value, count: int, trans: bool, generic: bool) -> list[Vector]:
-    """ldmatrix.x1/x2/x4: lane t gets elements 2 * (t % 4) and the next of row t / 4 (of the columns when `trans`)."""
-    warps = _whole_warps(m, "ldmatrix")
-    rows = _row_addresses(group, a, count)
-    chosen = rows if warps is None else rows[warps]
-    flat = chosen.ravel()
+def _matrices(
+    group: WarpSet, m: Mask, a: Value, count: int, generic: bool, write: bool
+) -> tuple[MemoryRegion, Vector, Mask]:
+    """Region and chunks of the matrices' rows for each active warp, and the active warps (None: all)."""
+    name, warps = "stmatrix" if write else "ldmatrix", None
+    rows = vector(group, a).reshape(-1, WARP)[:, : 8 * count]
+    if m is not None:
+        warps = np.asarray(m.reshape(-1, WARP).all(1))
+        if warps.any() != m.any():
+            raise Fault(f"{name} in divergent code")
+        rows = rows[warps]
+    flat = rows.ravel()
     space, flat = resolve(flat) if generic else ("shared", flat)
     region, offset = locate(group, None, flat, 16, space)
     if region is None:
-        raise Fault("ldmatrix across CTAs")
-    if group.device.watch.listening:
-        group.device.watch.access(group, Touch(warps, region, offset, 16, False, "matrix"))
-    chunk = region.view(16)[(offset >> offset.dtype.type(4)).astype(np.int64)]
-    tiles = np.ascontiguousarray(chunk).view(np.uint16).reshape(-1, count, 8, 8)
+        raise Fault(f"{name} from several CTAs")
+    if group.device.watch.hears("access"):
+        group.device.watch.access(group, Touch(warps, region, offset, 16, write, "matrix"))
+    return region, (offset >> offset.dtype.type(4)).astype(np.int64), warps
+
+
+def ldmatrix(group: WarpSet, m: Mask, a: Value, count: int, trans: bool, generic: bool) -> list[Vector]:
+    """ldmatrix.x1/x2/x4: lane t gets two elements from 2 * (t % 4) on of row t / 4 (of the column if `trans`)."""
+    region, chunks, warps = _matrices(group, m, a, count, generic, False)
+    tiles = region.take(chunks).view(np.uint16).reshape(-1, count, 8, 8)
     if trans:
         tiles = tiles.transpose(0, 1, 3, 2)
     words = np.ascontiguousarray(tiles).view(np.uint32).reshape(-1, count, WARP)
@@ -70,63 +67,30 @@ def ldmatrix(group: Group, m: Mask, a: Value, count: int, trans: bool, generic: 
     return [np.ascontiguousarray(words[:, i]).reshape(-1) for i in range(count)]
 
 
-def stmatrix(group: Group, m: Mask, a: Value, values: Sequence[Value], trans: bool, generic: bool) -> None:
+def stmatrix(group: WarpSet, m: Mask, a: Value, values: Sequence[Value], trans: bool, generic: bool) -> None:
     """stmatrix.x1/x2/x4: the inverse of ldmatrix."""
     group.device.events += 1
-    warps = _whole_warps(m, "stmatrix")
-    count = len(values)
-    rows = _row_addresses(group, a, count)
+    region, chunks, warps = _matrices(group, m, a, len(values), generic, True)
     words = np.stack([vector(group, v).reshape(-1, WARP) for v in values], 1)
-    if warps is not None:
-        rows, words = rows[warps], words[warps]
-    flat = rows.ravel()
-    space, flat = resolve(flat) if generic else ("shared", flat)
-    region, offset = locate(group, None, flat, 16, space)
-    if region is None:
-        raise Fault("stmatrix across CTAs")
-    if group.device.watch.listening:
-        group.device.watch.access(group, Touch(warps, region, offset, 16, True, "matrix"))
+    words = words if warps is None else np.ascontiguousarray(words[warps])
     if trans:
-        tiles = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
-        words = np.ascontiguousarray(tiles).view(np.uint32)
-    region.view(16)[(offset >> offset.dtype.type(4)).astype(np.int64)] = (
-        np.ascontiguousarray(words).view("V16").ravel()
-    )
+        words = np.ascontiguousarray(words.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1))
+    region.view(16)[chunks] = words.view("V16").ravel()
 
 
-def _fragment(group: Group, registers: Sequence[Value], kind: str, halves: int) -> np.ndarray:
-    """Registers of an A (halves 2) or B (halves 1) fragment as (warps, 8 * halves, K)."""
-    warps, columns = len(group.warps), len(registers) // halves
-    words = np.zeros((warps, halves, 8, columns, 4), np.uint32)
-    for i, r in enumerate(registers):
-        words[:, i % halves, :, i // halves] = vector(group, r).reshape(warps, 8, 4)
-    raw = words.reshape(warps * halves * 8, columns * 4).view(np.uint8)
-    return decode_elements(raw, kind).reshape(warps, 8 * halves, -1)
+def _accumulators(group: WarpSet, registers: Sequence[Value], kind: str, d_type: str) -> np.ndarray:
+    """Accumulator registers as (warps, 16, columns), in D's type."""
+    accumulators = Accumulators.of(registers, len(group.warps), kind == "f16")
+    return accumulators.matrix.reshape(len(group.warps), 16, -1).astype(NUMPY[d_type])
 
 
-def _accumulators(group: Group, registers: Sequence[Value], kind: str) -> np.ndarray:
-    """Accumulator registers of n8 blocks side by side as (warps, 16, 8 * blocks), fp32 or fp16."""
-    warps, blocks = len(group.warps), len(registers) // (4 if kind == "f32" else 2)
-    words = np.stack([vector(group, x).reshape(warps, 8, 4) for x in registers], -1)
-    if kind == "f32":  # warp, row, lane % 4, block, row half, element
-        parts = words.view(np.float32).reshape(warps, 8, 4, blocks, 2, 2).transpose(0, 4, 1, 3, 2, 5)
-    else:  # both elements in one word
-        parts = words.reshape(warps, 8, 4, blocks, 2).transpose(0, 4, 1, 3, 2)
-        parts = np.ascontiguousarray(parts).view(np.float16)
-    return parts.reshape(warps, 16, 8 * blocks)
-
-
-def _to_registers(group: Group, matrix: np.ndarray) -> list[np.ndarray]:
-    """The inverse of `_accumulators`."""
-    warps, blocks = len(group.warps), matrix.shape[-1] // 8
-    words = np.ascontiguousarray(matrix).view(np.uint32).reshape(warps, 2, 8, blocks, 4, -1)
-    # Block, row half, element; warp, row, lane.
-    parts = words.transpose(3, 1, 5, 0, 2, 4).reshape(-1, group.lanes)
-    return list(np.ascontiguousarray(parts))
+def _to_registers(matrix: np.ndarray) -> list[Vector]:
+    """Registers of D, which is (warps, 16, columns)."""
+    return Accumulators(np.ascontiguousarray(matrix).reshape(-1, matrix.shape[-1])).registers()
 
 
 def mma_sync(
-    group: Group,
+    group: WarpSet,
     shape: str,
     a_type: str,
     d_type: str,
@@ -142,27 +106,31 @@ def mma_sync(
     k = int(named[1])
     if len(a) * 8 != k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
         raise Fault(f"mma.sync {shape} of {a_type} into {d_type} is not emulated")
-    left, right = _fragment(group, a, a_type, 2), _fragment(group, b, a_type, 1)  # (warps, 16 or 8, K)
-    old = _accumulators(group, c, c_type).astype(NUMPY[d_type])
-    return _to_registers(group, accumulate(left, right, old, Unit(a_type, d_type, k)))
+    warps = len(group.warps)
+    left = fragment(a, warps, a_type).reshape(warps, 16, k)
+    right = fragment(b, warps, a_type, 1).reshape(warps, 8, k)
+    old = _accumulators(group, c, c_type, d_type)
+    return _to_registers(accumulate(left, right, old, Unit(a_type, d_type, k)))
 
 
-def _wmma_check(shape: str) -> None:
+def _tile_place(
+    group: WarpSet, a: Value, stride: Value | None, space: str, shape: str
+) -> tuple[str, Any, Any, Vector]:
+    """Space and address of a 16 x 16 tile, its leading dimension, and the lanes' numbers."""
     if shape != "m16n16k16":
         raise Fault(f"wmma shape {shape} is not emulated")
+    if space == "generic":
+        space, a = resolve(a)
+    base, step = (x.astype(np.int64) if x.__class__ is ND else x for x in (a, stride))
+    return space, base, 16 if stride is None else step, group.lane.astype(np.int64)
 
 
-def _wmma_places(
-    group: Group, a: Value, stride: Value | None, contiguous: bool, item: int
-) -> list[np.ndarray]:
-    """Addresses of what each lane holds of a 16 x 16 tile whose rows (or columns, unless `contiguous`) lie in memory.
+def _pair_addresses(base: Any, step: Any, lane: Vector, contiguous: bool, item: int) -> list[Vector]:
+    """Addresses of each lane's elements of a 16 x 16 tile with contiguous rows (columns unless `contiguous`).
 
     Elements come in pairs along a row: pair i has row t / 4 + 8 * (i % 2), columns 8 * (i / 2) + 2 * (t % 4) and the
-    next. One address per pair where it lies together, else one per element.
+    next. There is one address per pair if its elements are contiguous, else one per element.
     """
-    lane = group.lane.astype(np.int64) % WARP
-    step = 16 if stride is None else stride.astype(np.int64) if stride.__class__ is ND else stride
-    base = a.astype(np.int64) if a.__class__ is ND else a
     out = []
     for i in range(4):
         row, column = lane // 4 + 8 * (i % 2), 8 * (i // 2) + 2 * (lane % 4)
@@ -173,46 +141,44 @@ def _wmma_places(
     return [x.astype(np.uint64) for x in out]
 
 
-def _transposed(words: list[np.ndarray]) -> list[np.ndarray]:
-    """The fragment of a 16 x 16 tile of 16-bit elements from that of its transpose: movmatrix on each quarter."""
-    tiles = [np.ascontiguousarray(w).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1) for w in words]
+def _row_addresses_of_tile(base: Any, step: Any, lane: Vector, contiguous: bool) -> Vector:
+    """Row addresses for ldmatrix.x4 of a 16 x 16 tile of 16-bit elements."""
+    down, across = lane % 8 + 8 * (lane // 8 % 2), 8 * (lane // 16)
+    if not contiguous:
+        down, across = lane % 8 + 8 * (lane // 16), 8 * (lane // 8 % 2)
+    addresses: Vector = base + (down * step + across) * 2
+    return addresses.astype(np.uint64)
+
+
+def _transposed(words: list[Value], group: WarpSet) -> list[Vector]:
+    """The fragment of a 16 x 16 tile of 16-bit elements, from that of its transpose."""
+    tiles = [vector(group, w).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1) for w in words]
     moved = [np.ascontiguousarray(t).view(np.uint32).reshape(-1) for t in tiles]
     return [moved[0], moved[2], moved[1], moved[3]]
 
 
-def _wmma_rows(group: Group, a: Value, stride: Value | None, contiguous: bool) -> np.ndarray:
-    """Row addresses for ldmatrix.x4 of a 16 x 16 tile of 16-bit elements."""
-    lane = group.lane.astype(np.int64) % WARP
-    step = 16 if stride is None else stride.astype(np.int64) if stride.__class__ is ND else stride
-    down, across = lane % 8 + 8 * (lane // 8 % 2), 8 * (lane // 16)
-    if not contiguous:
-        down, across = lane % 8 + 8 * (lane // 16), 8 * (lane // 8 % 2)
-    base = a.astype(np.int64) if a.__class__ is ND else a
-    return (base + (down * step + across) * 2).astype(np.uint64)
+def wmma_load(group: WarpSet, m: Mask, a: Value, stride: Value | None, what: Wmma) -> list[Value]:
+    """wmma.load.a/b/c.sync, with the accesses of sm_90: ldmatrix from shared memory, else pairs or elements."""
+    matrix, layout, shape, kind, space = what
+    space, base, step, lane = _tile_place(group, a, stride, space, shape)
+    contiguous = (layout == "row") != (matrix == "b")  # B is kept as its transpose
+    if matrix == "c":
+        item = 4 if kind == "f32" else 2
+        return _load_pairs(group, m, _pair_addresses(base, step, lane, contiguous, item), item, space)
+    words: Sequence[Value]
+    if space == "shared":
+        words = ldmatrix(
+            group, m, _row_addresses_of_tile(base, step, lane, contiguous), 4, not contiguous, False
+        )
+    else:
+        words = _load_pairs(group, m, _pair_addresses(base, step, lane, True, 2), 2, space)
+        words = words if contiguous else _transposed(words, group)
+    # in PTX fp16 fragments have twice the registers that they need
+    return [*words, *words] if kind == "f16" else list(words)
 
 
-def wmma_load(group: Group, m: Mask, a: Value, stride: Value | None, what: Wmma) -> list[Value]:
-    """wmma.load.a/b/c.sync, in the accesses that sm_90 makes: ldmatrix from shared memory, else pairs or elements."""
-    fragment, layout, shape, kind, space = what
-    _wmma_check(shape)
-    if space == "generic":
-        space, a = resolve(a)
-    contiguous = (layout == "row") != (fragment == "b")  # B is held as its transpose
-    if fragment in ("a", "b"):
-        words: Sequence[Value]
-        if space == "shared":
-            words = ldmatrix(group, m, _wmma_rows(group, a, stride, contiguous), 4, not contiguous, False)
-        else:
-            words = _load_pairs(group, m, _wmma_places(group, a, stride, True, 2), 2, space)
-            words = words if contiguous else _transposed([vector(group, w) for w in words])
-        # PTX gives fp16 fragments twice the registers they need.
-        return [*words, *words] if kind == "f16" else list(words)
-    item = 4 if kind == "f32" else 2
-    return _load_pairs(group, m, _wmma_places(group, a, stride, contiguous, item), item, space)
-
-
-def _load_pairs(group: Group, m: Mask, places: list[np.ndarray], item: int, space: str) -> list[Value]:
-    """Registers from pairs of elements (4 places) or single ones (8)."""
+def _load_pairs(group: WarpSet, m: Mask, places: list[np.ndarray], item: int, space: str) -> list[Value]:
+    """Registers from the addresses of 4 pairs or 8 elements."""
     together = len(places) == 4
     size, count = (4, 1) if together and item == 2 else (item, 2 if together else 1)
     parts = [x for place in places for x in load(group, m, place, size, count, space, "")]
@@ -223,33 +189,29 @@ def _load_pairs(group: Group, m: Mask, places: list[np.ndarray], item: int, spac
 
 
 def wmma_store(
-    group: Group, m: Mask, a: Value, stride: Value | None, what: Wmma, values: Sequence[Value]
+    group: WarpSet, m: Mask, a: Value, stride: Value | None, what: Wmma, values: Sequence[Value]
 ) -> None:
-    """wmma.store.d.sync, in the accesses that sm_90 makes."""
+    """wmma.store.d.sync, with the accesses of sm_90."""
     _, layout, shape, kind, space = what
-    _wmma_check(shape)
-    if space == "generic":
-        space, a = resolve(a)
-    item = 4 if kind == "f32" else 2
-    places = _wmma_places(group, a, stride, layout == "row", item)
-    if item == 2 and layout != "row":
-        values = [part for v in values for part in (v & 0xFFFF, v >> 16)]
+    space, base, step, lane = _tile_place(group, a, stride, space, shape)
+    item, rows = 4 if kind == "f32" else 2, layout == "row"
+    places = _pair_addresses(base, step, lane, rows, item)
+    if item == 2 and not rows:
+        values = [half for v in values for half in (v & 0xFFFF, v >> 16)]
     each = len(values) // len(places)
-    for i, place in enumerate(places):
-        store(
-            group, m, place, tuple(values[each * i : each * (i + 1)]), 4 if layout == "row" else item, space
-        )
+    for i, at in enumerate(places):
+        store(group, m, at, tuple(values[each * i : each * (i + 1)]), 4 if rows else item, space)
 
 
 def wmma_mma(
-    group: Group, shape: str, types: list[str], a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
+    group: WarpSet, shape: str, types: list[str], a: Sequence[Value], b: Sequence[Value], c: Sequence[Value]
 ) -> list[Vector]:
-    """wmma.mma.sync: D = A * B + C."""
-    _wmma_check(shape)
-    if len(types) == 2:  # d, c: A and B are f16
-        d_type, c_type, kind = types[0], types[1], "f16"
-    else:
-        d_type, kind, c_type = types[0], types[1], types[-1]
-    left, right = (_fragment(group, x[:4], kind, 2) for x in (a, b))  # (warps, 16, K), B transposed
-    old = _accumulators(group, c, c_type).astype(NUMPY[d_type])
-    return _to_registers(group, accumulate(left, right, old, Unit(kind, d_type, 16)))
+    """wmma.mma.sync: D = A * B + C; `types` are those of D and C, with those of A and B between them unless f16."""
+    if shape != "m16n16k16":
+        raise Fault(f"wmma shape {shape} is not emulated")
+    d_type, *kinds, c_type = types
+    kind = kinds[0] if kinds else "f16"
+    warps = len(group.warps)
+    left, right = (fragment(x[:4], warps, kind).reshape(warps, 16, 16) for x in (a, b))  # B transposed
+    old = _accumulators(group, c, c_type, d_type)
+    return _to_registers(accumulate(left, right, old, Unit(kind, d_type, 16)))

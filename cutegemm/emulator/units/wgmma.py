@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wgmma: accumulator registers, instructions as they are issued, their groups: when they begin, what a wait covers.
+"""wgmma: accumulator registers, issue, commit and wait.
 
-A wgmma is one operation of the four warps of its warpgroup (`pending.Warpgroup`). A committed group's products are
-computed at once, or at the wait that names it (late policy), or between; products of one group on the same
-accumulators are computed together (`products.py`).
+A wgmma is one operation of the four warps of its warpgroup (`pending.Warpgroup`). The completion policy decides when a
+committed group is computed (`wgmma_compute.py`), at the latest by its wait.
 
 Source: PTX ISA 9.0, 9.7.16 (wgmma); benchmarks/NOTES-emulator.md, synchronisation.
 """
@@ -17,25 +16,25 @@ import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 from cutegemm.emulator.state.pending import WARPS, Batch, Warpgroup
-from cutegemm.emulator.units.products import Place, Product, compute
+from cutegemm.emulator.units.wgmma_compute import PendingWgmma, Place, compute
 from cutegemm.emulator.units.wgmma_operands import Form
 
 
-def accumulator_get(group: Group, index: int, register: int) -> Vector:
+def accumulator_get(group: WarpSet, index: int, register: int) -> Vector:
     """Read an accumulator register."""
     group.tracker.accumulator(index, False)
+    return accumulator_peek(group, index, register)
+
+
+def accumulator_peek(group: WarpSet, index: int, register: int) -> Vector:
+    """Copy an accumulator register to another one; compilers zero a list that way."""
     return group.matrix(index).register(register).reshape(group.lanes)
 
 
-def accumulator_peek(group: Group, index: int, register: int) -> Vector:
-    """Read an accumulator register to copy it to another: compilers zero a whole list that way."""
-    return group.matrix(index).register(register).reshape(group.lanes)
-
-
-def accumulator_set(group: Group, index: int, register: int, value: Value, mask: Mask) -> None:
+def accumulator_set(group: WarpSet, index: int, register: int, value: Value, mask: Mask) -> None:
     """Write an accumulator register."""
     group.tracker.accumulator(index, True)
     view = group.matrix(index).register(register)
@@ -48,95 +47,87 @@ def accumulator_set(group: Group, index: int, register: int, value: Value, mask:
 
 
 def wgmma_issue(
-    group: Group, where: Place, a: Value | tuple[int, ...], b: Value, scale: Value, form: Form
+    group: WarpSet, where: Place, a: Value | tuple[int, ...], b: Value, scale: Value, form: Form
 ) -> None:
-    """wgmma.mma_async: remembered until its group is committed."""
+    """wgmma.mma_async."""
     token = group.tracker.issue_wgmma(where, a, b, form)
     group.device.watch.wgmma(group, form, isinstance(a, tuple))
-    scale = scale if scale.__class__ is ND else bool(scale)
-    if scale.__class__ is ND and scale.all():
+    if scale.__class__ is not ND:
+        scale = bool(scale)
+    elif scale.all():
         scale = True
-    group.products.open.append(Product(group, where, a, b, scale, form, token))
+    group.wgmmas.open.append(PendingWgmma(group, where, [a], [b], scale, form, [token]))
     group.wgmma_issued += 1
 
 
-def wgmma_fence(group: Group) -> None:
-    """wgmma.fence: orders register and shared accesses before wgmma; only the race detector follows it."""
-    group.tracker.wgmma_fence()
-
-
-def refuse_mask(group: Group, mask: npt.NDArray[np.bool_]) -> None:
-    """wgmma is for whole warpgroups."""
+def refuse_mask(group: WarpSet, mask: npt.NDArray[np.bool_]) -> None:
+    """Refuse wgmma in divergent code."""
     if not mask.reshape(-1, 32).all(1).any() or group.stack:
         raise Fault("wgmma in divergent code")
 
 
-def _warpgroups_of(group: Group) -> list[Warpgroup]:
+def _warpgroups_of(group: WarpSet) -> list[Warpgroup]:
     """The warpgroups that a group's warps belong to."""
     if group.warpgroups is None:
-        made = group.cta.warpgroups
+        warpgroups = group.cta.warpgroups
         numbers = list(dict.fromkeys(w // WARPS for w in group.warps))
         for number in numbers:
-            if number not in made:
-                made[number] = Warpgroup(number * WARPS, group.device.warps)
-        group.warpgroups = [made[number] for number in numbers]
+            if number not in warpgroups:
+                warpgroups[number] = Warpgroup(number * WARPS, group.device.geometry.warps)
+        group.warpgroups = [warpgroups[number] for number in numbers]
     return group.warpgroups
 
 
-def wgmma_commit(group: Group) -> bool:
-    """wgmma.commit_group: a group begins once every warp of the warpgroup has come; False while one is missing."""
+def wgmma_commit(group: WarpSet) -> bool:
+    """wgmma.commit_group: False until all warps of the warpgroup have issued their wgmmas."""
     if not group.wgmma_committing:
         _commit(group)
     for one in _warpgroups_of(group):
         if one.together < group.wgmma_issued:
-            group.wait_for("wgmma", one)
+            group.wait_for(one.__str__)
             return False
     group.wgmma_committing = False
     return True
 
 
-def _commit(group: Group) -> None:
+def _commit(group: WarpSet) -> None:
     group.wgmma_committing = True
     group.device.events += 1
-    batch = Batch(group.wgmma_issued, _joined(group.products.open))
-    group.products.groups.append(batch)
-    group.products.open = []
+    batch = Batch(group.wgmma_issued, _joined(group.wgmmas.open))
+    group.wgmmas.groups.append(batch)
+    group.wgmmas.open = []
     for one in _warpgroups_of(group):
         one.batches.append(batch)
-        for warp in group.warps:
-            if warp // WARPS == one.first // WARPS:
-                one.issued[warp % WARPS] = group.wgmma_issued
+        one.note(one.issued, group.warps, group.wgmma_issued)
         begun = [p for p in one.upto(one.together) if not p.offered]
         for p in begun:
             p.offered = True
         if begun:
-            group.device.completion.products(functools.partial(compute, begun))
+            group.device.completion.wgmmas(functools.partial(compute, begun))
 
 
-def _joined(issued: list[Product]) -> list[Product]:
-    """Products in order, those that follow each other on the same accumulators joined."""
-    products: list[Product] = []
-    latest: dict[Place, Product] = {}  # per accumulator list; the order between lists does not matter
+def _joined(issued: list[PendingWgmma]) -> list[PendingWgmma]:
+    """wgmmas in order; consecutive ones on the same accumulators are joined."""
+    wgmmas: list[PendingWgmma] = []
+    latest: dict[Place, PendingWgmma] = {}  # by accumulators; those with different accumulators need no order
     for p in issued:
         if not (p.where in latest and latest[p.where].join(p)):
-            products.append(p)
+            wgmmas.append(p)
             latest[p.where] = p
-    return products
+    return wgmmas
 
 
-def wgmma_wait(group: Group, pending: int) -> None:
-    """wgmma.wait_group: all but the last `pending` groups are complete, in every warp of the warpgroup."""
+def wgmma_wait(group: WarpSet, pending: int) -> None:
+    """wgmma.wait_group: wait for all but the last `pending` groups, of all warps of the warpgroup."""
     upto = 0
-    while len(group.products.groups) > pending:
-        upto = group.products.groups.pop(0).upto
+    while len(group.wgmmas.groups) > pending:
+        upto = group.wgmmas.groups.pop(0).upto
     if not upto:
         return
-    group.device.watch.waited_for([upto], group.program)
+    group.device.watch.waited_for([upto])
     for one in _warpgroups_of(group):
-        products = one.upto(upto)
-        compute(products)
-        group.tracker.wgmma_done([token for p in products for token in p.tokens])
-        for warp in group.warps:
-            if warp // WARPS == one.first // WARPS:
-                one.waited[warp % WARPS] = upto
+        wgmmas = one.upto(upto)
+        compute(wgmmas)
+        group.tracker.wgmma_done([token for p in wgmmas for token in p.tokens])
+        one.note(one.waited, group.warps, upto)
         one.forget()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of wgmma: which chunks of shared memory a matrix descriptor names, and the values there or in registers.
+"""Operands of wgmma: the chunks of shared memory of a matrix descriptor, and values there or in registers.
 
 Source: PTX ISA 9.0, 9.7.16.5.1 (shared memory layouts), 9.7.16.5.1.2.2 (matrix descriptor).
 """
@@ -7,29 +7,23 @@ Source: PTX ISA 9.0, 9.7.16.5.1 (shared memory layouts), 9.7.16.5.1.2.2 (matrix 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from cutegemm.emulator.numbers.rounding import fp8_values
-from cutegemm.emulator.numbers.split_operands import Split, split
-from cutegemm.emulator.numbers.types import Chunks, Floats
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES, Split, split
+from cutegemm.emulator.numbers.types import Chunks, Value
 from cutegemm.emulator.numbers.values import ND
 from cutegemm.emulator.state.clusters import CTA
-from cutegemm.emulator.state.group import Group
 from cutegemm.emulator.state.memory import Fault
+from cutegemm.emulator.state.tensors import SWIZZLE_BYTES, swizzled
 
-# Shape and types of a wgmma: n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D
-# is "s32.satfinite" where integer sums saturate.
+# n, k, types of D, A and B, signs of A and B, whether A and B are MN-major. The type of D is "s32.satfinite" if integer
+# sums saturate.
 Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bool]]
-# Descriptor field -> (swizzle mode, row pitch in bytes)
-_MODES = {
-    0: (0, 16),
-    1: (3, 128),
-    2: (2, 64),
-    3: (1, 32),
-}
-ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
+_MODES = (0, 3, 2, 1)  # field of the descriptor -> swizzle mode (`TensorMap.swizzle`)
 
 
 @functools.lru_cache(8192)
@@ -45,14 +39,15 @@ def operand_chunks(descriptor: int, extent: int, k_bytes: int, mn_major: bool, i
     leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
     if descriptor >> 49 & 7:
         raise Fault(f"wgmma descriptor {descriptor:#x}: a matrix base offset is not emulated")
-    mode, pitch = _MODES[descriptor >> 62]
+    mode = _MODES[descriptor >> 62]
+    pitch = SWIZZLE_BYTES[mode] or 16  # bytes between rows
     if not mn_major:
         row = np.arange(extent)
         down = row % 8 * pitch + row // 8 * stride
         chunk = np.arange(k_bytes // 16)
         across = chunk * (leading if mode == 0 else 16)
     else:
-        per_atom = pitch // 16  # chunks of M or N side by side
+        per_atom = pitch // 16  # chunks of M or N in a row
         k = np.arange(k_bytes // item)
         chunk = np.arange(extent * item // 16)
         if mode == 0:
@@ -61,26 +56,21 @@ def operand_chunks(descriptor: int, extent: int, k_bytes: int, mn_major: bool, i
         else:
             down = k % 8 * pitch + k // 8 * stride
             across = chunk % per_atom * 16 + chunk // per_atom * leading
-    address = start + down[:, None] + across[None]
-    return (address ^ ((address >> 7 & (0, 1, 3, 7)[mode]) << 4)) >> 4
+    return swizzled(start + down[:, None] + across[None], mode) >> 4
 
 
 @functools.lru_cache(4096)
-def _joined(descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int) -> np.ndarray:
-    """Chunks of several consecutive operands side by side along K."""
-    parts = [operand_chunks(d, extent, k_bytes, mn_major, item) for d in descriptors]
-    return np.concatenate(parts, 0 if mn_major else 1)
-
-
-@functools.cache
-def _fp8_table(kind: str) -> np.ndarray:
-    """fp32 values of all 256 patterns of an fp8 type (OCP 8-bit floating point, e4m3fn and e5m2)."""
-    without_sign = fp8_values(kind).astype(np.float32)
-    return np.concatenate((without_sign, -without_sign))
+def _chunks(
+    descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int
+) -> tuple[Chunks, int]:
+    """Chunks of consecutive operands, joined along K, and the greatest chunk number."""
+    each = [operand_chunks(d, extent, k_bytes, mn_major, item) for d in descriptors]
+    chunks = np.ascontiguousarray(np.concatenate(each, 0 if mn_major else 1), np.int64)
+    return chunks, int(chunks.max())
 
 
 def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
-    """Bytes (contiguous in the last axis) to fp32 values of an operand type."""
+    """fp32 values of bytes of an operand type; the bytes are contiguous in the last axis."""
     if kind == "bf16":
         return (raw.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     if kind == "f16":
@@ -88,48 +78,35 @@ def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
     if kind == "tf32":
         return (raw.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     if kind in ("e4m3", "e5m2"):
-        values: Floats = _fp8_table(kind)[raw]
-        return values
+        return np.asarray(fp8_values(kind)[raw])
     return raw.view(np.int8 if kind == "s8" else np.uint8).astype(np.float32)
 
 
 def fetch(
     cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str
 ) -> np.ndarray:
-    """An operand in shared memory as an fp32 matrix of `extent` rows and all of K."""
-    item = ITEM_BYTES[kind]
-    chunks = _joined(descriptors, extent, k * item, mn_major, item)
-    raw = cta.shared.view(16)
-    if chunks.max() >= len(raw):
+    """An operand in shared memory as an fp32 matrix of `extent` rows."""
+    chunks, last = _chunks(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
+    if last >= len(cta.shared.data) // 16:
         raise Fault(f"wgmma operand (descriptor {descriptors[0]:#x}) leaves shared memory")
-    values = decode_elements(np.ascontiguousarray(raw[chunks]).view(np.uint8), kind)
+    values = decode_elements(cta.shared.take(chunks), kind)
     return values.T if mn_major else values
 
 
 def fetch_split(
     cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str, across: bool
 ) -> Split | None:
-    """An operand in shared memory as the tensor cores' compiled loop takes it; None where it does not."""
-    chunks, last = _reached(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
+    """An operand in shared memory as significands and exponents (`split`); None if it is not finite."""
+    chunks, last = _chunks(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
     return split(cta.shared.at, chunks, kind, across) if last < len(cta.shared.data) // 16 else None
 
 
-@functools.lru_cache(4096)
-def _reached(
-    descriptors: tuple[int, ...], extent: int, k_bytes: int, mn_major: bool, item: int
-) -> tuple[Chunks, int]:
-    """`_joined` as contiguous int64, and the greatest chunk."""
-    chunks = np.ascontiguousarray(_joined(descriptors, extent, k_bytes, mn_major, item), np.int64)
-    return chunks, int(chunks.max())
+def fragment(registers: Sequence[Value], warps: int, kind: str, halves: int = 2) -> np.ndarray:
+    """A fragment in registers of some warps as a matrix with 8 * `halves` rows per warp: 16 for A, 8 for B.
 
-
-def from_registers(group: Group, slots: tuple[int, ...], first: int, warps: int, kind: str) -> np.ndarray:
-    """The A fragment in registers as a matrix of 16 rows per warp and K columns (32 bytes)."""
-    lanes = slice(32 * first, 32 * (first + warps))
-    out = np.zeros((warps, 2, 8, 2, 4, 4), np.uint8)  # warp, row half, row, column half, lane % 4, bytes
-    words = out.view(np.uint32)[..., 0]
-    for i, slot in enumerate(slots):
-        value = group.registers[slot]
-        value = value[lanes] if value.__class__ is ND else np.full(32 * warps, value, np.uint32)
-        words[:, i & 1, :, i >> 1] = value.reshape(warps, 8, 4)
-    return decode_elements(out.reshape(16 * warps, 8 * 4), kind)
+    Register i of lane t holds row t / 4 + 8 * (i % halves), and 4 bytes from byte 4 * (t % 4) + 16 * (i / halves) on.
+    """
+    words = np.zeros((warps, halves, 8, len(registers) // halves, 4), np.uint32)
+    for i, value in enumerate(registers):
+        words[:, i % halves, :, i // halves] = value.reshape(warps, 8, 4) if value.__class__ is ND else value
+    return decode_elements(words.view(np.uint8).reshape(8 * halves * warps, -1), kind)

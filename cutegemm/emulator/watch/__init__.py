@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers of a run: races, bank conflicts, L2, meters, roles."""
+"""Observers of a launch (coverage, meter, L2, outputs), warp roles, and findings."""

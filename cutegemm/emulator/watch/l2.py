@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A set-associative L2 cache: which sectors a launch finds in it, fetches from DRAM, and writes back.
+"""A model of L2, a set-associative cache: which sectors hit, come from DRAM, and are written back.
 
-Lines of 128 bytes hold four sectors of 32; a line missing from its set takes the place of the least recently used;
-only the sectors asked for are fetched; a written sector needs no fetch and is written back when its line leaves.
-Buffers lie one after another in the order they were registered, so that counts repeat from run to run.
+A cache line of 128 bytes has four sectors of 32. A missing line replaces the least recently used one of its set, and
+only the requested sectors are fetched. A written sector needs no fetch and is written back when its line is replaced.
+The model places buffers one after another in the order of their first use, so counts are reproducible.
 
-A model: the real cache hashes addresses, is split in two halves, and has the L1 caches in front of it, which are
-not modelled, so repeated plain loads of one multiprocessor count here where the hardware has them in L1.
+The real cache hashes addresses and has two partitions. L1 caches are not modelled, so repeated plain loads that would
+hit L1 count as L2 reads.
 
 Source: NVIDIA H100 architecture whitepaper (50 MB L2), Nsight Compute documentation (lines and sectors).
 """
@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.hooks import row_starts
+from cutegemm.emulator.state.memory import MemoryRegion
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 L2_BYTES = 50 * 2**20  # H100 and H200
@@ -23,19 +24,19 @@ WAYS = 16
 
 
 class L2:
-    """The cache and its counts, in sectors; one may serve several launches in turn."""
+    """The cache and its counts, in sectors, for one or more launches."""
 
     def __init__(self, size: int = L2_BYTES) -> None:
         self.sets = max(size // (LINE_BYTES * WAYS), 1)
-        # Set -> line -> [sectors held, sectors written], oldest first.
+        # set -> line -> [valid sectors, dirty sectors], least recently used first
         self.lines: dict[int, dict[int, list[int]]] = {}
-        # Base address of a region -> what to add to the lines of its addresses.
+        # base address of a region -> offset to add to its line numbers
         self.starts: dict[int, int] = {}
         self.end = 0
         self.read = self.written = self.fetched = self.written_back = 0
 
-    def access(self, region: Region, sectors: np.ndarray, write: bool) -> None:
-        """Sorted, distinct sectors (address over 32) of a region are read or written."""
+    def access(self, region: MemoryRegion, sectors: np.ndarray, write: bool) -> None:
+        """Read or write sectors (address / 32) of a region; they are sorted and different."""
         start = self.starts.get(region.base)
         if start is None:
             start = self.starts[region.base] = self.end - region.base // LINE_BYTES
@@ -66,15 +67,13 @@ class L2:
 
     @property
     def dirty(self) -> int:
-        """Written sectors still in the cache."""
+        """Number of dirty sectors."""
         return sum(entry[1].bit_count() for held in self.lines.values() for entry in held.values())
 
 
 def sectors_of(start: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """Sorted, distinct sectors of rows of bytes from address `start`; `shape` ends with a row's bytes."""
-    rows = np.array([start], np.int64)
-    for n, step in zip(shape, strides):
-        rows = (rows[:, None] + np.arange(n) * step).ravel()
+    """The sorted sectors of a box at address `start` (`hooks.Reach`)."""
+    rows = row_starts(start, shape, strides)
     low, high = rows // SECTOR_BYTES, (rows + shape[-1] - 1) // SECTOR_BYTES
     span = int((high - low).max()) + 1
     sectors = low[:, None] + np.arange(span)

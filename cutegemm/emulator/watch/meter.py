@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meters: what a profiler would count, per kernel and per PTX line.
+"""The meter: counters of a profiler, per kernel and per PTX line.
 
-Global accesses are counted in 32-byte sectors per warp request, shared ones in wavefronts (`banks.py`), as Nsight
-Compute counts those of the LSU on an H200 (benchmarks/NOTES-emulator.md). What cp.async, TMA and wgmma move through
-shared memory is counted in bytes only. L2 and DRAM traffic is that of a model (`l2.py`).
+Global accesses are counted in 32-byte sectors per warp request, shared ones in wavefronts (`costs.py`), as Nsight
+Compute counts those of the LSU on an H200 (benchmarks/NOTES-emulator.md). Shared-memory traffic of cp.async, TMA and
+wgmma is counted in bytes only. L2 and DRAM traffic comes from a model (`l2.py`).
 
 Source: Nsight Compute documentation, memory tables and metrics.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -18,16 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.numbers.types import Mask, Value, Vector
-from cutegemm.emulator.ptx.executable import Program
-from cutegemm.emulator.state.clusters import WARP
-from cutegemm.emulator.state.group import Group
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
+from cutegemm.emulator.numbers.types import Mask, Value
+from cutegemm.emulator.ptx.executable import Translation
+from cutegemm.emulator.state.geometry import WARP
+from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Observer, Reach, Touch, Touched
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.state.tensors import Tensor
-from cutegemm.emulator.units.wgmma_operands import ITEM_BYTES, Form
-from cutegemm.emulator.watch import wavefronts
-from cutegemm.emulator.watch.fused import WORD, fused_loads
+from cutegemm.emulator.units.wgmma_operands import Form
+from cutegemm.emulator.watch import costs
 from cutegemm.emulator.watch.l2 import L2, SECTOR_BYTES, sectors_of
 from cutegemm.emulator.watch.warp_roles import wait_kind
 
@@ -36,7 +37,7 @@ _LANE_COUNTS = {"fma": "fma_f32", "mad": "fma_f32", "mul": "mul_f32", "add": "ad
 
 @dataclass
 class LineCost:
-    """Memory cost of one PTX line: warp requests, sectors or wavefronts, and the least possible for the same bytes."""
+    """Memory cost of a PTX line: warp requests, sectors or wavefronts (units), and the least possible units."""
 
     line: int
     text: str
@@ -45,29 +46,24 @@ class LineCost:
     units: int = 0
     ideal: int = 0
 
-    @property
-    def efficiency(self) -> float:
-        """Least possible over actual: 1.0 is coalesced or free of conflicts."""
-        return self.ideal / self.units if self.units else 1.0
-
 
 class Meter(Observer):
-    """Counts of one launch."""
+    """Counts events of one launch."""
 
-    def __init__(self, program: Program, l2: L2) -> None:
+    def __init__(self, program: Translation, l2: L2) -> None:
         self.program, self.l2 = program, l2
         self.totals: dict[str, float] = defaultdict(int)
         self.lines: dict[tuple[int, str], LineCost] = {}
         self.lanes = [0] * len(program.blocks)
-        self.waits: dict[int, Counter[str]] = defaultdict(Counter)  # per warp of a CTA and kind of wait
+        self.waits: dict[int, Counter[str]] = defaultdict(Counter)  # warp of a CTA -> waits by kind
         self.sizes = [len(block.code) for block in program.blocks]
         self.position = {id(ins): i for block in program.blocks for i, ins in enumerate(block.code)}
-        self.fused = {k: v for block in program.blocks for k, v in fused_loads(block.code).items()}
+        self.fused = {k: v for block in program.blocks for k, v in costs.fused_loads(block.code).items()}
         self.before = self._l2_counts()
 
-    # ---- what ran
+    # ---- execution
 
-    def ran(self, group: Group, block: int, mask: Mask) -> None:
+    def ran(self, group: WarpSet, block: int, mask: Mask) -> None:
         if mask is None:
             self.lanes[block] += group.lanes
             return
@@ -78,8 +74,8 @@ class Meter(Observer):
             before = group.uneven.get(block)
             group.uneven[block] = ran if before is None else before + ran
 
-    def blocked(self, group: Group, block: int) -> None:
-        """Counted once per wait, however often the group looks again."""
+    def blocked(self, group: WarpSet, block: int) -> None:
+        """Count a wait once, however often the group polls."""
         now = (block, group.counts[block])
         if group.blocked_at != now:
             group.blocked_at = now
@@ -89,36 +85,36 @@ class Meter(Observer):
 
     # ---- memory
 
-    def access(self, group: Group, touch: Touch) -> None:
+    def access(self, group: WarpSet, touch: Touch) -> None:
         m, region, offset, size, write, space, _ = touch
         if space in ("param", "local"):
             return
         lane, place = _places(group, m, offset, space)
         if region.shared:
             share = self.fused.get(id(self.program.current_instruction())) if self.fused else None
-            if share is not None and not ((place - WORD * share.word) % share.size).any():
+            if share is not None and not ((place - costs.BANK_BYTES * share.word) % share.size).any():
                 if share.word:
-                    return  # counted with the first
+                    return  # the first word of a fused load counts
                 size = share.size
-            phase = wavefronts.phases(lane, place, size, not write and space != "matrix")
-            units = wavefronts.wavefronts(phase, place, size)
-            ideal = wavefronts.least_wavefronts(phase, place, size)
+            phase = costs.phases(lane, place, size, not write and space != "matrix")
+            units = costs.wavefronts(phase, place, size)
+            ideal = costs.least_wavefronts(phase, place, size)
             self.totals["shared_store_wavefronts" if write else "shared_load_wavefronts"] += units
             self._line("shared", len(np.unique(lane // WARP)), units, min(ideal, units))
         else:
-            keys = wavefronts.sectors(lane // WARP, place + region.base, size)
+            keys = costs.sectors(lane // WARP, place + region.base, size)
             self._global(region, keys, len(keys), lane, size, write)
 
     def _global(
         self,
-        region: Region,
+        region: MemoryRegion,
         keys: npt.NDArray[np.int64],
         units: int,
         lane: npt.NDArray[np.int64],
         size: int,
         write: bool,
     ) -> None:
-        """Requests to global memory: `keys` of `banks.sectors` go to L2, `units` are the sectors counted."""
+        """Count requests to global memory: `keys` of `costs.sectors` go to L2, `units` count as sectors."""
         per_warp = np.bincount(lane // WARP)
         requests = int(np.count_nonzero(per_warp))
         kind = "store" if write else "load"
@@ -137,8 +133,8 @@ class Meter(Observer):
         reading, region, place = source
         place = np.broadcast_to(np.asarray(place, np.int64), len(reading)) + region.base
         target = np.broadcast_to(np.asarray(offset, np.int64), len(lanes))[np.isin(lanes, reading)]
-        keys = wavefronts.sectors(reading // WARP, place, size)
-        units = wavefronts.copied_sectors(reading // WARP, place, target) if around_l1 else len(keys)
+        keys = costs.sectors(reading // WARP, place, size)
+        units = costs.copied_sectors(reading // WARP, place, target) if around_l1 else len(keys)
         self._global(region, keys, units, reading, size, False)
 
     def _line(self, space: str, requests: int, units: int, ideal: int) -> None:
@@ -152,24 +148,25 @@ class Meter(Observer):
         cost.units += units
         cost.ideal += ideal
 
-    def atomics(
-        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
-    ) -> None:
-        """On global memory each lane's operation reads and writes a sector of L2."""
+    def atomics(self, group: WarpSet, touch: Touch, returns: bool) -> None:
+        """Count operations; in global memory each lane reads and writes a sector of L2."""
+        region, offsets = touch.region, np.asarray(touch.offset)
         self.totals["atomic_operations"] += len(offsets)
         for sector in ((region.base + offsets) // SECTOR_BYTES).tolist() if not region.shared else ():
             self.l2.access(region, np.array([sector]), False)
             self.l2.access(region, np.array([sector]), True)
 
-    def tensor_load(self, group: Group, tensor: Tensor, at: tuple[int, ...], bars: Sequence[object]) -> None:
-        """Bytes from L2 once, into the CTAs of all the mbarriers."""
+    def tensor_load(
+        self, group: WarpSet, tensor: Tensor, at: tuple[int, ...], bars: Sequence[object]
+    ) -> None:
+        """Count a load: L2 is read once for the CTAs of all mbarriers."""
         box = tensor.map.box_bytes
         self.totals["tma_loads"] += 1
         self.totals["tma_load_bytes"] += box
         self.totals["tma_multicast_saved_bytes"] += box * (len(bars) - 1)
         self._box(tensor, tensor.reach(at), False)
 
-    def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
+    def tensor_store(self, group: WarpSet, tensor: Tensor, reach: Reach | None) -> None:
         self.totals["tma_stores"] += 1
         self.totals["tma_store_bytes"] += tensor.map.box_bytes
         self._box(tensor, reach, True)
@@ -179,22 +176,22 @@ class Meter(Observer):
             start, shape, strides = reach
             self.l2.access(tensor.region, sectors_of(tensor.region.base + start, shape, strides), write)
 
-    def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
+    def bulk(self, region: MemoryRegion, start: int, size: int, write: bool, copies: int) -> None:
         self.totals["bulk_store_bytes" if write else "bulk_load_bytes"] += size
         self.totals["tma_multicast_saved_bytes"] += size * (copies - 1)
         self.l2.access(region, sectors_of(region.base + start, (size,), ()), write)
 
-    # ---- matrix products
+    # ---- tensor cores
 
-    def wgmma(self, group: Group, form: Form, a_in_registers: bool) -> None:
-        """A wgmma, counted once per warpgroup (each warp does a quarter), and how long after the one before it.
+    def wgmma(self, group: WarpSet, form: Form, a_in_registers: bool) -> None:
+        """Count a wgmma, a quarter for each warp, and the instructions since the previous one.
 
-        It reads its operands at 128 bytes a wavefront: a model, which an H200 bears out for swizzled operands.
+        A wavefront reads 128 bytes of operands, as on an H200 with swizzled operands.
         """
         groups = group.active_warps / 4
         n, k, _, a_type, b_type, *_ = form
         read = n * k * ITEM_BYTES[b_type] + (0 if a_in_registers else 64 * k * ITEM_BYTES[a_type])
-        self.totals["wgmma_shared_wavefronts"] += read // (wavefronts.BANKS * wavefronts.BANK_BYTES) * groups
+        self.totals["wgmma_shared_wavefronts"] += read // (costs.BANKS * costs.BANK_BYTES) * groups
         self.totals["wgmma"] += groups
         self.totals["wgmma_flops"] += 2 * 64 * form[0] * form[1] * groups
         done = sum(n * size for n, size in zip(group.counts, self.sizes, strict=True)) // len(group.warps)
@@ -210,7 +207,7 @@ class Meter(Observer):
         return np.array([self.l2.read, self.l2.written, self.l2.fetched, self.l2.written_back])
 
     def sums(self) -> dict[str, float]:
-        """Every count of this launch; those of several launches may be added (`combined`)."""
+        """All counts of the launch; `combined` adds those of several launches."""
         flops, done = 0, {"fma_f32": 0, "mul_f32": 0, "add_f32": 0}
         for block, lanes in zip(self.program.blocks, self.lanes, strict=True):
             flops += lanes * sum(operations_per_lane(ins.op) for ins in block.code)
@@ -230,17 +227,15 @@ class Meter(Observer):
 
 
 def combined(sums: list[dict[str, float]], dirty_bytes: int) -> dict[str, float]:
-    """Counters of launches in a row: their sums, and what follows from them.
+    """Counters of consecutive launches: sums and ratios.
 
-    `dirty_bytes`: written bytes that L2 still holds after the last. Derived: wgmma_issue_gap, the warp instructions
-    from one wgmma of a warp to its next; l2_hit_rate of the bytes read; flops, and flops per byte of L2 and of DRAM
-    traffic (with what is still to be written back).
+    `dirty_bytes` are in L2 after the last launch. Ratios: wgmma_issue_gap, the warp instructions between two wgmmas of
+    a warp; l2_hit_rate of the bytes read; flops, and flops per byte of L2 and DRAM traffic (dirty bytes included).
     """
-    out: dict[str, float] = defaultdict(int)
+    total: Counter[str] = Counter()
     for one in sums:
-        for name, value in one.items():
-            out[name] += value
-    out = dict(out)
+        total.update(one)
+    out: dict[str, float] = dict(total)
     gaps, instructions = out.pop("wgmma_gaps", 0), out.pop("wgmma_gap_instructions", 0)
     if gaps:
         out["wgmma_issue_gap"] = round(instructions / gaps, 2)
@@ -257,32 +252,25 @@ def combined(sums: list[dict[str, float]], dirty_bytes: int) -> dict[str, float]
 
 
 def operations_per_lane(op: str) -> int:
-    """Floating-point operations one lane does in an instruction (an fma counts two, as everywhere)."""
-    head, _, rest = op.partition(".")
-    kind = rest.rsplit(".", 1)[-1]
+    """Floating-point operations of one lane in an instruction; an fma counts two."""
+    head, _, modifiers = op.partition(".")
+    kind = modifiers.rsplit(".", 1)[-1]
     width = {"f32": 1, "f64": 1, "f16": 1, "bf16": 1, "f16x2": 2, "bf16x2": 2}.get(kind, 0)
     if head in ("fma", "mad"):
         return 2 * width
     if head in ("add", "sub", "mul", "div"):
         return width
     if op.startswith("mma.sync"):
-        m, n, k = (int(x) for x in _shape(op))
-        return 2 * m * n * k // WARP
+        return 2 * math.prod(int(x) for x in re.findall(r"m(\d+)n(\d+)k(\d+)", op)[0]) // WARP
     if op.startswith("wmma.mma"):
         return 2 * 16 * 16 * 16 // WARP
     return 0
 
 
-def _shape(op: str) -> tuple[str, str, str]:
-    m, n, k = re.findall(r"m(\d+)n(\d+)k(\d+)", op)[0]
-    return m, n, k
-
-
-def _places(group: Group, m: Mask, offset: Value, space: str) -> tuple[np.ndarray, np.ndarray]:
-    """Lane numbers over the group and byte offsets of an access; rows of matrices count as lanes of their warp."""
+def _places(group: WarpSet, m: Mask, offset: Value, space: str) -> tuple[np.ndarray, np.ndarray]:
+    """Lane numbers in the group and byte offsets of an access; rows of matrices count as lanes of their warp."""
+    lanes = group.active(m)
     if space == "matrix":
         warps = np.arange(len(group.warps)) if m is None else np.flatnonzero(m)
         lanes = (warps[:, None] * WARP + np.arange(np.size(offset) // len(warps))).ravel()
-    else:
-        lanes = np.arange(group.lanes) if m is None else np.flatnonzero(m)
     return lanes, np.broadcast_to(np.asarray(offset).astype(np.int64), len(lanes))

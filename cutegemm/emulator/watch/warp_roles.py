@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each warp of a CTA executed, and the roles that warps fall into by their asynchronous work.
+"""Roles of warps, by the asynchronous operations that they issue, and what each warp executed.
 
-A role is named by what its warps issue: tensor and bulk loads, cp.async, wgmma, mma. How often a warp blocked
-depends on the order in which the emulator runs warps: it shows which role waits for which, not for how long.
+The operations name the role: TMA (tensor and bulk loads), cp.async, wgmma, mma. How often a warp blocked depends on the
+order in which the emulator runs warps: it shows which role waits for which, but not for how long.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cutegemm.emulator.ptx.flow import Block
-from cutegemm.emulator.state.geometry import Counts
+from cutegemm.emulator.state.geometry import BlockCounts
 
-# Opcode prefix -> what a warp that executes it does.
+# Opcode prefix -> the role of a warp that executes it.
 WORK = {
     "cp.async.bulk.tensor": "TMA",
     "cp.reduce.async.bulk": "TMA",
@@ -26,26 +26,26 @@ WORK = {
     "mma.sync": "mma",
     "wmma.mma": "mma",
 }
-STORES = (".global.shared::cta", ".bulk_group")  # copies to global memory: any warp's epilogue may issue one
+# Copies to global memory: warps of any role may issue them in their epilogue.
+STORES = (".global.shared::cta", ".bulk_group")
+ISSUE = "wgmma issue"  # wgmma.commit_group blocks until all warps of the warpgroup have issued theirs
 WAITS = {
     "mbarrier.try_wait": "mbarrier", "mbarrier.test_wait": "mbarrier", "bar.sync": "CTA barrier",
     "barrier.sync": "CTA barrier", "barrier.cta.sync": "CTA barrier", "bar.red": "CTA barrier",
     "barrier.cluster.wait": "cluster barrier", "wgmma.wait_group": "wgmma", "cp.async.bulk.wait_group": "bulk group",
-    "wgmma.commit_group": "wgmma issue",
-    "cp.async.wait": "cp.async group",
+    "wgmma.commit_group": ISSUE, "cp.async.wait": "cp.async group",
 }  # fmt: skip
 
 
 @dataclass
-class Role:
-    """Warps of a CTA that do the same kind of work, with counts summed over them and over all CTAs."""
+class WarpRole:
+    """Warps of a CTA that issue the same operations; counts are sums over these warps and all CTAs."""
 
     name: str
     warps: list[int]
     instructions: Counter[str] = field(default_factory=Counter)  # per opcode
-    waits: Counter[str] = field(default_factory=Counter)  # waits executed, per kind
-    blocked: Counter[str] = field(default_factory=Counter)  # how many of those blocked
-
+    waits: Counter[str] = field(default_factory=Counter)  # waits, per kind
+    blocked: Counter[str] = field(default_factory=Counter)  # waits that blocked, per kind
     per_warp: dict[int, Counter[str]] = field(default_factory=dict)  # instructions of each warp, per opcode
 
     @property
@@ -54,8 +54,8 @@ class Role:
         return self.instructions.total()
 
 
-def per_warp(counts: Counts, warps: int, blocks: int) -> dict[int, np.ndarray]:
-    """For each warp of a CTA how often it ran each block, summed over CTAs."""
+def per_warp(counts: BlockCounts, warps: int, blocks: int) -> dict[int, np.ndarray]:
+    """How often each warp of a CTA ran each block, summed over CTAs."""
     out = {w: np.zeros(blocks, np.int64) for w in range(warps)}
     for together, ran in counts.by_warp.items():
         uneven = counts.uneven.get(together, {})
@@ -70,17 +70,16 @@ def per_warp(counts: Counts, warps: int, blocks: int) -> dict[int, np.ndarray]:
 
 
 def roles_of(
-    blocks: list[Block], warps: int, counts: Counts, waits: Mapping[int, Counter[str]]
-) -> list[Role]:
-    """The roles of a launch, in the order of their first warps; `waits` are those that blocked, by warp and kind."""
-    roles: dict[str, Role] = {}
+    blocks: list[Block], warps: int, counts: BlockCounts, waits: Mapping[int, Counter[str]]
+) -> list[WarpRole]:
+    """The roles of a launch, in the order of their first warps; `waits` has the waits that blocked by warp and kind."""
+    roles: dict[str, WarpRole] = {}
     for warp, ran in per_warp(counts, warps, len(blocks)).items():
         executed: Counter[str] = Counter()
         for block, n in zip(blocks, ran.tolist(), strict=True):
-            if n:
-                for ins in block.code:
-                    executed[ins.op] += n
-        role = roles.setdefault(_name(executed), Role(_name(executed), []))
+            for ins in block.code if n else ():
+                executed[ins.op] += n
+        role = roles.setdefault(_name(executed), WarpRole(_name(executed), []))
         role.warps.append(warp)
         role.instructions += executed
         role.per_warp[warp] = executed
@@ -99,5 +98,5 @@ def _name(executed: Counter[str]) -> str:
 
 
 def wait_kind(op: str) -> str | None:
-    """What kind of wait an opcode is, if any."""
+    """The kind of wait of an opcode; None if it is not a wait."""
     return next((kind for head, kind in WAITS.items() if op.startswith(head)), None)

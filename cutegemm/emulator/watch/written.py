@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which elements of a run's outputs its launches stored to, by any way into global memory."""
+"""Records which elements of the outputs the launches of a run stored to."""
 
 from __future__ import annotations
 
@@ -9,29 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from cutegemm.emulator.numbers.types import Mask, Vector
-from cutegemm.emulator.numbers.values import ND
-from cutegemm.emulator.state.group import Group
-from cutegemm.emulator.state.hooks import Observer, Reach, Touch
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.group import WarpSet
+from cutegemm.emulator.state.hooks import Observer, Reach, Touch, row_starts
+from cutegemm.emulator.state.memory import MemoryRegion, View
 from cutegemm.emulator.state.tensors import Tensor
-from cutegemm.emulator.state.views import View
 from cutegemm.emulator.watch.findings import Finding
 
 NEVER_WRITTEN = "elements never written"
-# bytes: accesses are aligned to their own size, at most that
-ALIGN = 16
+ALIGN = 16  # bytes; the greatest alignment of an access
 
 
 @dataclass(frozen=True)
-class Output:
-    """Memory of which a run has to write every element.
-
-    Attributes:
-        view: its elements.
-        name: in reports.
-        tile: rows and columns of it that a CTA writes, for reports; None leaves them out.
-    """
+class WatchedOutput:
+    """An output that a run must write completely; reports use `name`, and `tile`: rows and columns of a CTA."""
 
     view: View
     name: str
@@ -39,9 +29,9 @@ class Output:
 
 
 class _Marks:
-    """A byte for each byte that an output spans: not zero once it was stored to."""
+    """A byte for each byte of an output's memory; 1 after a store to it."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: WatchedOutput) -> None:
         self.output = output
         buffer = output.view.buffer(output.name)
         self.begin = buffer.address // ALIGN * ALIGN
@@ -50,11 +40,11 @@ class _Marks:
         self.bytes = np.zeros(-(-(self.end - self.begin) // ALIGN) * ALIGN + ALIGN, np.uint8)
 
     def put(self, first: Any) -> None:
-        """Mark bytes by their places behind `begin`; those outside are another's."""
+        """Mark bytes at offsets from `begin`, and ignore those outside the output."""
         self.bytes[first[(first >= 0) & (first < len(self.bytes))]] = 1
 
     def finding(self) -> Finding | None:
-        """What was never written, if anything."""
+        """A finding if some elements were never written."""
         view = self.output.view
         shape, strides = (*view.shape, view.item), (*view.strides, 1)
         memory = self.bytes[view.address - self.begin :]
@@ -72,45 +62,33 @@ class _Marks:
 
 
 class Written(Observer):
-    """An observer of the stores of a run's launches; `outputs` are what has to be written."""
+    """Records the stores to the `outputs`."""
 
-    def __init__(self, outputs: Sequence[Output]) -> None:
+    def __init__(self, outputs: Sequence[WatchedOutput]) -> None:
         self._marks = [_Marks(x) for x in outputs if 0 not in x.view.shape]
 
-    def _near(self, region: Region) -> list[_Marks]:
+    def _put(self, region: MemoryRegion, starts: np.ndarray, size: int) -> None:
+        """Mark `size` bytes at each of some offsets in a region."""
         end = region.base + region.size
-        return [x for x in self._marks if x.begin < end and region.base < x.end]
+        for marks in self._marks:
+            if marks.begin < end and region.base < marks.end:
+                marks.put((starts[:, None] + np.arange(size)).ravel() + (region.base - marks.begin))
 
-    def access(self, group: Group, touch: Touch) -> None:
-        _, region, offset, size, write, space, _ = touch
-        if not write or space != "global":
-            return
-        for marks in self._near(region):
-            at = (offset.astype(np.int64) if offset.__class__ is ND else np.array([offset])) + (
-                region.base - marks.begin
-            )
-            marks.put((at[:, None] + np.arange(size)).ravel())
+    def access(self, group: WarpSet, touch: Touch) -> None:
+        if touch.write and touch.space == "global":
+            self._put(touch.region, np.atleast_1d(np.asarray(touch.offset, np.int64)), touch.size)
 
-    def atomics(
-        self, group: Group, m: Mask, region: Region, offsets: Vector, size: int, order: str, returns: bool
-    ) -> None:
-        self.access(group, Touch(m, region, offsets, size, True, "global"))
+    def atomics(self, group: WarpSet, touch: Touch, returns: bool) -> None:
+        self.access(group, touch)
 
-    def tensor_store(self, group: Group, tensor: Tensor, reach: Reach | None) -> None:
-        if reach is None:
-            return
-        start, shape, strides = reach
-        for marks in self._near(tensor.region):
-            starts = np.array([start + tensor.region.base - marks.begin])
-            for extent, stride in zip(shape, strides, strict=False):
-                starts = (starts[:, None] + np.arange(extent) * stride).ravel()
-            marks.put((starts[:, None] + np.arange(shape[-1])).ravel())
+    def tensor_store(self, group: WarpSet, tensor: Tensor, reach: Reach | None) -> None:
+        if reach is not None:
+            self._put(tensor.region, row_starts(*reach), reach[1][-1])
 
-    def bulk(self, region: Region, start: int, size: int, write: bool, copies: int) -> None:
-        for marks in self._near(region) if write else ():
-            marks.put(np.arange(size) + (start + region.base - marks.begin))
+    def bulk(self, region: MemoryRegion, start: int, size: int, write: bool, copies: int) -> None:
+        if write:
+            self._put(region, np.array([start]), size)
 
     def findings(self) -> list[Finding]:
-        """One for every output that was not written in full."""
-        found = (x.finding() for x in self._marks)
-        return [x for x in found if x is not None]
+        """One finding for every output that was not written completely."""
+        return [finding for marks in self._marks if (finding := marks.finding()) is not None]

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from cutegemm.emulator.races.shadow import Row
+from cutegemm.emulator.races.shadow import ShadowRow
 from tests.support.resident import give_back, resident
 
 ROWS, CELLS = 200, 1 << 17  # of 1 MB
@@ -19,7 +19,7 @@ def test_rows_take_the_memory_that_readers_touch():
     blocks.clear()
     give_back()
     before = resident()
-    rows = [Row(CELLS) for _ in range(ROWS)]
+    rows = [ShadowRow(CELLS) for _ in range(ROWS)]
     for i, row in enumerate(rows):
         row.cells[i] = 7
     assert resident() - before < 20

@@ -295,7 +295,7 @@ DONE:
 def test_a_flag_nobody_sets_is_a_deadlock():
     """A spin on memory that nothing can change any more is reported as such."""
     with pytest.raises(
-        EmulatorError, match="deadlock: nothing can move\n.*spins on byte 0x0 of p0 at PTX line"
+        EmulatorError, match="deadlock: no warp can make progress\n.*spins on byte 0x0 of p0 at PTX line"
     ):
         run(
             """

@@ -271,7 +271,7 @@ FUNCTIONS = """
 .func (.param .b32 result) triple(.param .b32 x)
 {
  .reg .b32 %r<9>; .reg .pred %p<3>;
- ld.param.b32 %r1, [x]; setp.gt.u32 %p1, %r1, 100; @%p1 bra BIG;
+ ld.param.b32 %r1, [x]; { .reg .pred q; setp.gt.u32 q, %r1, 100; @!q bra SMALL; bra BIG; SMALL: }
  mul.lo.u32 %r2, %r1, 3; st.param.b32 [result], %r2; ret;
 BIG:
  mov.b32 %r2, 7; st.param.b32 [result+0], %r2; ret;
@@ -292,7 +292,7 @@ BIG:
 
 
 def test_device_functions_return_through_parameters_and_registers():
-    """call and ret: .param and .reg arguments, structures, nested and guarded calls (9.7.12.5 call, 9.7.12.6 ret)."""
+    """Arguments in .param and .reg, structures, nested and guarded calls, labels of a scope (9.7.12.5, 9.7.12.6)."""
     text = """
  {{ .param .b32 a; .param .b32 r; st.param.b32 [a], {a}; call.uni (r), triple, (a); ld.param.b32 %r50, [r]; }}
  {{ .param .align 8 .b8 a[8]; .param .align 8 .b8 r[8]; st.param.v2.b32 [a], {{%r50, {a}}};

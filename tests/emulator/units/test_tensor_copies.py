@@ -50,11 +50,7 @@ def tensor(values: np.ndarray, kind: str, rank: int) -> bytes:
     """Tensor map of a packed array whose innermost extent comes last."""
     item = values.itemsize
     strides = tuple(item * int(np.prod(EXTENTS[: i + 1])) for i in range(rank - 1))
-    return encode(
-        TensorMap(
-            values.ctypes.data, kind, item, EXTENTS[:rank], strides, BOX[:rank], (1,) * rank, 0, 0, False
-        )
-    )
+    return encode(TensorMap(values.ctypes.data, kind, EXTENTS[:rank], strides, BOX[:rank]))
 
 
 STORES = {  # how the box is put back -> definition on what was there and what comes
@@ -128,7 +124,7 @@ END:
 def test_rows_that_a_store_clips_need_not_be_written(row, found):
     """A box of 8 rows of which 4 were written: silent where the rest overhangs the tensor of 8 rows, else a finding."""
     target = aligned(64, np.uint32).reshape(8, 8)
-    made = TensorMap(target.ctypes.data, "u32", 4, (8, 8), (32,), (8, 8), (1, 1), 0, 0, False)
+    made = TensorMap(target.ctypes.data, "u32", (8, 8), (32,), (8, 8))
     what = Launch(
         grid=(1, 1, 1),
         block=(32, 1, 1),

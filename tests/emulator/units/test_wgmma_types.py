@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -90,7 +88,7 @@ def test_the_fragment_of_operand_a(kind, item):
         for i in range(4):
             row, byte = t // 32 * 16 + t % 32 // 4 + 8 * (i % 2), 4 * (t % 4) + 16 * (i // 2)
             registers[i][t] = matrix[row, byte : byte + 4].view(np.uint32)[0]
-    read = wgmma_operands.from_registers(SimpleNamespace(registers=registers), (0, 1, 2, 3), 0, 4, kind)
+    read = wgmma_operands.fragment(registers, 4, kind)
     assert read.shape == (64, 32 // item) and np.array_equal(
         read, wgmma_operands.decode_elements(matrix, kind)
     )

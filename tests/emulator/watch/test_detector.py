@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch, run_ptx
-from cutegemm.emulator.state.clusters import occupancy
+from cutegemm.emulator.state.geometry import occupancy
 from cutegemm.emulator.state.tensors import TensorMap, encode
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, kernel_text, run
@@ -236,7 +236,7 @@ def test_a_tensor_load_touches_its_box_and_no_more(row, column, at, found):
         " setp.ne.u32 %p0, %r0, 0;",
         f" setp.ne.u32 %p0, %r0, 0; ld.param.u64 %rd9, [where]; @!%p0 st.global.u16 [%rd9+{offset}], 7;",
     ).replace(".param .u32 x,", ".param .u64 where, .param .u32 x,")
-    tensor = TensorMap(source.ctypes.data, "u16", 2, (80, 24), (160,), (64, 16), (1, 1), 3, 0, False)
+    tensor = TensorMap(source.ctypes.data, "u16", (80, 24), (160,), (64, 16), 3)
     number = lambda x, n: int(x % (1 << 8 * n)).to_bytes(n, "little")
     params = [encode(tensor), number(out.ctypes.data, 8), number(source.ctypes.data, 8)]
     params += [number(x, 4) for x in (*at, 2048)]

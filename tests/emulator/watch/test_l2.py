@@ -6,18 +6,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cutegemm.emulator.state.memory import Region
+from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.watch.l2 import L2, LINE_BYTES, WAYS, sectors_of
 from tests.support.emulator_launch import aligned, run
 from tests.support.emulator_pipeline import compiled, run_pipeline
 
 
-def region(size: int, base: int = 1 << 20) -> Region:
+def region(size: int, base: int = 1 << 20) -> MemoryRegion:
     """A stretch of global memory."""
-    return Region(np.zeros(size, np.uint8), base, "buffer")
+    return MemoryRegion(np.zeros(size, np.uint8), base, "buffer")
 
 
-def sectors(r: Region, start: int, size: int) -> np.ndarray:
+def sectors(r: MemoryRegion, start: int, size: int) -> np.ndarray:
     """Sectors of a run of bytes of a region."""
     return sectors_of(r.base + start, (size,), ())
 

@@ -1,47 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine: starts clusters, and chooses the order in which warps run.
+"""Executes a launch: starts clusters, and chooses the order in which warps run.
 
-Clusters start one after another, a further one (up to the resident set) whenever those that run are stuck; so
-kernels whose CTAs wait for each other run, and others stay quick. A policy decides when asynchronous work completes
-(`state/completion.py`).
+Clusters start one after another. When no running cluster can make progress, another one starts, up to the number that
+fits on the device. So kernels whose CTAs wait for each other can run, and other kernels stay fast. A policy decides
+when asynchronous operations complete (`state/completion.py`).
 """
 
 from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cutegemm.emulator.launching.context import Alone, Chain, grid_workspace
 from cutegemm.emulator.launching.progress_bar import Progress
 from cutegemm.emulator.launching.request import Launch, Options
-from cutegemm.emulator.launching.stops import deadlock, place_of
-from cutegemm.emulator.ptx.executable import Program
+from cutegemm.emulator.launching.stream import Stream, grid_workspace
+from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.ptx.kernel import Kernel
 from cutegemm.emulator.races.strong import Races
-from cutegemm.emulator.state.clusters import WARP, Cluster, Device
-from cutegemm.emulator.state.completion import POLICIES
-from cutegemm.emulator.state.geometry import Counts, Geometry
-from cutegemm.emulator.state.group import SPLIT, Diverged, Group
+from cutegemm.emulator.state.clusters import Cluster, EmulatedDevice
+from cutegemm.emulator.state.completion import Completion
+from cutegemm.emulator.state.geometry import WARP, BlockCounts, Geometry
+from cutegemm.emulator.state.group import SPLIT, Diverged, WarpSet
 from cutegemm.emulator.state.hooks import Observers
-from cutegemm.emulator.state.memory import PARAM_WINDOW, Fault, Region
-from cutegemm.emulator.units.bulk import bulk_commit, bulk_wait
+from cutegemm.emulator.state.memory import PARAM_WINDOW, Fault, MemoryRegion
+from cutegemm.emulator.units.bulk import wait_group
 from cutegemm.emulator.watch.coverage import Watcher
 from cutegemm.emulator.watch.findings import Finding
-from cutegemm.emulator.watch.l2 import L2
 from cutegemm.emulator.watch.meter import Meter
 from cutegemm.errors import EmulatorError, field_error
 
-STRETCH = 200  # blocks run without polling or blocking that count as progress
-STUCK_ROUNDS = 100  # rounds without any effect, try_wait giving up each time, until a deadlock is declared
+STRETCH = 200  # a group that runs so many blocks without polling or blocking makes progress
+STUCK_ROUNDS = 100  # rounds without progress, in which try_wait returns false, before a deadlock is reported
 SM_REGISTERS = 65536  # 32-bit registers of an SM of sm_90, CUDA programming guide, table 28
-MOST, STEP = 255, 8  # registers of a thread, and the unit they are given in
+MOST, STEP = 255, 8  # registers of a thread, and the unit they are allocated in
+MOST_LINES = 16  # groups of warps that a deadlock report lists
 
 
 def launched_with(kernel: Kernel) -> int | None:
-    """Registers a thread of a kernel is launched with, or None where it does not say."""
+    """Registers per thread at launch, or None if the kernel has no launch bounds."""
     directives = kernel.directives
     if "maxnreg" in directives:
         return directives["maxnreg"][0]
@@ -51,76 +51,77 @@ def launched_with(kernel: Kernel) -> int | None:
     warps = -(-math.prod(bound) // WARP)
     ctas = directives.get("minnctapersm", (1,))[0]
     raised = [ins.operands for ins in kernel.code if ins.op.startswith("setmaxnreg")]
-    asked = [int(count[0]) for count in raised if count and count[0].isdecimal()]
-    return min(max(asked, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
+    counts = [int(count[0]) for count in raised if count and count[0].isdecimal()]
+    return min(max(counts, default=MOST), MOST, SM_REGISTERS // (warps * WARP * max(ctas, 1))) // STEP * STEP
 
 
-def parameter_space(program: Program, params: Sequence[bytes]) -> Region:
-    """The launch's parameters laid out as the kernel declares them, each of its size."""
+def _parameter_space(program: Translation, params: Sequence[bytes]) -> MemoryRegion:
+    """The parameters at the offsets that the kernel declares."""
     declared = program.kernel.params
     total = max((p.offset + p.size for p in declared), default=0)
-    data = np.zeros(-(-max(total, 16) // 16) * 16 + 16, np.uint8)
+    data = np.zeros((total // 16 + 2) * 16, np.uint8)
     for p, value in zip(declared, params, strict=True):
         data[p.offset : p.offset + p.size] = np.frombuffer(value, np.uint8)
-    return Region(data, PARAM_WINDOW, "parameters")
+    return MemoryRegion(data, PARAM_WINDOW, "parameters")
 
 
-class Machine:
-    """One launch on its device: which clusters run, who observes them."""
+class Executor:
+    """Runs one launch."""
 
     def __init__(
-        self, program: Program, what: Launch, options: Options, l2: L2, context: Alone | Chain
+        self, program: Translation, what: Launch, options: Options, resident: int, stream: Stream
     ) -> None:
-        self.options, self.counts = options, Counts()
-        memory = context.memory_of(what)
-        self.device = device = Device(
+        self.options, self.resident, self.counts = options, resident, BlockCounts()
+        memory = stream.memory_of(what.buffers)
+        self.device = device = EmulatedDevice(
             program=program,
             geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes, what.shared_parts),
             memory=memory,
-            params=parameter_space(program, what.params),
-            completion=POLICIES[options.policy](options.seed),
-            symbols=context.symbols_of(program, memory),
+            params=_parameter_space(program, what.params),
+            completion=Completion(options.policy, options.seed),
+            symbols=stream.symbols_of(program, memory),
             environment=grid_workspace(program, memory),
             registers=launched_with(program.kernel),
         )
-        self.detector = context.detector_of(program, options.strict) if options.races else None
+        self.detector = stream.detector_of(program, options.strict, what.pdl) if options.races else None
         self.coverage = Watcher(program) if options.races else None
-        self.meter = Meter(program, l2) if options.meter else None
+        self.meter = Meter(program, stream.l2) if options.meter else None
         races = None if self.detector is None else Races(self.detector)
-        device.watch = Observers(
-            *(x for x in (races, self.coverage, self.meter, context.written) if x is not None)
-        )
-        self.running: dict[Cluster, list[Group]] = {}  # their groups of warps that have not ended
+        observers = (races, self.coverage, self.meter, stream.written)
+        device.watch = Observers(*(x for x in observers if x is not None))
+        # the race detector needs one warp per group
+        self.warps_per_group = 1 if options.races else options.warps_per_group or device.geometry.warps
+        self.running: dict[Cluster, list[WarpSet]] = {}  # groups of warps that have not ended
         self.started = time.monotonic()
         self.clusters = device.geometry.ctas // device.geometry.cluster_ctas
         self.finished_ctas = 0
         self.progress = Progress(device.geometry.ctas, options.progress)
 
-    def found(self) -> list[Finding]:
-        """What the race detector has found, nothing without one."""
+    def findings(self) -> list[Finding]:
+        """The findings of the race detector so far."""
         return [] if self.detector is None else self.detector.findings.listed()
 
     def run(self) -> None:
         """Run the whole grid.
 
         Raises:
-            EmulatorError: a fault, with PTX line and thread; a deadlock, with who waits for what.
+            EmulatorError: a fault, with PTX line and warps; a deadlock, with what each warp waits for; the time limit.
         """
         device, running, completion = self.device, self.running, self.device.completion
         following, waiting = device.geometry.clusters(), self.clusters
-        resident = max(1, (self.options.resident_ctas or 1) // device.geometry.cluster_ctas)
-        starts, idle = min(waiting, resident) if completion.starts_all else 0, 0
+        resident = max(1, self.resident // device.geometry.cluster_ctas)
+        starts, idle = 0 if completion.rng is None else min(waiting, resident), 0
         while waiting or running or completion.queue:
             for _ in range(starts or (not running and waiting > 0)):
                 self._start(Cluster(device, next(following)))
                 waiting -= 1
             before, starts = device.events, 0
-            moved = self._round(idle > 0)
+            progress = self._round(idle > 0)
             for cluster in [c for c, groups in running.items() if not groups]:
                 del running[cluster]
                 self.finished_ctas += len(cluster.ctas)
                 device.watch.cluster_ended(cluster)
-            if moved or device.events != before:
+            if progress or device.events != before:
                 idle = 0
                 device.timed_out = False
             elif completion.queue:
@@ -131,18 +132,20 @@ class Machine:
                 idle += 1
                 device.timed_out = True
                 if idle > STUCK_ROUNDS:
-                    unstarted = (waiting, self.clusters, self.options.resident_ctas)
-                    raise self._stopped(
-                        deadlock([g for groups in running.values() for g in groups], unstarted)
-                    )
+                    stuck = [g for groups in running.values() for g in groups]
+                    lines = ["deadlock: no warp can make progress"]
+                    if waiting:
+                        unstarted = f"{waiting} of {self.clusters} clusters have not started"
+                        lines.append(f"  {unstarted}: {self.resident} CTAs fit")
+                    lines += [f"  {_waits(group)}" for group in stuck[:MOST_LINES]]
+                    raise self._stopped("\n".join(lines))
             self._check_time()
 
     def _start(self, cluster: Cluster) -> None:
         """Create the warps of a cluster, grouped as the options say."""
-        warps = self.device.warps
-        step = self.options.warps_per_group or warps
+        warps, step = self.device.geometry.warps, self.warps_per_group
         self.running[cluster] = [
-            Group(cta, list(range(w, min(w + step, warps))))
+            WarpSet(cta, list(range(w, min(w + step, warps))))
             for cta in cluster.ctas
             for w in range(0, warps, step)
         ]
@@ -150,41 +153,39 @@ class Machine:
             self.device.watch.warp_started(group)
 
     def _round(self, every: bool) -> bool:
-        """Every group gets a time slice; whether one made progress without polling."""
+        """Run a time slice of every group; whether one made progress without polling."""
         groups = [g for live in self.running.values() for g in live]
-        completion, moved = self.device.completion, False
-        for group in completion.order(groups, every, lambda g: g.cta.pace):
+        completion, progress = self.device.completion, False
+        for group in completion.order(groups, every):
             if not group.done:
-                moved |= self._run(group)
+                progress |= self._run(group)
                 self._complete(completion.stir)
-        return moved
+        return progress
 
-    def _replace(self, group: Group, parts: Sequence[Group]) -> None:
-        """A group has ended, or parts of it go on in its place."""
+    def _replace(self, group: WarpSet, successors: Sequence[WarpSet]) -> None:
+        """A group has ended, or has been split: `successors` continue in its place."""
         group.done = True
         self.counts.add(tuple(group.warps), group.counts, group.uneven)
         live = self.running[group.cta.cluster]
         at = live.index(group)
-        live[at : at + 1] = parts
+        live[at : at + 1] = successors
 
-    def _end(self, group: Group) -> None:
-        """A group has reached its end."""
+    def _end(self, group: WarpSet) -> None:
         self.device.watch.warp_ended(group)
-        bulk_commit(group, None)
-        bulk_wait(group, None, 0, False)
+        group.bulk.commit()
+        wait_group(group, group.bulk, 0)
         self.device.events += 1
         self._replace(group, ())
         group.cta.ended(len(group.warps))
 
     def _complete(self, work: Callable[[], None]) -> None:
-        """Let asynchronous operations complete."""
         try:
             work()
         except Fault as e:
             raise self._stopped(f"an asynchronous copy: {e}") from e
 
-    def _run(self, group: Group) -> bool:
-        """Run a group until it blocks, ends, splits or has used up its time slice; whether it made progress."""
+    def _run(self, group: WarpSet) -> bool:
+        """Run a group until it blocks, ends, splits or has used its time slice; whether it made progress."""
         device, program = self.device, self.device.program
         functions, exit_block = program.functions, program.exit
         group.budget = device.completion.budget()
@@ -206,7 +207,7 @@ class Machine:
                 following = functions[pc][mask is not None](group, registers, mask)
                 if following < 0:
                     if following == SPLIT:
-                        self._replace(group, group.parts)
+                        self._replace(group, group.successors)
                         return True
                     group.stretch = 0
                     device.watch.blocked(group, pc)
@@ -219,25 +220,21 @@ class Machine:
                 group.stretch += 1
                 unpolled -= 1
         except Diverged as diverged:
-            self._replace(group, self._apart(group, diverged.keys))
+            try:
+                self._replace(group, group.split_by(diverged.keys))
+            except Fault as e:
+                raise self._stopped(_place_of(group, e)) from e
             return True
         except EmulatorError:
             raise
         except Exception as e:
-            raise self._stopped(place_of(group, e)) from e
+            raise self._stopped(_place_of(group, e)) from e
         group.pc = pc
         if group.budget != unpolled:
             group.stretch = 0
         return group.stretch >= STRETCH
 
-    def _apart(self, group: Group, keys: np.ndarray) -> list[Group]:
-        try:
-            return group.split_by(keys)
-        except Fault as e:
-            raise self._stopped(place_of(group, e)) from e
-
     def _stopped(self, why: str) -> EmulatorError:
-        """The error of a kernel that cannot go on."""
         return field_error(EmulatorError, "kernel", self.device.program.kernel.name[:80], why)
 
     def _check_time(self) -> None:
@@ -246,3 +243,32 @@ class Machine:
         if limit is not None and time.monotonic() - self.started > limit:
             rule = f"stopped after {self.finished_ctas} of {self.device.geometry.ctas} CTAs had ended"
             raise field_error(EmulatorError, "max_seconds", limit, rule)
+
+
+def _place_of(group: WarpSet, error: Exception) -> str:
+    """Text of an error that was raised while a group ran, with PTX line, CTA and warps."""
+    ins = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        ins = group.program.instruction_at(frame.f_code.co_filename, line) or ins
+    text = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
+    if isinstance(error, TypeError) and "NoneType" in text:
+        text = "read of a register that was not written before"
+    elif isinstance(error, TypeError) and "Undefined" in text:
+        text = "use of bits of a register that were not written before"
+    where = "outside the kernel" if ins is None else f"{ins.place} `{str(ins)[:100]}`"
+    return f"{where}, CTA {group.cta.index}, warps {_ranges(group.warps)}: {text}"
+
+
+def _waits(group: WarpSet) -> str:
+    """What a group waits for, and at which instruction."""
+    waits, block = "spins", group.pc
+    if group.waiting is not None:
+        what, block, polls = group.waiting
+        waits = f"{'spins on' if polls else 'waits for'} {what()}"
+    ins = group.program.blocks[min(block, group.program.exit - 1)].code[0]
+    who = f"CTA {group.cta.index} warps {_ranges(group.warps)}"
+    return f"{who} {waits} at {ins.place} `{str(ins)[:100]}`"
+
+
+def _ranges(warps: list[int]) -> str:
+    return str(warps[0]) if len(warps) == 1 else f"{warps[0]}..{warps[-1]}"
