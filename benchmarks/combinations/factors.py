@@ -88,7 +88,6 @@ NOMINAL = (64, 64, 64)
 # an extent of a tile from which on one tile and a ragged one are enough
 LARGE = 128
 EIGHTS = ("fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8")
-INTEGERS = ("int8", "uint8")
 # kinds of the scales of A and of B
 SCALES: dict[str, tuple[Any, Any]] = {
     "none": (AUTO, AUTO),
@@ -326,8 +325,6 @@ def _check(get: Any, graph: Graph | None) -> None:
     if get("out") == "in_place":
         if get("c") != "as_a" or get("d_dtype") not in ("as_a", get("dtype")):
             raise Meaningless("D lies in C where both have one type")
-        if get("dtype") in INTEGERS and get("d_dtype") == "as_a":
-            raise Meaningless("D of integers is int32, which no C has")
     _check_before(get, tensors)
 
 
