@@ -12,6 +12,7 @@ from cutegemm.planning.simt_tiles import has_tile
 from cutegemm.problems import Problem
 from cutegemm.problems import problem as make_problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
+from cutegemm.spec.rules import may_be_fp32, tile_fault
 
 # rows, columns and K
 EXTENT = 4096
@@ -35,10 +36,12 @@ def representative(spec: GemmSpec) -> Problem:
 def operand_type(spec: GemmSpec) -> DType:
     """The type of A and B that a spec means: bf16 where it leaves it open.
 
-    A spec that says how the CUDA cores do it, or names another `math`, means fp32. One with zero points, C of
-    integers, or sums or D of int32 means int8.
+    A spec that says how the CUDA cores do it, has a tile that only they have, or names another `math`, means fp32. One
+    with zero points, C of integers, or sums or D of int32 means int8.
     """
     shaped = spec.schedule == "simt" and not {"tile", "stages", "split_k"}.isdisjoint(spec.given())
+    if isinstance(spec.tile, Tile) and may_be_fp32(spec):
+        shaped = shaped or None not in (tile_fault(spec.tile), tile_fault(spec.tile, True))
     c_whole = isinstance(spec.c_dtype, DType) and spec.c_dtype.whole
     whole = any(spec.zero_points) or c_whole or DType.INT32 in (spec.acc_dtype, spec.d_dtype)
     usual = DType.FP32 if shaped or spec.arithmetic != EXACT else DType.INT8 if whole else DType.BF16

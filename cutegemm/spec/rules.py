@@ -8,6 +8,7 @@ from typing import Any
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.instructions import EXACT, arithmetic_fault, on_cuda_cores, types_fault
 from cutegemm.config.invariants import splits, tiles
+from cutegemm.config.simt import EXTENTS
 from cutegemm.dtypes import DType
 from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph
@@ -38,11 +39,18 @@ def tile_fault(
     return None
 
 
+def may_be_fp32(spec: Any) -> bool:
+    """Whether a spec leaves the operands' types open and has a tile of the CUDA cores, which multiply fp32 exactly."""
+    left = (*TENSOR_CORE_FIELDS, "a_dtype", "b_dtype", "schedule", "zero_point_a", "zero_point_b")
+    open_ = all(is_auto(getattr(spec, name)) for name in left) and spec.arithmetic == EXACT
+    return open_ and isinstance(spec.tile, Tile) and tuple(spec.tile) in EXTENTS
+
+
 def check_tile(spec: Any) -> None:
     """The CTA tile must be made of whole warp-level instructions, one way round or the other; not on the CUDA cores."""
     types = (spec.a_dtype, spec.b_dtype)
     cuda_cores = spec.schedule == "simt" or any(on_cuda_cores(x, spec.arithmetic) for x in types)
-    if not isinstance(spec.tile, Tile) or cuda_cores:
+    if not isinstance(spec.tile, Tile) or cuda_cores or may_be_fp32(spec):
         return
     kinds = (types, spec.arithmetic)
     fault, swap = tile_fault(spec.tile, spec.swap is True, *kinds), spec.swap is True

@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from cutegemm import GemmSpec
+from cutegemm import Gemm, GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
+from cutegemm.config.simt import EXTENTS
 from cutegemm.gemm.representatives import representative
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
@@ -120,6 +121,9 @@ def test_a_bare_spec_may_name_every_tile(given, tile):
     """Before a problem is named, too: the one that stands for it is of a kind that the tile serves."""
     spec = GemmSpec(tile=Tile(*tile), split_k=2, **given)
     assert plan(spec, representative(spec)).config.tile == tile
+    # types that are left open refuse no tile
+    assert plan(GemmSpec(tile=Tile(*tile)), representative(spec)).config.tile == tile and tile in EXTENTS
+    assert Gemm(GemmSpec(tile=Tile(*tile))).plan.steps
 
 
 def test_without_k_a_tile_means_nothing():
