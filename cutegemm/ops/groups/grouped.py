@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
@@ -20,11 +21,14 @@ from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
 from cutegemm.ops.groups.grouped_op import PLAIN, gemm_of
 from cutegemm.ops.groups.routing import ROW_WEIGHT, check_weight, gathered, scattered, weighed
 from cutegemm.ops.products import BACKENDS, is_compiling
+from cutegemm.ops.quantized.quantize import EIGHT_BITS
 from cutegemm.planning.grouped import INDEXED_LOAD
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
+from cutegemm.running.arguments.describe import MULTIPLIED, OPERANDS
 from cutegemm.running.arguments.named import unread
-from cutegemm.running.groups import Groups, check_index, check_tail
+from cutegemm.running.groups import Groups, agree, check_index, check_tail
+from cutegemm.running.numerics.reference import TORCH_DTYPE
 from cutegemm.spec import AUTO, GemmSpec
 
 WORD = 16  # bytes of a copy
@@ -128,6 +132,7 @@ def grouped_mm(
             if (known := SHORTS.recent.get(key)) is not None:
                 return known((a, b, None, ends), addresses, (alpha,), None)
     given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
+    given |= {field: x for field, x in inputs.items() if isinstance(x, Tensor)}
     for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
         check_tensor(field, x)
     if out_dtype is not None:
@@ -196,6 +201,9 @@ def _check_of_rows(name: str, a: Any, b: Any) -> None:
     """
     for field, x in (("a", a), ("b", b)):
         check_tensor(field, x)
+        if x.dtype not in MULTIPLIED:
+            as_dtype(x.dtype, f"{field}.dtype")
+            raise field_error(InputError, f"{field}.dtype", x.dtype, "no kernel multiplies it")
     if (a.dim(), b.dim()) != (2, 3):
         raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
 
@@ -208,16 +216,42 @@ def _routed(scatter: Any, weight: Any, a: Any, b: Any, out: Any, rest: dict[str,
     """
     name = "rows" if rest["rows"] is not None else "scatter" if scatter is not None else "weight"
     _check_of_rows(name, a, b)
-    dtype = rest["out_dtype"] or (a.dtype if out is None else out.dtype)
+    kind = as_dtype(a.dtype)
+    if rest["out_dtype"] is not None:
+        kind = as_dtype(rest["out_dtype"], "out_dtype")
+        if (fault := element_types.fault(None, "d", kind, not a.is_floating_point())) is not None:
+            raise field_error(InputError, "out_dtype", kind, *fault)
+    else:
+        kind = kind.result
+    dtype = TORCH_DTYPE[kind] if out is None else _written(out, a, b)
     fused = None if weight is None else _weighed(scatter, weight, a, b, rest)
     if fused is not None:
         weight, rest = None, fused
         if scatter is None:
             return grouped_mm(a, b, out=out, **rest)
+    elif kind.bits == 8 or (a.dtype in EIGHT_BITS and a.is_floating_point()):
+        # rounded once, after that
+        rest["out_dtype"] = torch.float32
     found = grouped_mm(a, b, **rest)
     if not isinstance(found, Tensor):
         raise InputError("takes an epilogue that gives d alone", field=name)
     return scattered(found, scatter, weight, out, dtype)
+
+
+def _written(out: Any, a: Tensor, b: Tensor) -> torch.dtype:
+    """The type of what weighed and scattered rows are written to.
+
+    Raises:
+        InputError: they cannot be.
+    """
+    check_tensor("out", out)
+    shape, width, written = tuple(out.shape), b.shape[-1], torch.is_grad_enabled() and out.requires_grad
+    agree("out.shape", shape, len(shape) == 2 and shape[-1] == width, f"must be (T, {width})")
+    agree("out.dtype", out.dtype, out.dtype in OPERANDS, "must be float16, bfloat16 or float32")
+    agree("out.device", str(out.device), out.device == a.device, f"must be a's device, {a.device}")
+    agree("out.requires_grad", True, not written, "what is written to has no gradient")
+    found: torch.dtype = out.dtype
+    return found
 
 
 def _weighed(scatter: Any, weight: Any, a: Tensor, b: Tensor, rest: dict[str, Any]) -> dict[str, Any] | None:
@@ -239,6 +273,7 @@ def _weighed(scatter: Any, weight: Any, a: Tensor, b: Tensor, rest: dict[str, An
         return None
     c, beta, alpha, more = rest["c"], rest["beta"], rest["alpha"], {ROW_WEIGHT: weight.float()}
     if graph is None:
+        alpha, beta = blas_number("alpha", alpha), None if beta is None else blas_number("beta", beta)
         if c is None and beta:
             return None
         with_c = c is not None and beta != 0
@@ -301,7 +336,7 @@ def _batched(
         if epilogue is None:
             epilogue = PLAIN[c is not None, True]
             # a number that is not the default, which an epilogue would not be given
-            inputs = {"alpha": 1 if alpha == 1.0 else alpha}
+            inputs = {"alpha": 1 if type(alpha) is float and alpha == 1.0 else alpha}
             if c is not None:
                 inputs |= {"c": c, "beta": 1.0 if beta is None else beta}
             return matmul(a, b, epilogue=epilogue, out=out, spec=spec, fallback=fallback, bias=bias, **inputs)

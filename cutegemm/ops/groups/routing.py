@@ -18,6 +18,7 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.running.groups import check_index, inside
 from cutegemm.running.numerics import group_reference
+from cutegemm.running.numerics.reference import round_to
 
 # under which an epilogue reads the weights of its rows
 ROW_WEIGHT = "row_weight"
@@ -50,7 +51,7 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
         check_weight(weight, y.shape[0], y)
         y = y.float() * weight.float()[:, None]
     if scatter is None:
-        return y.to(dtype) if out is None else out.copy_(y)
+        return round_to(y, dtype) if out is None else out.copy_(y)
     count = y.shape[0] if out is None else out.shape[0]
     check_index("scatter", scatter, count, y, y.shape[0])
     index, good = inside(scatter, count)
@@ -58,7 +59,7 @@ def scattered(y: Tensor, scatter: Any, weight: Any, out: Any, dtype: torch.dtype
     target = torch.where(good, index, count)
     sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
     sums = sums.index_put((target,), y.float(), accumulate=True)[:count]
-    return sums.to(dtype) if out is None else out.copy_(sums)
+    return round_to(sums, dtype) if out is None else out.copy_(sums)
 
 
 def check_weight(weight: Any, count: int, like: Tensor) -> None:
