@@ -8,12 +8,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from cutegemm import checks
 from cutegemm.epilogue.library import swiglu
 from cutegemm.errors import InputError, field_error
+from cutegemm.nn.linear import check_layer
+from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.groups.grouped import grouped_mm
 
 _SWIGLU = swiglu()
+MOST_EXPERTS = 1 << 20
 
 
 def mixture(
@@ -78,7 +82,7 @@ class MoE(torch.nn.Module):
         fallback: as of `grouped_mm`.
 
     Raises:
-        InputError: a token takes more experts than there are.
+        InputError: an argument is of another kind, or a token takes more experts than there are.
     """
 
     def __init__(
@@ -94,9 +98,11 @@ class MoE(torch.nn.Module):
         dtype: torch.dtype | None = None,
         fallback: str = "torch",
     ) -> None:
-        super().__init__()
-        if not 0 < top_k <= experts:
+        check_layer(fallback, hidden=hidden, intermediate=intermediate)
+        checks.integer(InputError, "experts", experts, 1, MOST_EXPERTS)
+        if checks.integers((top_k,)) is None or not 0 < top_k <= experts:
             raise field_error(InputError, "top_k", top_k, f"must be from 1 to the {experts} experts", experts)
+        super().__init__()
         self.router = torch.nn.Linear(hidden, experts, bias=False, device=device, dtype=dtype)
         self.gate_up_weight, self.down_weight = (
             torch.nn.Parameter(torch.empty(experts, *shape, device=device, dtype=dtype))
@@ -113,6 +119,13 @@ class MoE(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., H) of (..., H)."""
+        check_tensor("x", x)
+        weight = self.gate_up_weight
+        if x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
+            rule = f"must be (..., {weight.shape[-1]})"
+            raise field_error(InputError, "x.shape", tuple(x.shape), rule)
+        if x.dtype != weight.dtype and not torch._C._is_any_autocast_enabled():
+            raise field_error(InputError, "x.dtype", x.dtype, f"must be that of the weights, {weight.dtype}")
         flat = x.reshape(-1, x.shape[-1])
         chances = self.router(flat).float().softmax(-1)
         weights, experts = chances.topk(self.top_k, -1)
