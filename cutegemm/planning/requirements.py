@@ -35,8 +35,8 @@ def check_arguments(spec: object, problem: object, device: object, order: object
         raise field_error(InputError, "problem", problem, rule)
     if not isinstance(device, Device):
         raise field_error(InputError, "device", device, "must be a Device; cutegemm.arch.records has some")
-    if not callable(order):
-        rule = "must be a function that puts options in order (cutegemm.planning.ways.Order)"
+    if not callable(order) or getattr(order, "__hash__", None) is None:
+        rule = "must be a hashable function that puts options in order (cutegemm.planning.ways.Order)"
         raise field_error(InputError, "order", order, rule)
 
 

@@ -254,6 +254,9 @@ def _described(graph: Graph, request: Request, how: Grouping, dtype: Any, major:
     a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
     kinds = graph.tensors
     # what each group has of its own beside B
+    for name in kinds:
+        if not isinstance(inputs[name], torch.Tensor):
+            raise InputError(f"must be a torch.Tensor, got {type(inputs[name]).__name__}", field=name)
     own = [name for name, kind in kinds.items() if inputs[name].dim() == OWN.get(kind)]
     if how.form == "masked":
         seen = Request(a, b, inputs, request.outs)
