@@ -34,6 +34,8 @@ from cutegemm.running.numerics.group_reference import GroupReference
 from cutegemm.running.run import backend_for, circumstances, resolved
 from cutegemm.spec import AUTO, GemmSpec
 
+# fields of a spec that describe D alone
+_OF_D = {"d_dtype", "d_major"}
 # dimensions of an input that has a part for each group of rows, by its kind
 OWN = {"row": 2, "blocks_n": 3}
 
@@ -139,6 +141,9 @@ class GroupedGemm:
         check.overlaps(request, graph.tensors)
         empty = any(x.numel() == 0 for x in (request.a, request.b)) or not groups
         if chosen == "reference" or empty:
+            if not empty and set(spec.given()) - _OF_D:
+                # other backends refuse what a GPU would
+                self._planned(call, how, ends, False, named.get(ROW_INDICES), request.a.shape[0])
             return GroupReference(_kind(graph, order, call, None, request), how.form, how.lead, how.tail)
         plan = self._planned(call, how, ends, chosen == "gpu", named.get(ROW_INDICES), request.a.shape[0])
         kind = _kind(graph, order, call, plan, request)

@@ -118,6 +118,26 @@ def test_what_cannot_be(name):
         Gemm(GemmSpec(a_load="tma")).run(**{"a": A, "b": B, "groups": OFFS, "backend": "emulator"} | given)
 
 
+@pytest.mark.parametrize("backend", ["reference", "emulator"])
+@pytest.mark.parametrize(
+    ("spec", "form", "message"),
+    [
+        (GemmSpec(scheduler="stream_k"), "rows", "scheduler='stream_k': groups take persistent kernels without splits"),
+        (GemmSpec(constant=("b",)), "rows", "constant=.*where operands are loaded is known when earlier"),
+        (GemmSpec(constant=("b",)), "along K", "constant=.*where operands are loaded is known when earlier"),
+        (GemmSpec(input_stages=2), "rows", "input_stages=2: threads read .* nearest legal value: 1"),
+        (GemmSpec(math="tf32x3"), "rows", "math='tf32x3': .*groups take one launch; nearest legal value: 'tf32'"),
+    ],
+)  # fmt: skip
+def test_fields_that_groups_do_not_have_are_refused(spec, form, message, backend):
+    """constant and input_stages were dropped without a word; the reference refuses what a GPU would."""
+    a, b, told = FORMS[form]
+    if spec.math != "auto":
+        a, b = a.float(), b.float()
+    with pytest.raises(PlanError, match=message):
+        Gemm(spec).run(a, b, groups=Groups(**told), backend=backend)
+
+
 def test_scales_of_the_spec_are_read():
     """Of rows of A, which lie as D's rows, and of each group's columns of B."""
     a, b, told = FORMS["rows"]
