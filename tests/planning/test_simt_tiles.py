@@ -160,6 +160,15 @@ def test_shared_memory_bounds_a_threads_8_x_8():
     assert narrow.thread_tile == (8, 8) and 1.06 < ratio < 1.3
 
 
+def test_smaller_groups_of_rows_are_read_more_often(monkeypatch):
+    """A thread loads each group of its rows by itself: more issue slots where a group is smaller."""
+    of, slots = problem(2048, 2048, 2048, dtype="fp32"), []
+    for group in (4, 2, 1):
+        monkeypatch.setattr(simt_tiles.SimtTile, "group", group)
+        slots.append(simt_tiles._work(TILES[1], of)[0])
+    assert slots == sorted(set(slots))
+
+
 def test_every_time_counts_and_lengthens():
     """Each figure of the CUDA cores' model, doubled, makes some tile's estimate longer and none shorter."""
     tiles = [*TILES, *(dataclasses.replace(x, split=4) for x in TILES)]

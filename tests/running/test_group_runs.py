@@ -45,6 +45,17 @@ def test_a_kernel_serves_the_run():
     assert torch.all(out[180:] == 7.0)
 
 
+@pytest.mark.parametrize("form", ["rows", "masked"])
+def test_the_reference_zeroes_rows_of_no_group(form):
+    """Of a group without rows too, in an output that held something else."""
+    a, b, told = FORMS[form]
+    told = {"offs": told["offs"] - 20} if form == "rows" else told
+    out = torch.full((*a.shape[:-1], 136), 7.0).bfloat16()
+    Gemm(SPEC).run(a, b, out=out, groups=Groups(**told))
+    left = [out[180:]] if form == "rows" else [x[max(0, n) :] for x, n in zip(out, told["counts"].tolist())]
+    assert all(torch.all(x == 0) for x in left) and sum(x.shape[0] for x in left) > 0
+
+
 @pytest.mark.parametrize("backend", ["reference", "emulator"])
 def test_rows_that_indices_name_are_gathered(backend):
     """Without a word about loads in the spec; one outside is zeros."""
