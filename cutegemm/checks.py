@@ -10,11 +10,12 @@ import functools
 import inspect
 import itertools
 import operator
+import os
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from cutegemm.errors import GemmError, UnknownKeyword, field_error
+from cutegemm.errors import GemmError, InputError, UnknownKeyword, field_error
 
 N = TypeVar("N")
 P = ParamSpec("P")
@@ -103,6 +104,28 @@ def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str
         meant = near(value, legal) if isinstance(value, str) else None
         raise field_error(kind, field, value, f"must be one of {', '.join(legal)}", meant)
     return str(value)
+
+
+# what an environment variable that is a switch may be; empty is as if it were not set
+_SWITCH = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+def switch(name: str, default: bool = False) -> bool:
+    """Whether an environment variable says yes.
+
+    Raises:
+        InputError: it says something else than yes or no.
+    """
+    given = os.environ.get(name, "").strip()
+    if not given:
+        return default
+    if given.lower() not in _SWITCH:
+        rule = f"must be one of {', '.join(_SWITCH)}, or empty"
+        raise field_error(InputError, name, given, rule, "0" if default else "1")
+    return _SWITCH[given.lower()]
 
 
 class Named:

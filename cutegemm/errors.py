@@ -178,8 +178,8 @@ def shown(value: object) -> str:
         here = getattr(getattr(value, "device", None), "type", "cpu") == "cpu"
         if isinstance(shape, tuple) and dtype is not None and (shape or not here):
             return f"<{type(value).__name__} {tuple(shape)} {dtype}>"
-    except RuntimeError:
-        # a nested tensor has no single shape
+    except Exception:
+        # a nested tensor has no single shape, and any object may refuse to have an attribute
         return f"<{type(value).__name__}>"
     try:
         text = repr(value)

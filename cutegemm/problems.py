@@ -11,9 +11,10 @@ from typing import Any
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.dtypes import DType, as_dtype
+from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scaling import INTEGERS, SUMS
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import InputError, SpecError, field_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +247,7 @@ def problem(
 
     Raises:
         InputError: an extent, a major or a name is not legal.
-        SpecError: a dtype is not legal.
+        SpecError: a dtype is not legal, alone or beside the operands'.
 
     Example:
         >>> problem(64, 64, 100).a.tma_reason()
@@ -283,7 +284,7 @@ def problem(
             name: dataclasses.replace(
                 matrix(
                     *shapes[shape],
-                    DType.INT32 if name in INTEGERS else kind,
+                    DType.INT32 if name in INTEGERS and ab.whole else kind,
                     row_major if shape == "matrix" else shape == "row",
                 ),
                 batch=batch if shape == "matrix" else 1,
@@ -298,6 +299,11 @@ def problem(
             x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
             for x in epilogue.stores
         }
+    named = {x.name: f"epilogue.{x.name}" for x in (epilogue.stores if epilogue else ()) if x.dtype}
+    for name, operand in {**inputs, **outputs}.items():
+        field = "d_dtype" if name in outputs else "input_dtype" if epilogue else "c_dtype"
+        if (fault := element_types.fault(epilogue, name, operand.dtype, ab.whole)) is not None:
+            raise field_error(SpecError, named.get(name, field), operand.dtype, *fault)
     factors = {"a": matrix(m, k, ab, majors[0] == "k"), "b": matrix(k, n, ab, majors[1] == "n")}
     for name, given in (("a", a), ("b", b)):
         if given is not None:

@@ -41,6 +41,28 @@ def test_a_choice_is_one_of_its_names(value):
         checks.choice(SpecError, "x", value, ("a", "b"))
 
 
+@pytest.mark.parametrize("default", [False, True])
+def test_a_switch_says_yes_or_no(default, monkeypatch):
+    """Usual words for both; unset or empty it is the default, and anything else is refused by name."""
+    for given, wanted in (
+        ("1", True),
+        ("Yes", True),
+        (" on", True),
+        ("0", False),
+        ("OFF", False),
+        ("", default),
+    ):
+        monkeypatch.setenv("CUTEGEMM_CHECK", given)
+        assert checks.switch("CUTEGEMM_CHECK", default) is wanted
+    monkeypatch.setenv("CUTEGEMM_CHECK", "2")
+    with pytest.raises(
+        InputError, match="CUTEGEMM_CHECK='2': must be one of 1, true, yes, on, 0, false, no, off"
+    ):
+        checks.switch("CUTEGEMM_CHECK", default)
+    monkeypatch.delenv("CUTEGEMM_CHECK")
+    assert checks.switch("CUTEGEMM_CHECK", default) is default
+
+
 @pytest.mark.parametrize("value", [7, "77", None, {7}, range(3)], ids=repr)
 def test_only_tuples_and_lists_hold_integers(value):
     """What is no tuple or list holds none."""

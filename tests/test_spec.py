@@ -24,6 +24,12 @@ CLUSTER_RULE = (
     "must be (m, n) or (m, n, k), m and n powers of two, of at most 8 CTAs; nearest legal value: (2, 1)"
 )
 RASTER_RULE = 'must be ("m" or "n", group) with a group from 1 to 4096; nearest legal value: (\'m\', 8)'
+SUMS_RULE = "sums are fp32, of int8 and uint8 operands int32"
+C_RULE = "must be fp16, bf16, fp32, fp8_e4m3 or fp8_e5m2"
+INT32_RULE = (
+    "int32 holds sums of int8 and uint8 operands alone; "
+    "must be fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8 or uint8"
+)
 SIMT_RULE = "has no meaning for schedule=\"simt\"; nearest legal value: 'auto'"
 
 REFUSALS = [
@@ -168,7 +174,17 @@ REFUSALS = [
     ({"raster": ("m", 0)}, "raster[1]=0: must be from 1 to 4096; nearest legal value: 1"),
     ({"raster": ("n", 1.5)}, "raster[1]=1.5: must be an integer from 1 to 4096"),
     # fields together
-    ({"acc_dtype": "fp16"}, "acc_dtype='fp16': kernels accumulate in fp32; nearest legal value: 'fp32'"),
+    ({"acc_dtype": "fp16"}, f"acc_dtype='fp16': {SUMS_RULE}; nearest legal value: 'fp32'"),
+    ({"acc_dtype": "fp32", "a_dtype": "int8"}, f"acc_dtype='fp32': {SUMS_RULE}; nearest legal value: 'int32'"),
+    ({"acc_dtype": "int32", "math": "tf32"}, f"acc_dtype='int32': {SUMS_RULE}; nearest legal value: 'fp32'"),
+    ({"acc_dtype": "fp32", "d_dtype": "int32"}, f"d_dtype='int32': {INT32_RULE}; nearest legal value: 'fp32'"),
+    ({"b_dtype": "bf16", "d_dtype": "int32"}, f"d_dtype='int32': {INT32_RULE}; nearest legal value: 'fp32'"),
+    ({"c_dtype": "int32"}, f"c_dtype='int32': {C_RULE}; nearest legal value: 'fp32'"),
+    ({"c_dtype": "int8", "a_dtype": "int8"}, f"c_dtype='int8': {C_RULE}; nearest legal value: 'bf16'"),
+    (
+        {"zero_point_a": "row", "a_dtype": "bf16"},
+        "zero_point_a='row': zero points are those of int8 and uint8 operands; nearest legal value: 'auto'",
+    ),
     (
         {"a_dtype": "fp32", "schedule": "cooperative"},
         "schedule='cooperative': fp32 operands run on the CUDA cores; nearest legal value: 'simt'",

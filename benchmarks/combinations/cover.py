@@ -9,22 +9,13 @@ no attempt makes legal is listed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.combinations.factors import (
-    AUTO,
-    EIGHTS,
-    EXTENTS,
-    FACTORS,
-    FREE,
-    Case,
-    Meaningless,
-    Value,
-    declared,
-)
+from benchmarks.combinations.factors import Meaningless, declared
+from benchmarks.combinations.fields import AUTO, EIGHTS, EXTENTS, FACTORS, FREE, POINTS, Case, Value
 from benchmarks.combinations.graphs import GRAPHS
 from cutegemm import plan
 from cutegemm.errors import GemmError
@@ -42,6 +33,11 @@ _WITH_TENSORS = tuple(k for k, g in GRAPHS.items() if g is not None and g.tensor
 _GIVEN = tuple(x for x in FACTORS["out"] if x not in ("new", "in_place"))
 
 
+_WRITABLE = tuple(x for x in FACTORS["c"] if x not in ("none", "odd"))
+_INTEGERS = tuple(x for x in FACTORS["dtype"] if "int" in str(x))
+_FLOATS = tuple(x for x in FACTORS["dtype"] if x not in _INTEGERS)
+
+
 def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
     """What a value needs of other fields, as far as the case's own rules say: the values that serve, by field."""
     if name in EXTENTS and value != AUTO:
@@ -51,7 +47,11 @@ def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
         ("before", "scalar"): {"numbers": ("device",), "epilogue": _WITH_SCALARS},
         ("before", "input"): {"epilogue": _WITH_TENSORS},
         ("before", "out"): {"out": _GIVEN},
-        ("out", "in_place"): {"c": ("as_a",), "epilogue": ("plain",)},
+        ("out", "in_place"): {"c": _WRITABLE, "epilogue": ("plain",)},
+        ("acc_dtype", "int32"): {"dtype": _INTEGERS},
+        ("acc_dtype", "fp32"): {"dtype": _FLOATS},
+        ("d_dtype", "int32"): {"dtype": _INTEGERS},
+        **{(x, kind): {"dtype": _INTEGERS} for x in POINTS for kind in ("tensor", "row")},
         ("math", "tf32"): {"dtype": ("fp32",)},
         ("math", "tf32x3"): {"dtype": ("fp32",)},
         **{("scales", x): {"dtype": EIGHTS, "c": ("none",)} for x in ("tensor", "row")},
@@ -160,6 +160,13 @@ class Array:
             return
         for todo in (self._todo, self._aside):
             todo[np.ix_(ids, ids)] = False
+
+    def held(self, cases: Iterable[Case]) -> int:
+        """How many pairs some cases hold."""
+        fresh = Array(self.seed, self.accepts, self.factors, self.needs)
+        for case in cases:
+            fresh.count(case)
+        return fresh.covered
 
     def _next(self) -> dict[str, Value] | None:
         while True:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields that are combined, their values, and what a case of them declares.
+"""What a case of the combined fields (`fields`) declares.
 
 A case maps each field to one of its values; fields that it does not name have their first value, which asks for
 nothing special. Values are words and numbers, so that a case is a line of JSON.
@@ -7,96 +7,32 @@ nothing special. Values are words and numbers, so that a case is a line of JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.combinations.fields import (
+    AUTO,
+    EIGHTS,
+    EXTENTS,
+    FACTORS,
+    FREE,
+    LARGE,
+    LIES,
+    NOMINAL,
+    PLAIN,
+    POINTS,
+    READ,
+    SCALES,
+    Case,
+    Value,
+)  # fmt: skip
 from benchmarks.combinations.graphs import GRAPHS
 from cutegemm import GemmSpec, Operand, Problem, Tile
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
-from cutegemm.epilogue.scales import K_BLOCK
+from cutegemm.epilogue.scaling import INTEGERS, SUMS
 from cutegemm.errors import GemmError
 from cutegemm.problems import round_up
-
-AUTO = "auto"
-Value = str | int | bool
-Case = Mapping[str, Value]
-
-# fields of the spec whose words stand for themselves
-PLAIN: dict[str, tuple[Value, ...]] = {
-    "stages": (AUTO, 1, 2, 3, 5),
-    "swizzle": (AUTO, "128B", "64B", "32B", "none"),
-    "schedule": (AUTO, "cooperative", "pingpong", "multistage", "simt"),
-    "consumers": (AUTO, 1, 2, 3),
-    "a_load": (AUTO, "tma", "gather", "shift", "cp_async", "relayout"),
-    "b_load": (AUTO, "tma", "gather", "shift", "cp_async", "relayout"),
-    "store": (AUTO, "tma", "staged", "direct"),
-    "epilogue_stages": (AUTO, 1, 2, 4),
-    "input_stages": (AUTO, 1, 2, 4),
-    "scheduler": (AUTO, "persistent", "per_tile", "stream_k", "dynamic"),
-    "sms": (AUTO, 2, 1, 5),
-    "swap": (AUTO, True, False),
-    "split_k": (AUTO, 1, 2, 3, 4, 8),
-    "split_reduction": (AUTO, "cluster", "workspace", "launch", "atomic"),
-    "ctas_per_sm": (AUTO, 1, 2),
-    "trigger": (AUTO, "never", "start", "loads"),
-    "batch_invariant": (AUTO, True, False),
-    "math": (AUTO, "tf32", "tf32x3"),
-}
-# fields of the spec whose words are read: "2x1x2" CTAs, "m4" is ("m", 4), "a+b" is ("a", "b")
-READ: dict[str, tuple[Value, ...]] = {
-    "cluster": (AUTO, "1x1", "2x1", "1x2", "2x2", "4x1", "1x4", "1x1x2", "1x1x4", "1x1x8", "2x1x2", "1x2x2"),
-    "raster": (AUTO, "m1", "m4", "n1", "n3"),
-    "constant": (AUTO, "a", "b", "a+b"),
-    "evict_first": (AUTO, "none", "a", "b", "d", "a+b+d"),
-}
-# extents of the CTA tile: all are given, or none is
-EXTENTS: dict[str, tuple[Value, ...]] = {
-    "tile_m": (AUTO, 16, 40, 64, 112, 128, 192, 256),
-    "tile_n": (AUTO, 16, 48, 64, 128, 208, 256),
-    "tile_k": (AUTO, 8, 16, 32, 64, 128),
-}
-LIES = ("aligned", "by_8", "by_4", "by_2", "odd", "stride_0", "strided")
-# what is not the spec's
-PROBLEM: dict[str, tuple[Value, ...]] = {
-    "dtype": ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8"),
-    "scales": ("none", "tensor", "row", "block", "blocks"),
-    "d_dtype": ("as_a", "fp32", "fp16", "bf16"),
-    # whether the spec says the types and majors that the problem has
-    "stated": (False, True),
-    "a_major": ("k", "m"),
-    "b_major": ("n", "k"),
-    "d_major": ("n", "m"),
-    "a_lies": LIES,
-    "b_lies": LIES,
-    "out": ("new", "given", "odd", "by_2", "strided", "in_place"),
-    "c": ("none", "as_a", "fp32", "odd"),
-    "epilogue": tuple(GRAPHS),
-    "inputs": ("as_a", "fp32", "odd", "strided", "other_major"),
-    "numbers": ("host", "device"),
-    "batch": ("one", "two", "a_shared", "b_shared"),
-    "shape": ("tile", "ragged", "waves", "few_rows", "one"),
-    "depth": ("few", "one_stage", "odd", "deep", "zero"),
-    # what the launch before writes
-    "before": ("nothing", "a", "b", "input", "scalar", "out", "itself"),
-}
-FACTORS: dict[str, tuple[Value, ...]] = {**EXTENTS, **PLAIN, **READ, **PROBLEM}
-# extents that a drawn problem has in the place of those of "shape" and "depth"
-FREE = ("m", "n", "k")
-NOMINAL = (64, 64, 64)
-# an extent of a tile from which on one tile and a ragged one are enough
-LARGE = 128
-EIGHTS = ("fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8")
-INTEGERS = ("int8", "uint8")
-# kinds of the scales of A and of B
-SCALES: dict[str, tuple[Any, Any]] = {
-    "none": (AUTO, AUTO),
-    "tensor": ("tensor", "tensor"),
-    "row": ("row", "row"),
-    "block": (("block", 1, K_BLOCK), ("block", K_BLOCK, K_BLOCK)),
-    "blocks": (("block", 1, K_BLOCK), ("block", 1, K_BLOCK)),
-}
 
 
 class Meaningless(Exception):
@@ -111,13 +47,15 @@ class Declared:
         case: what is not a field's first value.
         graph: the epilogue, with the operands' scales; None is the plain one.
         fields: of the spec.
-        problem: how everything lies.
+        problem: how everything lies; of zero points, what their run makes of them.
+        points: how zero points of rows lie, by name.
     """
 
     case: dict[str, Value]
     graph: Graph | None
     fields: dict[str, Any]
     problem: Problem
+    points: dict[str, Operand]
 
     @property
     def spec(self) -> GemmSpec:
@@ -149,13 +87,12 @@ def declared(case: Case) -> Declared:
     """
     get = lambda name: value_of(case, name)
     own = GRAPHS[get("epilogue")]
-    graph = _scaled(get, own)
+    graph = _with_scales(get, own)
     _check(get, graph)
     m, n, k = _extents(case, get)
     width = 2 * n if graph is not None and graph.gated else n
     types, dtype = _types(get("dtype"))
-    whole = types[0].whole and graph is None
-    d_dtype = as_dtype(get("d_dtype")) if get("d_dtype") != "as_a" else DType.INT32 if whole else dtype
+    d_dtype, c_dtype = _d_type(get, graph), _c_type(get)
     batch = 1 if get("batch") == "one" else 2
     row_major = get("d_major") == "n"
     a = lying(
@@ -169,21 +106,21 @@ def declared(case: Case) -> Declared:
     inputs: dict[str, Operand] = {}
     if graph is None:
         outputs = {"d": lying(d_dtype, (m, n), row_major, how, batch)}
-        c = get("c")
         if get("out") == "in_place":
             inputs = {"c": outputs["d"]}
-        elif c != "none":
-            kind = DType.FP32 if c == "fp32" else dtype
-            inputs = {"c": lying(kind, (m, n), row_major, "odd" if c == "odd" else "aligned", batch)}
+        elif c_dtype is not None:
+            lies = "odd" if get("c") == "odd" else "aligned"
+            inputs = {"c": lying(c_dtype, (m, n), row_major, lies, batch)}
     else:
         if get("numbers") == "device":
             scalars = tuple(name for name, kind in graph.numbers.items() if kind == "scalar")
-        inputs = {
-            name: _scale(graph, name, (m, width, k))
-            if name.startswith("scale_")
-            else _input(get, kind, dtype, (m, n), batch if kind == "matrix" else 1)
-            for name, kind in graph.tensors.items()
-        }
+        for name, kind in graph.tensors.items():
+            if name.startswith("scale_"):
+                inputs[name] = _scale(graph, name, (m, width, k))
+            elif name in INTEGERS:
+                inputs[name] = _sums(name, kind, a, b)
+            else:
+                inputs[name] = _input(get, kind, dtype, (m, n), batch if kind == "matrix" else 1)
         outputs = {
             x.name: lying(
                 as_dtype(x.dtype) if x.dtype else d_dtype if x.name == "d" else dtype,
@@ -198,7 +135,11 @@ def declared(case: Case) -> Declared:
         m=m, n=width, k=k, batch=batch, a=a, b=b, inputs=tuple(inputs.items()), outputs=tuple(outputs.items()),
         device_scalars=scalars,
     )  # fmt: skip
-    return Declared(shortened(case), graph, _fields(get, own, problem), problem)
+    shapes = {"zero_point_a": (m, 1), "zero_point_b": (1, n)}
+    points = {
+        name: lying(DType.INT32, shapes[name], True, "aligned", 1) for name in POINTS if get(name) == "row"
+    }
+    return Declared(shortened(case), graph, _fields(get, own, problem), problem, points)
 
 
 def _types(word: str) -> tuple[tuple[DType, DType], DType]:
@@ -209,17 +150,36 @@ def _types(word: str) -> tuple[tuple[DType, DType], DType]:
     return (dtype, dtype), DType.BF16 if word in EIGHTS else dtype
 
 
-def _scaled(get: Any, graph: Graph | None) -> Graph | None:
-    """An epilogue with the scales of the case."""
-    if get("scales") == "none":
+def _d_type(get: Any, graph: Graph | None) -> DType:
+    """The type of D."""
+    if get("d_dtype") != "as_a":
+        return as_dtype(get("d_dtype"))
+    (kind, _), default = _types(get("dtype"))
+    return kind.result if graph is None or graph in SUMS else default
+
+
+def _c_type(get: Any) -> DType | None:
+    """The type of the plain epilogue's C; None where there is none."""
+    if get("c") == "none":
+        return None
+    return _types(get("dtype"))[1] if get("c") in ("as_a", "odd") else as_dtype(get("c"))
+
+
+def _with_scales(get: Any, graph: Graph | None) -> Graph | None:
+    """An epilogue with the scales and zero points of the case."""
+    fields = {name: get(name) for name in POINTS if get(name) != "none"}
+    if fields and get("dtype") not in ("int8", "uint8"):
+        raise Meaningless("operands of integers have zero points")
+    if get("scales") != "none":
+        if get("dtype") not in EIGHTS:
+            raise Meaningless("operands of 8 bits have scales")
+        fields |= dict(zip(("scale_a", "scale_b"), SCALES[get("scales")], strict=True))
+    if not fields:
         return graph
-    if get("dtype") not in EIGHTS:
-        raise Meaningless("operands of 8 bits have scales")
-    a, b = SCALES[get("scales")]
     try:
-        spec = GemmSpec(scale_a=a, scale_b=b, epilogue=AUTO if graph is None else graph)
+        spec = GemmSpec(**fields, epilogue=AUTO if graph is None else graph)
     except GemmError as error:
-        raise Meaningless("the epilogue takes no such scales") from error
+        raise Meaningless("the epilogue takes no such scales or zero points") from error
     assert isinstance(spec.epilogue, Graph)
     return spec.epilogue
 
@@ -232,6 +192,15 @@ def _scale(graph: Graph, name: str, extents: tuple[int, int, int]) -> Operand:
     kind = graph.tensors[name]
     rows, cols = shapes[kind][::-1] if kind == "blocks_n" else shapes[kind]
     return lying(DType.FP32, (rows, cols), kind in ("row", "blocks_m"), "aligned", 1)
+
+
+def _sums(name: str, kind: str, a: Operand, b: Operand) -> Operand:
+    """What a run reads in place of zero points: sums along K of an operand's batches, or the zero points."""
+    (m, n), batches = (
+        (a.rows, b.cols),
+        {"zero_a": b.batch, "sums_b": b.batch, "zero_b": a.batch, "sums_a": a.batch},
+    )
+    return lying(DType.INT32, (1, n) if kind == "row" else (m, 1), True, "aligned", batches.get(name, 1))
 
 
 def lying(dtype: DType, extents: tuple[int, int], row_major: bool, how: str, batch: int) -> Operand:
@@ -307,9 +276,8 @@ def _check(get: Any, graph: Graph | None) -> None:
         raise Meaningless("a tile has all extents or none")
     if graph is not None and get("c") != "none":
         raise Meaningless("C is an input of the plain epilogue")
-    tensors = (
-        ("c",) if graph is None and get("c") != "none" else () if graph is None else tuple(graph.tensors)
-    )
+    read = () if graph is None else tuple(x for x in graph.tensors if x not in INTEGERS)
+    tensors = ("c",) if graph is None and get("c") != "none" else read
     if graph is None and get("inputs") != "as_a":
         raise Meaningless("the plain epilogue reads nothing beside C")
     if graph is not None and not tensors and get("inputs") != "as_a":
@@ -324,10 +292,8 @@ def _check(get: Any, graph: Graph | None) -> None:
     if fixed and get("d_dtype") != "as_a":
         raise Meaningless("the epilogue names D's type")
     if get("out") == "in_place":
-        if get("c") != "as_a" or get("d_dtype") not in ("as_a", get("dtype")):
+        if get("c") in ("none", "odd") or graph is not None or _d_type(get, graph) is not _c_type(get):
             raise Meaningless("D lies in C where both have one type")
-        if get("dtype") in INTEGERS and get("d_dtype") == "as_a":
-            raise Meaningless("D of integers is int32, which no C has")
     _check_before(get, tensors)
 
 
@@ -364,6 +330,8 @@ def _fields(get: Any, graph: Graph | None, problem: Problem) -> dict[str, Any]:
             continue
         if name == "cluster":
             fields[name] = tuple(int(x) for x in word.split("x"))
+        elif name == "promote":
+            fields[name] = None if word == "never" else int(word)
         elif name == "raster":
             fields[name] = (word[0], int(word[1:]))
         else:
@@ -372,10 +340,10 @@ def _fields(get: Any, graph: Graph | None, problem: Problem) -> dict[str, Any]:
         fields["epilogue"] = graph
     if get("scales") != "none":
         fields |= dict(zip(("scale_a", "scale_b"), SCALES[get("scales")], strict=True))
+    fields |= {name: get(name) for name in POINTS if get(name) != "none"}
     outputs, inputs = dict(problem.outputs), dict(problem.inputs)
     if get("stated"):
         fields |= {"a_dtype": problem.a.dtype, "b_dtype": problem.b.dtype}
-        fields |= {} if problem.a.dtype.whole else {"acc_dtype": "fp32"}
         fields |= {"a_major": get("a_major"), "b_major": get("b_major")}
         if "c" in inputs:
             fields |= {"c_dtype": inputs["c"].dtype, "c_major": get("d_major")}
@@ -387,14 +355,4 @@ def _fields(get: Any, graph: Graph | None, problem: Problem) -> dict[str, Any]:
     return fields
 
 
-__all__ = [
-    "AUTO",
-    "FACTORS",
-    "Case",
-    "Declared",
-    "GemmError",
-    "Meaningless",
-    "declared",
-    "lying",
-    "shortened",
-]
+__all__ = ["Declared", "GemmError", "Meaningless", "declared", "lying", "shortened"]

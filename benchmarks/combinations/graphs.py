@@ -31,6 +31,8 @@ def stores(acc, *, bias: Row):
 # name -> graph; None is the plain epilogue, with C where there is one
 GRAPHS: dict[str, Graph | None] = {
     "plain": None,
+    # C as an input of an epilogue, and scalars that may lie on the device
+    "blas": epi.linear_combination(True),
     "row_vector": epi.bias_act("gelu"),
     "both_vectors": epi.scaled("both"),
     "matrix": epi.bias_act_residual("relu"),

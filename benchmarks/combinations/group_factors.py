@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.combinations.factors import AUTO, Meaningless, lying
+from benchmarks.combinations.factors import Meaningless, lying
+from benchmarks.combinations.fields import AUTO
 from benchmarks.combinations.graphs import GRAPHS, stores
 from cutegemm import GemmSpec, Operand, Tile
 from cutegemm import epilogue as epi
@@ -16,6 +17,7 @@ from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.epilogue.scales import K_BLOCK
+from cutegemm.ops.groups.routing import ROW_WEIGHT, weighed
 
 Value = str | int | bool
 Case = Mapping[str, Value]
@@ -63,6 +65,10 @@ PLAIN: dict[str, tuple[Value, ...]] = {
     "b_load": (AUTO, "tma", "gather", "shift", "cp_async"),
     "store": (AUTO, "tma", "staged", "direct"),
     "epilogue_stages": (AUTO, 1, 2, 4),
+    "input_stages": (AUTO, 1, 2),
+    "swizzle": (AUTO, "128B", "64B", "32B", "none"),
+    "trigger": (AUTO, "never", "start", "loads"),
+    "ctas_per_sm": (AUTO, 1, 2),
     "sms": (4, 1, 2),
     "swap": (AUTO, True, False),
 }
@@ -72,6 +78,8 @@ READ: dict[str, tuple[Value, ...]] = {
              "128x64x128", "192x88x128", "64x256x64"),
     "cluster": (AUTO, "1x1", "2x1", "1x2", "2x2"),
     "raster": (AUTO, "m1", "n3"),
+    "evict_first": (AUTO, "none", "a", "b", "d", "a+b+d"),
+    "promote": (AUTO, "never", 64, 128),
 }  # fmt: skip
 LIES = ("aligned", "by_8", "by_4", "odd")
 PROBLEM: dict[str, tuple[Value, ...]] = {
@@ -82,18 +90,21 @@ PROBLEM: dict[str, tuple[Value, ...]] = {
     "tail": ("zero", "undefined"),
     # the type of the indices of rows
     "gather": ("none", "int32", "int64"),
-    "dtype": ("bf16", "fp16", "tf32", "fp8_e4m3", "fp8_e5m2"),
+    "dtype": ("bf16", "fp16", "tf32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8"),
     "scales": ("none", "tensor", "row", "block"),
     # whether rows and columns that the epilogue reads, and B's scales, are of each group
     "own": (False, True),
-    "d_dtype": ("as_a", "fp32"),
+    "d_dtype": ("as_a", "fp32", "bf16", "fp8_e4m3", "int8", "int32"),
     "a_major": ("k", "m"),
     "b_major": ("k", "n"),
     "d_major": ("n", "m"),
     "a_lies": LIES,
     "b_lies": LIES,
     "out": ("new", "given", "odd", "in_place"),
-    "c": ("none", "as_a", "fp32"),
+    "c": ("none", "as_a", "fp32", "fp8_e4m3"),
+    # whether each row of D is multiplied by a number of its own; whether it is then added where indices say
+    "weight": (False, True),
+    "scatter": (False, True),
     "epilogue": tuple(EPILOGUES),
     "columns": ("ragged", "tile", "waves"),
     "length": ("few", "one_stage", "odd"),
@@ -102,7 +113,8 @@ FACTORS: dict[str, tuple[Value, ...]] = {**PLAIN, **READ, **PROBLEM}
 NOMINAL = (64, 64, 64)
 # rows of A that indices name some of
 TOKENS = 37
-EIGHTS = ("fp8_e4m3", "fp8_e5m2")
+WHOLE = ("int8", "uint8")
+EIGHTS = ("fp8_e4m3", "fp8_e5m2", *WHOLE)
 
 
 @dataclass(frozen=True)
@@ -141,7 +153,12 @@ def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
     """What a value needs of other fields, as far as the case's own rules say: the values that serve, by field."""
     found: dict[tuple[str, Value], dict[str, tuple[Value, ...]]] = {
         ("told", "cu_seqlens"): {"kind": ("rows", "depth", "columns")},
-        ("out", "in_place"): {"c": ("as_a", "fp32"), "epilogue": ("plain",), "scales": ("none",)},
+        ("out", "in_place"): {"c": ("as_a", "fp32", "fp8_e4m3"), "epilogue": ("plain",), "scales": ("none",)},
+        ("d_dtype", "int32"): {"dtype": WHOLE},
+        ("weight", True): {"kind": ("rows",)},
+        ("scatter", True): {"kind": ("rows",), "tail": ("zero",), "out": ("new", "given", "odd")},
+        ("input_stages", 2): {"kind": ("depth",)},
+        **{("evict_first", x): {"store": ("tma",), "columns": ("tile",)} for x in ("d", "a+b+d")},
         ("tail", "undefined"): {"kind": ("rows", "masked", "columns"), "out": ("given", "odd")},
         ("scales", "block"): {"kind": ("rows", "masked", "columns"), "dtype": ("fp8_e4m3",)},
     }
@@ -180,10 +197,16 @@ def declared(case: Case) -> Declared:
     columns = extent if kind == "columns" else columns
     dtype = DType.FP32 if get("dtype") == "tf32" else as_dtype(get("dtype"))
     default = DType.BF16 if get("dtype") in EIGHTS else dtype
-    d_dtype = default if get("d_dtype") == "as_a" else as_dtype(get("d_dtype"))
+    plain = dtype.result if graph is None and get("scales") == "none" and get("c") == "none" else default
+    d_dtype = plain if get("d_dtype") == "as_a" else as_dtype(get("d_dtype"))
     spec = GemmSpec(**_fields(get, graph), **({} if get("out") != "new" else {"d_dtype": d_dtype}))
     # the graph says which scales there are
     found = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(get("c") != "none")
+    if get("weight"):
+        heavier = weighed(found)
+        if heavier is None:
+            raise Meaningless("rows of one output are weighed")
+        found = heavier
     bare = dataclasses.replace(spec, epilogue=AUTO, scale_a=AUTO, scale_b=AUTO)
     batch = groups if kind in ("masked", "depth") else 1
     width = 2 * columns if found.gated else columns
@@ -206,7 +229,10 @@ def declared(case: Case) -> Declared:
     }
     row_major, own = get("d_major") == "n", groups if get("own") else 1
     for name, what in found.tensors.items():
-        held = DType.FP32 if name.startswith("scale_") or (name == "c" and get("c") == "fp32") else default
+        held = {"c": {"fp32": DType.FP32, "fp8_e4m3": DType.FP8_E4M3}.get(get("c"), default)}.get(
+            name, default
+        )
+        held = DType.FP32 if name.startswith("scale_") or name == ROW_WEIGHT else held
         of_a = groups if kind == "masked" or (kind in ("depth", "columns") and get("own")) else 1
         of_b = 1 if kind == "columns" else groups if kind == "masked" else own
         # of the weights' blocks of 128, of the others' rows or columns
@@ -283,8 +309,10 @@ def _check(get: Any) -> None:
     kind, eight = get("kind"), get("dtype") in EIGHTS
     if kind == "masked" and get("told") != "offs":
         raise Meaningless("batches have counts")
-    if kind != "rows" and get("gather") != "none":
-        raise Meaningless("indices name rows of groups")
+    if kind != "rows" and (get("gather") != "none" or get("weight") or get("scatter")):
+        raise Meaningless("indices and weights are those of rows of groups")
+    if get("scatter") and (get("tail") != "zero" or get("out") == "in_place"):
+        raise Meaningless("what is added elsewhere is finished, and lies apart")
     if get("tail") == "undefined" and (kind == "depth" or get("out") not in ("given", "odd")):
         raise Meaningless("what stays as it was is seen in an output that is given")
     if get("c") != "none" and (get("epilogue") != "plain" or get("scales") != "none"):
@@ -310,6 +338,12 @@ def _fields(get: Any, graph: Graph | None) -> dict[str, Any]:
         fields["cluster"] = tuple(int(x) for x in str(get("cluster")).split("x"))
     if get("raster") != AUTO:
         fields["raster"] = (str(get("raster"))[0], int(str(get("raster"))[1:]))
+    if get("evict_first") != AUTO:
+        fields["evict_first"] = (
+            () if get("evict_first") == "none" else tuple(str(get("evict_first")).split("+"))
+        )
+    if get("promote") != AUTO:
+        fields["promote"] = None if get("promote") == "never" else get("promote")
     if get("dtype") == "tf32":
         fields["math"] = "tf32"
     if graph is not None:

@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.combinations.factors import Case, Meaningless
+from benchmarks.combinations.factors import Meaningless
+from benchmarks.combinations.fields import Case
 from benchmarks.combinations.group_factors import TOKENS, Declared, declared, value_of
 from benchmarks.combinations.memory import Arena, Placed, fill
 from benchmarks.combinations.runs import ALPHA, BETA, OFFSET, POLICIES, SCALAR, SECONDS, SEED, Wrong
 from cutegemm import Groups
 from cutegemm.compiling import kernel_cache
 from cutegemm.errors import GemmError
+from cutegemm.ops.groups.routing import scattered
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished
@@ -224,10 +226,36 @@ def _run(call: Call, run: Callable[[], Any], settle: Callable[[], None] = lambda
     result = run()
     settle()
     compare(call, result, read, before)
+    if call.get("scatter"):
+        scatter(call, finished(result)["d"])
     for name, x in around(call).items():
         if not torch.equal(x, beside[name]):
             count = int((x != beside[name]).sum())
             raise Wrong(f"{count} bytes in or around {name} were written that are no output's")
+
+
+def scatter(call: Call, d: torch.Tensor) -> None:
+    """Add the rows of a result where indices say, as `grouped_mm` does, and beside a sum in fp64.
+
+    Raises:
+        Wrong: a sum is off.
+    """
+    count = d.shape[0]
+    # several to a row, and some outside
+    index = torch.randint(-1, count // 2 + 1, (count,), generator=torch.Generator().manual_seed(3))
+    index[::7] = count
+    good = (index >= 0) & (index < count)
+    wanted, size = (
+        torch.zeros(count, d.shape[1], dtype=torch.float64).index_add_(0, index[good], x.cpu().double()[good])
+        for x in (d, d.float().abs())
+    )
+    kind = d.dtype if d.dtype.is_floating_point and d.dtype.itemsize > 1 else torch.float32
+    found = scattered(d, index.to(d.device), None, None, kind).cpu().double()
+    off = (found - wanted).abs() > size * d.shape[0] * 2.0**-23 + wanted.abs() * torch.finfo(kind).eps
+    # what overflows the result's type, and what the terms hold that is no number
+    known = wanted.isfinite() & (wanted.abs() < torch.finfo(kind).max)
+    if (off & known).any():
+        raise Wrong(f"{int((off & known).sum())} sums of scattered rows are off")
 
 
 def emulated(case: Case) -> None:

@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.combinations.factors import Case, Declared, declared, value_of
+from benchmarks.combinations.factors import Declared, declared, value_of
+from benchmarks.combinations.fields import POINT, POINTS, Case
 from benchmarks.combinations.memory import Arena, Placed, fill
 from cutegemm import Gemm, GemmSpec, Operand, Tile, plan
 from cutegemm.compiling import kernel_cache
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.epilogue.scaling import INTEGERS
+from cutegemm.running.arguments import zero_points
 from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished
 
@@ -24,6 +27,8 @@ ALPHA, BETA = 0.75, -0.5
 SCALAR, SEED, OFFSET = 0.5, 20_261, 7
 # the emulator's time for one case, seconds
 SECONDS = 120.0
+# types that the launch before a case computes; others it fills with zeros
+WRITTEN = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 POLICIES = ("eager", "lazy", "random")
 # K of the launch before a case: so long that it still runs when the case's own launch starts
 BEFORE_K = 4096
@@ -52,10 +57,27 @@ class Call:
         """The epilogue, also the plain one."""
         return self.made.graph or linear_combination("c" in dict(self.made.problem.inputs))
 
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The inputs that a caller gives: all but what a run makes of zero points."""
+        return tuple(name for name, _ in self.made.problem.inputs if name not in INTEGERS)
+
+    @property
+    def points(self) -> dict[str, Any]:
+        """The zero points by name."""
+        kinds = {name: value_of(self.made.case, name) for name in POINTS}
+        return {
+            name: POINT if kind == "tensor" else self.shaped(name)
+            for name, kind in kinds.items()
+            if kind != "none"
+        }
+
     def shaped(self, name: str) -> torch.Tensor:
         """A tensor with the dimensions that a caller gives it."""
         view = self.placed[name].view
         problem = self.made.problem
+        if name in POINTS:
+            return view.view(-1)
         if name in problem.device_scalars:
             return view.view(())
         kind = self.graph.tensors.get(name, "matrix")
@@ -69,7 +91,7 @@ class Call:
         """Operands and keywords of a run."""
         problem, case = self.made.problem, self.made.case
         named: dict[str, Any] = dict(self.numbers)
-        named |= {name: self.shaped(name) for name in (*dict(problem.inputs), *problem.device_scalars)}
+        named |= {name: self.shaped(name) for name in (*self.read, *problem.device_scalars)} | self.points
         if value_of(case, "out") != "new":
             stores = {name: self.shaped(name) for name in dict(problem.outputs)}
             named["out"] = stores["d"] if self.made.graph is None else stores
@@ -88,7 +110,8 @@ def prepared(case: Case, arena: Arena) -> Call:
     draw = torch.Generator(arena.device).manual_seed(1)
     placed: dict[str, Placed] = {}
     in_place = value_of(case, "out") == "in_place"
-    for name, operand in {"a": problem.a, "b": problem.b, **dict(problem.inputs)}.items():
+    read = {name: x for name, x in problem.inputs if name not in INTEGERS}
+    for name, operand in {"a": problem.a, "b": problem.b, **read, **made.points}.items():
         placed[name] = arena.place(operand)
         fill(placed[name].view, draw)
         if name.startswith("scale_"):
@@ -120,9 +143,10 @@ def compare(call: Call, result: Any, read: Mapping[str, torch.Tensor]) -> dict[s
     """
     found = finished(result)
     problem = call.made.problem
-    values = {name: call.shaped(name) for name in ("a", "b", *dict(problem.inputs), *problem.device_scalars)}
+    values = {name: call.shaped(name) for name in ("a", "b", *call.read, *problem.device_scalars)}
     values |= {name: x.view(values[name].shape) for name, x in read.items()}
     a, b = values.pop("a"), values.pop("b")
+    values = zero_points.read(call.made.spec.zero_points, a, b, values | call.points)
     config: Any = plan(call.made.spec, problem).config
     types = {name: x.dtype for name, x in found.items()}
     if set(types) != {x.name for x in call.graph.outputs}:
@@ -266,22 +290,21 @@ def _writer(call: Call) -> tuple[str, Callable[[], Any]] | None:
     if what in ("nothing", "itself"):
         return None
     name = {
-        "input": next(iter(dict(problem.inputs)), ""),
+        "input": next(iter(call.read), ""),
         "scalar": next(iter(problem.device_scalars), ""),
         "out": next(iter(dict(problem.outputs)), ""),
     }.get(what, what)
     view = call.placed[name].view
     if not view.numel():
         return None
-    if view.element_size() == 1:
+    if view.dtype not in WRITTEN:
         return name, lambda: view.copy_(torch.zeros((), device=view.device))
     draw = torch.Generator(view.device).manual_seed(2)
     x, y = (
         torch.randn(*s, generator=draw, device=view.device).mul_(BEFORE_K**-0.25).bfloat16()
         for s in ((view.shape[-2], BEFORE_K), (BEFORE_K, view.shape[-1]))
     )
-    d_dtype = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}[view.dtype]
-    gemm = _writing(d_dtype)
+    gemm = _writing(WRITTEN[view.dtype])
     target = view if view.shape[0] > 1 else view[0]
     if view.shape[0] > 1:
         x = x.expand(view.shape[0], *x.shape)

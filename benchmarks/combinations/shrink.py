@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.combinations.cover import legal
-from benchmarks.combinations.factors import EXTENTS, FREE, Case, Value, shortened
+from benchmarks.combinations.factors import shortened
+from benchmarks.combinations.fields import EXTENTS, FREE, Case, Value
 
 # runs that shrinking may take
 RUNS = 60

@@ -73,7 +73,14 @@ def checked_path(value: object) -> Path:
         or not os.fspath(value)
     ):
         raise field_error(InputError, "path", value, "must be the path of an artefact", "gemm.cutegemm")
-    return Path(value).expanduser()
+    try:
+        # encoded as the operating system takes it, which ends at a zero
+        if b"\0" not in os.fsencode(value):
+            return Path(value).expanduser()
+        rule = "must not hold a zero character"
+    except (RuntimeError, UnicodeEncodeError) as error:
+        rule = f"must be the path of an artefact ({error})"
+    raise field_error(InputError, "path", value, rule, "gemm.cutegemm")
 
 
 def write(path: Path, artefact: Artefact) -> None:

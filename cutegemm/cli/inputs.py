@@ -70,7 +70,8 @@ def case(
     Raises:
         GemmError: an option is illegal.
     """
-    from cutegemm.arch.instructions import EXACT
+    from cutegemm.epilogue.graph import Graph
+    from cutegemm.gemm.representatives import operand_type
     from cutegemm.problems import problem
 
     wanted = spec_of(spec)
@@ -79,15 +80,15 @@ def case(
         wanted = replace(wanted, epilogue=graph)
     given = wanted.given()
     m, n, k = extents
-    usual = "bf16" if wanted.arithmetic == EXACT else "fp32"
     made = problem(
         m, n, k,
         batch=batch,
-        dtype=dtype or given.get("a_dtype") or given.get("b_dtype") or usual,
+        dtype=dtype or operand_type(wanted),
         d_dtype=given.get("d_dtype"),
         majors=majors or given.get("a_major", "k") + given.get("b_major", "n"),
         d_major=given.get("d_major", "n"),
-        epilogue=graph,
+        # scales and zero points are inputs of an epilogue
+        epilogue=wanted.epilogue if isinstance(wanted.epilogue, Graph) else None,
     )  # fmt: skip
     device, source = device_of(gpu)
     return Case(wanted, made, device, source)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
+from cutegemm.errors import InputError, field_error
+
 
 def cache_folder() -> Path:
     """The directory of files that can be recreated, such as compiled kernels."""
@@ -20,6 +22,16 @@ def data_folder() -> Path:
 
 
 def _chosen() -> Path | None:
-    """$CUTEGEMM_CACHE_DIR, in which ~ is the home directory; None if it is not set."""
+    """$CUTEGEMM_CACHE_DIR, in which ~ is a home directory, as in a shell; None if it is not set.
+
+    Raises:
+        InputError: no user has the name that follows ~.
+    """
     given = os.environ.get("CUTEGEMM_CACHE_DIR")
-    return Path(os.path.expanduser(given)) if given else None
+    if not given:
+        return None
+    found = os.path.expanduser(given)
+    if found.startswith("~"):
+        rule = "begins with the home directory of a user who does not exist"
+        raise field_error(InputError, "CUTEGEMM_CACHE_DIR", given, rule, f"./{given}")
+    return Path(found)

@@ -9,6 +9,10 @@ from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.numbers import Number, either, least, most, round_up, where
 from cutegemm.config.parts import EpilogueConfig, OperandConfig
 
+# (m, n, k) of the tiles that the planner has
+EXTENTS = (
+    (128, 128, 8), (112, 128, 8), (64, 128, 16), (64, 64, 16), (64, 64, 32), (64, 32, 64), (64, 16, 32), (16, 64, 32),
+)  # fmt: skip
 # neighbouring rows, or columns, that a thread owns together if it can, and rows that it loads in a run
 FOUR = 4
 # one of so many rows that are loaded in runs may be spare

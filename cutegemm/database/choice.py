@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cutegemm import checks
 from cutegemm.arch.device import Device
 from cutegemm.database import user_database
 from cutegemm.database.entry import Entry, Key, key_of, refined
@@ -54,7 +55,7 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
     Raises:
         PlanError, SpecError, InputError: as `plan` does.
     """
-    if os.environ.get("CUTEGEMM_DATABASE", "").lower() == "off":
+    if not checks.switch("CUTEGEMM_DATABASE", True):
         return by_model(spec, problem, device)
     if database is not None:
         return _chosen(spec, problem, device, database)

@@ -26,15 +26,15 @@ class Role:
 
     Attributes:
         ranks: what ranks they may have.
-        types: which element types: of "operands", of what an epilogue reads ("any") or stores ("stored"), of scales of
-            blocks ("scales"), or "fp32".
+        types: which element types (`element_types`): of "operands", of a "matrix" or a "vector" that an epilogue reads,
+            of what it stores ("stored"), of scales of blocks ("scales"), or "fp32".
         written: whether a kernel writes them.
         strided: whether a launch passes their strides.
         shared: whether one may serve every batch, so that a launch passes its own batch extent.
     """
 
     ranks: tuple[int, ...]
-    types: str = "any"
+    types: str = "matrix"
     written: bool = False
     strided: bool = True
     shared: bool = False
@@ -43,8 +43,8 @@ class Role:
 ROLES = {
     "operand": Role(ranks=(2, 3), types="operands", shared=True),
     "matrix": Role(ranks=(2, 3), shared=True),
-    "row": Role(ranks=(1, 2), shared=True),
-    "col": Role(ranks=(1, 2), shared=True),
+    "row": Role(ranks=(1, 2), types="vector", shared=True),
+    "col": Role(ranks=(1, 2), types="vector", shared=True),
     **dict.fromkeys(("blocks_m", "blocks_n"), Role(ranks=(2, 3), types="scales", shared=True)),
     "store": Role(ranks=(2, 3), types="stored", written=True),
     "reduction": Role(ranks=(0, 1, 2), written=True, strided=False),

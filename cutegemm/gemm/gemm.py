@@ -193,6 +193,7 @@ class Runs:
             # imports torch
             from cutegemm.running.arguments import zero_points
 
+            zero_points.check_operands(a, b)
             named = zero_points.read(kinds, a, b, named)
         given, numbers, scalars = signature.bind(a, b, named, out)
         addresses: tuple[int, ...]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cutegemm import checks
 from cutegemm.aot.artefact import checked_path, write
 from cutegemm.compiling import kernel_cache, loader, resources
 from cutegemm.database import Choice, choose
@@ -170,6 +171,7 @@ class Kernels:
             of: the problem.
             why: also list every candidate with its predicted time and why it lost (`KernelPlan.why`).
         """
+        checks.truth(InputError, "why", why)
         choice = self._chosen if of is None else self._choice(of)
         return explained(choice.plan, choice.entry, why)
 

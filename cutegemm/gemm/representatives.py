@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from cutegemm.arch.instructions import EXACT, multiplying, on_cuda_cores
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
@@ -10,6 +12,7 @@ from cutegemm.planning.simt_tiles import has_tile
 from cutegemm.problems import Problem
 from cutegemm.problems import problem as make_problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
+from cutegemm.spec.rules import may_be_fp32, tile_fault
 
 # rows, columns and K
 EXTENT = 4096
@@ -18,12 +21,10 @@ EXTENT = 4096
 def representative(spec: GemmSpec) -> Problem:
     """The problem a bare spec is planned for: 4096^3, aligned, bf16 and row-major where the spec leaves it open.
 
-    A spec that says how the CUDA cores do it, or names another `math`, means fp32. K is odd where a tile of the CUDA
-    cores takes elements one by one, and B is contiguous along K where the instruction reads nothing else.
+    K is odd where a tile of the CUDA cores takes elements one by one, and B is contiguous along K where the instruction
+    reads nothing else.
     """
-    shaped = spec.schedule == "simt" and {"tile", "stages", "split_k"} & set(spec.given())
-    usual = DType.FP32 if shaped or spec.arithmetic != EXACT else DType.BF16
-    ab = next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), usual)
+    ab = operand_type(spec)
     found = _of(spec, ab, EXTENT)
     on_cores = on_cuda_cores(ab, spec.arithmetic)
     if on_cores and isinstance(spec.tile, Tile) and not has_tile(found, spec.tile):
@@ -32,14 +33,32 @@ def representative(spec: GemmSpec) -> Problem:
     return found
 
 
+def operand_type(spec: GemmSpec) -> DType:
+    """The type of A and B that a spec means: bf16 where it leaves it open.
+
+    A spec that says how the CUDA cores do it, has a tile that only they have, or names another `math`, means fp32. One
+    with zero points, C of integers, or sums or D of int32 means int8.
+    """
+    shaped = spec.schedule == "simt" and not {"tile", "stages", "split_k"}.isdisjoint(spec.given())
+    if isinstance(spec.tile, Tile) and may_be_fp32(spec):
+        shaped = shaped or None not in (tile_fault(spec.tile), tile_fault(spec.tile, True))
+    c_whole = isinstance(spec.c_dtype, DType) and spec.c_dtype.whole
+    whole = any(spec.zero_points) or c_whole or DType.INT32 in (spec.acc_dtype, spec.d_dtype)
+    usual = DType.FP32 if shaped or spec.arithmetic != EXACT else DType.INT8 if whole else DType.BF16
+    return next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), usual)
+
+
 def _of(spec: GemmSpec, ab: DType, k: int) -> Problem:
     kinds = tuple(multiplying(ab, ab, spec.arithmetic))
     along_k = bool(kinds) and all(x.majors == ("k",) for x in kinds)
     usual = {"a_major": "k", "b_major": "k" if along_k else "n"}
     majors = "".join(x if getattr(spec, name) == AUTO else getattr(spec, name) for name, x in usual.items())
-    return make_problem(
+    made = make_problem(
         EXTENT, EXTENT, k, dtype=ab, d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype, majors=majors,
         d_major="n" if spec.d_major == AUTO else spec.d_major,
         epilogue=spec.epilogue if isinstance(spec.epilogue, Graph) else None,
-        input_dtype=None if spec.c_dtype == AUTO else spec.c_dtype,
     )  # fmt: skip
+    if made.c is None or spec.c_dtype == AUTO:
+        return made
+    c = dataclasses.replace(made.c, dtype=spec.c_dtype)
+    return dataclasses.replace(made, inputs=tuple((name, c if name == "c" else x) for name, x in made.inputs))

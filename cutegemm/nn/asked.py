@@ -116,7 +116,11 @@ def _several(field: str, value: Any, kind: type, rule: str) -> list[Any]:
         InputError: it is none, or holds something else.
     """
     listed = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping, torch.Tensor))
-    found = list(value) if listed else None
+    try:
+        found = list(value) if listed else None
+    except TypeError:
+        # an array without dimensions is a collection that cannot be iterated
+        found = None
     # a name is a sequence of names, too
     if found is None or not all(
         isinstance(x, kind) and (kind is str or not isinstance(x, str)) for x in found

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from cutegemm import checks
 from cutegemm.epilogue.library import swiglu
-from cutegemm.errors import InputError
+from cutegemm.errors import InputError, field_error
+from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import FALLBACKS
 from cutegemm.ops.gradients.once import final, sources_of
@@ -185,6 +186,13 @@ class MoE(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., H) of (..., H)."""
+        check_tensor("x", x)
+        weight = self.gate_up_weight
+        if x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
+            rule = f"must be (..., {weight.shape[-1]})"
+            raise field_error(InputError, "x.shape", tuple(x.shape), rule)
+        if x.dtype != weight.dtype and not torch._C._is_any_autocast_enabled():
+            raise field_error(InputError, "x.dtype", x.dtype, f"must be that of the weights, {weight.dtype}")
         flat = x.reshape(-1, x.shape[-1])
         chances = self.router(flat)
         if self.normalise:

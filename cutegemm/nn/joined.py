@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.nn import state_dicts
-from cutegemm.nn.linear import Linear
+from cutegemm.nn.linear import Linear, check_input
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.fallback import autocast_type
 
@@ -42,6 +42,7 @@ class Joined(Linear):
         The first part computes all; another one is given its own where it comes with the same tensor and nothing that
         the product depends on has changed, else computes it.
         """
+        check_input(input)
         found: Tensor
         # of a nested tensor, which torch computes, every part its own: torch cannot take back a split of one
         if index == 0 and not input.is_nested:

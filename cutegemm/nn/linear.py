@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutegemm import checks
 from cutegemm.checks import keywords
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.entry_points import linear
-from cutegemm.ops.fallback import constant, torch_linear
+from cutegemm.ops.fallback import FALLBACKS, constant, torch_linear
 from cutegemm.spec import GemmSpec
 
 # What kernels multiply; a model that is of another type, since it was converted perhaps, is left to torch.
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
+MOST_FEATURES = (1 << 31) - 1
 # Weights are loaded before the launches before this one have ended.
 CONSTANT = GemmSpec(constant=("b",))
 PROMISE = (
@@ -35,7 +37,7 @@ class Linear(torch.nn.Linear):
             weights. They are then loaded before the previous kernel has ended. Refused in training.
 
     Raises:
-        InputError: a layer with constant weights is called in training.
+        InputError: an argument is of another kind, or a layer with constant weights is called in training.
     """
 
     # of the class, so that a layer that was torch's has them too
@@ -54,6 +56,7 @@ class Linear(torch.nn.Linear):
         fallback: str = "torch",
         constant_weights: bool = False,
     ) -> None:
+        check_layer(fallback, constant_weights, bias, in_features=in_features, out_features=out_features)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.fallback, self.constant_weights = fallback, constant_weights
 
@@ -87,14 +90,49 @@ class Linear(torch.nn.Linear):
 
 def unserved(module: Any, input: Tensor, weight: Tensor) -> bool:
     """Whether torch computes a layer: its weight is of a type that no kernel has, or multiplies in a way of its own, or
-    the input is a nested tensor.
+    the input is a nested tensor, or one of both is sparse.
+
+    Raises:
+        InputError: the input is not a tensor.
     """
+    check_input(input)
     kind = type(weight)
     plain = kind is torch.nn.Parameter or kind is Tensor or not multiplies(kind)
-    if weight.dtype in TYPES and plain and not input.is_nested:
+    dense = input.layout is torch.strided and weight.layout is torch.strided
+    if weight.dtype in TYPES and plain and dense and not input.is_nested:
         return False
     found: bool = module.fallback == "torch"
     return found
+
+
+def check_layer(
+    fallback: object, constant_weights: object = False, bias: object = True, **widths: object
+) -> None:
+    """Refuse arguments that no layer is made of.
+
+    Args:
+        fallback, constant_weights, bias: as of `Linear`; a missing bias may be None, as for torch.nn.Linear.
+        widths: by name.
+
+    Raises:
+        InputError: naming the argument.
+    """
+    for name, value in widths.items():
+        checks.integer(InputError, name, value, 0, MOST_FEATURES)
+    if not isinstance(bias, (bool, int)) and bias is not None:
+        raise field_error(InputError, "bias", bias, "must be True or False")
+    checks.truth(InputError, "constant_weights", constant_weights)
+    checks.choice(InputError, "fallback", fallback, FALLBACKS)
+
+
+def check_input(input: object) -> None:
+    """Refuse a layer's input that is not a tensor.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(input, Tensor):
+        raise field_error(InputError, "input", input, "must be a torch.Tensor")
 
 
 @constant
@@ -130,4 +168,14 @@ def promised(module: torch.nn.Module, weight: Tensor) -> GemmSpec | None:
     return CONSTANT if weight.dtype in (torch.float16, torch.bfloat16) else None
 
 
-__all__ = ["CONSTANT", "PROMISE", "TYPES", "Linear", "multiplies", "promised", "unserved"]
+__all__ = [
+    "CONSTANT",
+    "PROMISE",
+    "TYPES",
+    "Linear",
+    "check_input",
+    "check_layer",
+    "multiplies",
+    "promised",
+    "unserved",
+]

@@ -14,7 +14,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import act, bias_act, swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn import state_dicts
-from cutegemm.nn.linear import Linear, promised, unserved
+from cutegemm.nn.linear import Linear, check_layer, promised, unserved
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.entry_points import linear
 from cutegemm.ops.fallback import torch_linear
@@ -56,10 +56,12 @@ class MLP(torch.nn.Sequential):
         bias: bool = True,
         **options: Any,
     ) -> None:
-        if activation not in ACTIVATIONS:
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             rule = f"must be one of {', '.join(ACTIVATIONS)}; SwiGLU is a module of its own"
             raise field_error(InputError, "activation", activation, rule, "gelu")
         out_features = in_features if out_features is None else out_features
+        widths = {"hidden_features": hidden_features, "out_features": out_features}
+        check_layer(options.get("fallback", "torch"), bias=bias, in_features=in_features, **widths)
         kind, approximate = ACTIVATIONS[activation]
         super().__init__(
             Linear(in_features, hidden_features, bias, **options),
@@ -158,6 +160,10 @@ class SwiGLU(torch.nn.Module):
         fallback: str = "torch",
         constant_weights: bool = False,
     ) -> None:
+        widths = {"out_features": in_features if out_features is None else out_features}
+        check_layer(
+            fallback, constant_weights, in_features=in_features, hidden_features=hidden_features, **widths
+        )
         super().__init__()
         self.in_features, self.hidden_features = in_features, hidden_features
         self.fallback, self.constant_weights = fallback, constant_weights

@@ -17,6 +17,7 @@ from torch import Tensor
 from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, BlockScale, Kind
 from cutegemm.nn.linear import Linear
 from cutegemm.nn.tracing import Proxy, leaf
+from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.quantized.frozen import Storage, frozen_linear
 from cutegemm.ops.quantized.quantize import Quantized, quantize
 
@@ -57,6 +58,7 @@ class QuantizedLinear(torch.nn.Linear):
         if isinstance(input, Proxy):
             traced: Tensor = leaf(self, input)
             return traced
+        check_tensor("input", input)
         source = self.source
         weight = Quantized(self.weight, getattr(self, source.scale))
         static = None if source.static is None else getattr(self, source.static)

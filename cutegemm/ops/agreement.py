@@ -80,7 +80,7 @@ def agree(
 
 
 def check_tensor(name: str, x: Any) -> None:
-    """Refuse what is no tensor of one shape.
+    """Refuse what is not a strided tensor of one shape.
 
     Raises:
         InputError: it is none.
@@ -89,6 +89,9 @@ def check_tensor(name: str, x: Any) -> None:
         raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
     if x.is_nested:
         raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
+    # a compiler's graphs have no other tensors, and it does not say the layout of all of them
+    if not torch.compiler.is_compiling() and x.layout is not torch.strided:
+        raise field_error(InputError, f"{name}.layout", x.layout, "must be strided", torch.strided)
 
 
 def torchs(spec: GemmSpec | None, a: Tensor, c: Tensor | None) -> bool:

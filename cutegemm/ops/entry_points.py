@@ -89,7 +89,7 @@ def matmul(
         a: (M, K) or (L, M, K); b: (K, N) or (L, K, N), of a's type; any strides. A 2-D operand serves every batch.
             Operands of 8 bits have no gradient; D is then bf16, or int32 where nothing is done to sums of integers.
         c: None or (M, N), (L, M, N).
-        alpha, beta: numbers; beta None means 1 with c and 0 without. Where the epilogue reads them, also 0-d tensors.
+        alpha, beta: numbers or 0-d fp32 tensors, which the host does not read; beta None means 1 with c and 0 without.
         epilogue: from `epi.define`, applied to the elements of a @ b; None is the formula above.
         out: where D goes, or a mapping from outputs' names to tensors; such a call has no gradient. With c = out and
             beta = 1, the GEMM accumulates into out.
@@ -115,12 +115,16 @@ def matmul(
         if alone and (found := shortened(_PLAIN, a, b, None, alpha)) is not None:
             return found
         how = way(a, b, c) if out is None or isinstance(out, Tensor) else "op"
+        if how == "run" and not alone and (isinstance(alpha, Tensor) or isinstance(beta, Tensor)):
+            # kernels read it, by an epilogue
+            how = "op"
         if how == "run" and (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
             found = _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
             if alone and who == "gpu":
                 remember(_PLAIN, (a.shape, b.shape), a, b, None)
             return found
-        plain = c is None and out is None and type(alpha) is float and not beta
+        plain = c is None and out is None and type(alpha) is float
+        plain = plain and (beta is None or (type(beta) is float and not beta))
         if how == "record" and plain and a.dtype not in EIGHT_BITS:
             if (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
                 return record_plain((_SHORT[who, "matrix", "plain"], (alpha,), ()), a, b)
@@ -148,18 +152,16 @@ def matmul(
         return product(a, b, epilogue, spec, "matrix", inputs, out, who, kinds)
     if inputs:
         raise unread(next(iter(inputs)), PLAIN_READS, _OPTIONS, PLAIN_RULE)
-    if c is None and beta:
+    if not is_compiling():
+        alpha, beta = _factor("alpha", alpha, a), None if beta is None else _factor("beta", beta, a)
+    if c is None and (isinstance(beta, Tensor) or beta):
         raise field_error(InputError, "beta", beta, "needs c", 0.0)
     if out is not None:
         check_tensor("out", out)
     if who == "torch" and out is None and torchs(spec, a, c):
-        numbers: tuple[Any, Any] = alpha, 1.0 if beta is None else beta
-        if not is_compiling():
-            # torch takes tensors, too, which kernels do not
-            numbers = number_of("alpha", "scalar", numbers[0]), number_of("beta", "scalar", numbers[1])
         _agree(PLAIN if c is None else PLAIN_WITH_C, spec, "matrix", a, b, c)
-        return torch_matmul(a, b, c, *numbers)
-    if c is None or (beta is not None and beta == 0):
+        return torch_matmul(a, b, c, alpha, 1.0 if beta is None else beta)
+    if c is None or (beta is not None and not isinstance(beta, Tensor) and beta == 0):
         if scales and type(alpha) is float and alpha == 1.0:
             return _scaled(a, b, SUM, spec, "matrix", scales, out, who, kinds)
         return product(a, b, PLAIN, spec, "matrix", {"alpha": alpha} | scales, out, who, kinds)
@@ -306,6 +308,21 @@ def bmm(
             rule = "must have 3 dimensions (a batch of matrices)"
             raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
     return matmul(a, b, epilogue=epilogue, out=out, spec=spec, fallback=fallback, **inputs)
+
+
+def _factor(name: str, value: Any, a: Tensor) -> Any:
+    """alpha or beta: a float, or a 0-d tensor, whose value the host does not read.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if not isinstance(value, Tensor):
+        return number_of(name, "scalar", value)
+    if value.is_nested or value.dim() or value.dtype != torch.float32 or value.layout != torch.strided:
+        raise field_error(InputError, name, value, "must be a number or a 0-d fp32 tensor")
+    if value.device != a.device:
+        raise field_error(InputError, f"{name}.device", str(value.device), f"must be a's device, {a.device}")
+    return value
 
 
 def _usual(alpha: Any, beta: Any, fallback: Any) -> bool:

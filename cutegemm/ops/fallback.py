@@ -114,10 +114,14 @@ def torch_matmul(
 
     Only a product without C or alpha goes into `out`.
     """
-    if c is None and alpha == 1.0:
+    read = isinstance(alpha, Tensor) or isinstance(beta, Tensor)
+    if c is None and not read and alpha == 1.0:
         return torch.matmul(a, b, out=out)
     if c is None:
         return torch.matmul(a, b).mul(alpha)
+    if read:
+        # functions that take numbers would wait for the tensor, and have no gradient of it
+        return torch.matmul(a, b).mul(alpha).add(c * beta)
     if a.dim() == 2 and b.dim() == 2 and c.dim() == 2:
         return torch.addmm(c, a, b, beta=beta, alpha=alpha)
     if a.dim() == 3 and b.dim() == 3 and a.shape[0] == b.shape[0]:

@@ -17,7 +17,7 @@ from cutegemm.config.invariants import KIND, check
 from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
-from cutegemm.errors import PlanError, field_error
+from cutegemm.errors import InputError, PlanError, field_error, shown
 from cutegemm.planning import candidates, invariance, launches, swap
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
@@ -124,7 +124,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     shown = turned(asked)[0]
     refusals = Refusals(asked, shown)
     spilling: Chosen | None = None
-    first = itertools.islice(order(options(asked)), TRIES)
+    first = itertools.islice(_ordered(order, options(asked)), TRIES)
     for option in itertools.chain(first, _others(asked, refusals)):
         _, way, candidate = option
         if not invariance.allows(way.seen, candidate):
@@ -142,6 +142,23 @@ def choose(asked: Request, order: Order) -> Chosen:
     if spilling is not None:
         return spilling
     raise refusals.first or field_error(PlanError, "tile", AUTO, "no tile serves the other given fields")
+
+
+def _ordered(order: Order, found: Iterator[Option]) -> Iterator[Option]:
+    """Options in the order in which they are tried.
+
+    Raises:
+        InputError: the caller's function gives something else.
+    """
+    rule = "must take an iterator of options and give these in another order"
+    try:
+        ordered = iter(order(found))
+    except TypeError as error:
+        raise field_error(InputError, "order", order, f"{rule} ({error})") from error
+    for option in ordered:
+        if not isinstance(option, Option):
+            raise field_error(InputError, "order", order, f"{rule}, and gave {shown(option)}")
+        yield option
 
 
 def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:

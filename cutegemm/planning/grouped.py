@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from cutegemm.arch.device import Device
-from cutegemm.arch.instructions import on_cuda_cores
+from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
@@ -225,9 +225,22 @@ def _alike(
     Raises:
         PlanError: there is none.
     """
-    for name, legal in (("scheduler", "persistent"), ("split_k", 1)):
+    fixed: tuple[tuple[str, Any, str], ...] = (
+        ("scheduler", "persistent", "groups take persistent kernels without splits"),
+        ("split_k", 1, "groups take persistent kernels without splits"),
+        (
+            "constant",
+            AUTO,
+            "where operands are loaded is known when earlier launches have written the groups' ends",
+        ),
+    )
+    if form != "depth":
+        fixed += (("input_stages", 1, "threads read what the epilogue of groups of rows reads"),)
+    if spec.arithmetic == TF32X3:
+        rule = "a copy before cuts elements into parts, and groups take one launch"
+        raise field_error(PlanError, "math", spec.math, rule, TF32)
+    for name, legal, rule in fixed:
         if getattr(spec, name) not in (AUTO, legal):
-            rule = "groups take persistent kernels without splits"
             raise field_error(PlanError, name, getattr(spec, name), rule, legal)
     given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
     axis = PACKED[form].axis if form in PACKED else "m"

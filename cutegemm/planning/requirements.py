@@ -7,11 +7,20 @@ from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import arithmetic_fault, on_cuda_cores, types_fault
+from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.families import Family, of_schedule
 from cutegemm.problems import Operand, Problem, columns
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
+
+# the default epilogue, by whether the problem has a C
+PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
+
+
+def epilogue_of(spec: GemmSpec, problem: Problem) -> Graph:
+    """The spec's epilogue, or the plain one by default."""
+    return spec.epilogue if isinstance(spec.epilogue, Graph) else PLAIN[problem.c is not None]
 
 
 def check_arguments(spec: object, problem: object, device: object, order: object) -> None:
@@ -26,8 +35,8 @@ def check_arguments(spec: object, problem: object, device: object, order: object
         raise field_error(InputError, "problem", problem, rule)
     if not isinstance(device, Device):
         raise field_error(InputError, "device", device, "must be a Device; cutegemm.arch.records has some")
-    if not callable(order):
-        rule = "must be a function that puts options in order (cutegemm.planning.ways.Order)"
+    if not callable(order) or getattr(order, "__hash__", None) is None:
+        rule = "must be a hashable function that puts options in order (cutegemm.planning.ways.Order)"
         raise field_error(InputError, "order", order, rule)
 
 
@@ -52,7 +61,7 @@ def check_extents(problem: Problem) -> None:
 
 
 def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
-    """Check that given types are the problem's and that kernels support them.
+    """Check that given types are the problem's, and that all types are legal beside those of the operands.
 
     Raises:
         PlanError: they are not.
@@ -65,6 +74,17 @@ def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
     types = problem.a.dtype, problem.b.dtype
     if (fault := types_fault(*types) or arithmetic_fault(types[0], spec.arithmetic)) is not None:
         raise field_error(PlanError, *fault)
+    whole = problem.a.dtype.whole
+    if spec.acc_dtype != AUTO and (found := element_types.sums_fault(spec.acc_dtype, whole)) is not None:
+        raise field_error(PlanError, "acc_dtype", spec.acc_dtype, *found)
+    for x, kind in zip("ab", spec.zero_points):
+        if kind and not whole:
+            rule = f"zero points are those of int8 and uint8 operands, and A is {problem.a.dtype.value}"
+            raise field_error(PlanError, f"zero_point_{x}", kind, rule, AUTO)
+    epilogue = epilogue_of(spec, problem)
+    for name, operand in (*problem.inputs, *problem.outputs):
+        if (found := element_types.fault(epilogue, name, operand.dtype, whole)) is not None:
+            raise field_error(PlanError, f"{name}.dtype", operand.dtype, *found)
 
 
 def check_majors(spec: GemmSpec, problem: Problem) -> None:
@@ -152,10 +172,6 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
     return 'schedule="simt" was asked for' if spec.schedule == "simt" else None
 
 
-# the default epilogue, by whether the problem has a C
-PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A spec for a problem on a device.
@@ -187,7 +203,7 @@ def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request
     Raises:
         PlanError: they do not agree.
     """
-    epilogue = spec.epilogue if isinstance(spec.epilogue, Graph) else PLAIN[problem.c is not None]
+    epilogue = epilogue_of(spec, problem)
     check_epilogue(epilogue, problem)
     cuda_cores = cuda_cores_reason(spec, problem)
     if cuda_cores and epilogue.scales and problem.k:

@@ -27,7 +27,7 @@ from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Order
 from cutegemm.problems import Operand, Problem
-from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile, tile_fault
+from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
 
 # elements per global access, widest first; 16-bit elements are loaded one by one
 FP32_WIDTHS = (4, 2)
@@ -323,12 +323,9 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
 
 
 def _no_tile(spec: GemmSpec, given: tuple[int, ...], legal: list[tuple[int, int, int]]) -> PlanError:
-    """The refusal of a given tile, with the nearest legal one that this spec may name."""
+    """The refusal of a given tile, with the nearest legal one."""
     listed = ", ".join("x".join(map(str, x)) for x in legal)
     rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
-    if spec.schedule != "simt" and DType.FP32 not in (spec.a_dtype, spec.b_dtype):
-        # a spec that does not ask for CUDA cores may only name tiles that are legal on tensor cores, too
-        legal = [x for x in legal if None in (tile_fault(Tile(*x)), tile_fault(Tile(*x), swap=True))]
     return field_error(PlanError, "tile", spec.tile, rule, Tile(*min(legal, key=lambda x: _apart(x, given))))
 
 

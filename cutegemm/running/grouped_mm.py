@@ -8,11 +8,11 @@ if there are any, the indices of the rows.
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import torch
 
+from cutegemm import checks
 from cutegemm.arch.records import DEFAULT
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
@@ -37,6 +37,8 @@ from cutegemm.running.numerics.group_reference import GroupReference
 from cutegemm.running.run import asked_of_d, backend_for, circumstances, resolved
 from cutegemm.spec import AUTO, GemmSpec
 
+# fields of a spec that describe D alone
+_OF_D = {"d_dtype", "d_major"}
 # dimensions of an input that has a part for each group, by its kind
 OWN = {"row": 2, "col": 2, "blocks_m": 3, "blocks_n": 3}
 
@@ -135,13 +137,16 @@ class GroupedGemm:
             return Described(_kind(self.graph, order, call, None, request))
         check.overlaps(request, self.graph.tensors)
         found = self._served(request, order, call, how, chosen)
-        if os.environ.get("CUTEGEMM_CHECK") == "1":
+        if checks.switch("CUTEGEMM_CHECK"):
             return GroupChecked(found, self.spec, GroupReference(found.kind, how.form, how.lead, how.tail))
         return found
 
     def _served(self, request: Request, order: Order, call: Call, how: Grouping, chosen: str) -> Prepared:
         """What a backend makes of a described call."""
-        if chosen == "reference" or not (request.a.numel() and request.b.numel() and call.problem.batch):
+        empty = not (request.a.numel() and request.b.numel() and call.problem.batch)
+        if chosen == "reference" or empty:
+            if not empty and set(self.spec.given()) - _OF_D:
+                self._planned(request, call, how)  # refuses what a GPU would
             kind = _kind(self.graph, order, call, None, request)
             return GroupReference(kind, how.form, how.lead, how.tail)
         kind = _kind(self.graph, order, call, self._planned(request, call, how), request)
@@ -277,6 +282,9 @@ def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) ->
     inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
     a, b, groups = request.a, request.b, request.inputs[GROUP_ENDS].shape[0] - how.lead
     kinds, packed = graph.tensors, PACKED.get(how.form)
+    for name in kinds:
+        if not isinstance(inputs[name], torch.Tensor):
+            raise InputError(f"must be a torch.Tensor, got {type(inputs[name]).__name__}", field=name)
     # what each group has of its own beside its matrix
     kept = () if packed is None else packed.own
     own = {name for name, kind in kinds.items() if kind in kept and inputs[name].dim() == OWN[kind]}

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from cutegemm import checks
 from cutegemm.errors import InputError, field_error
 from cutegemm.running.arguments.describe import check_tensor
 
@@ -160,7 +160,7 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
     if count is not None and index.shape[0] != count:
         rule = f"must be ({count},), an index for each row"
         raise field_error(InputError, f"{name}.shape", tuple(index.shape), rule)
-    if os.environ.get("CUTEGEMM_CHECK") == "1" and not index.is_meta:
+    if checks.switch("CUTEGEMM_CHECK") and not index.is_meta:
         _, good = inside(index, extent)
         if not bool(good.all()):
             first = int((~good).nonzero()[0])

@@ -8,12 +8,12 @@ Arguments are sorted by name (`named`). The kind of call is described (layouts a
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from cutegemm import checks
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.database.choice import choose
@@ -108,7 +108,7 @@ def prepare(
     shapes = Shapes(graph, call, None if chosen == "reference" else found, request.a.device)
     kind = Kind(graph, order, call, found, shapes, request.a.device)
     prepared = (make or _make)(chosen, kind, request)
-    if chosen != "meta" and os.environ.get("CUTEGEMM_CHECK") == "1":
+    if chosen != "meta" and checks.switch("CUTEGEMM_CHECK"):
         return Checked(prepared, spec)
     return prepared
 

@@ -27,8 +27,10 @@ class GemmSpec(checks.Named):
     Integers may be of any integer type and tuples may be lists. The spec stores Python ints and tuples.
 
     Attributes:
-        a_dtype, b_dtype, c_dtype, d_dtype: "fp16", "bf16" or "fp32" (names, `DType` or torch dtypes).
-        acc_dtype: accumulator type; "fp32".
+        a_dtype, b_dtype: "fp16", "bf16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8" or "uint8" (names, `DType` or torch
+            dtypes).
+        c_dtype, d_dtype: of C any of these but integers; of D any, and "int32" with int8 and uint8 operands.
+        acc_dtype: accumulator type: "fp32", with int8 and uint8 operands "int32".
         a_major: "k" (A[m, k] with unit stride along k) or "m".
         b_major: "n" (B[k, n] with unit stride along n) or "k".
         c_major, d_major: "n" (row-major) or "m" (column-major).

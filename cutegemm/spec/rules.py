@@ -8,7 +8,9 @@ from typing import Any
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.instructions import EXACT, arithmetic_fault, on_cuda_cores, types_fault
 from cutegemm.config.invariants import splits, tiles
+from cutegemm.config.simt import EXTENTS
 from cutegemm.dtypes import DType
+from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import SpecError, field_error
@@ -37,11 +39,18 @@ def tile_fault(
     return None
 
 
+def may_be_fp32(spec: Any) -> bool:
+    """Whether a spec leaves the operands' types open and has a tile of the CUDA cores, which multiply fp32 exactly."""
+    left = (*TENSOR_CORE_FIELDS, "a_dtype", "b_dtype", "schedule", "zero_point_a", "zero_point_b")
+    open_ = all(is_auto(getattr(spec, name)) for name in left) and spec.arithmetic == EXACT
+    return open_ and isinstance(spec.tile, Tile) and tuple(spec.tile) in EXTENTS
+
+
 def check_tile(spec: Any) -> None:
     """The CTA tile must be made of whole warp-level instructions, one way round or the other; not on the CUDA cores."""
     types = (spec.a_dtype, spec.b_dtype)
     cuda_cores = spec.schedule == "simt" or any(on_cuda_cores(x, spec.arithmetic) for x in types)
-    if not isinstance(spec.tile, Tile) or cuda_cores:
+    if not isinstance(spec.tile, Tile) or cuda_cores or may_be_fp32(spec):
         return
     kinds = (types, spec.arithmetic)
     fault, swap = tile_fault(spec.tile, spec.swap is True, *kinds), spec.swap is True
@@ -59,8 +68,6 @@ def check_tile(spec: Any) -> None:
 
 def check_together(spec: Any) -> None:
     """Fields that exclude one another."""
-    if spec.acc_dtype not in (AUTO, DType.FP32):
-        raise field_error(SpecError, "acc_dtype", spec.acc_dtype, "kernels accumulate in fp32", "fp32")
     if (fault := types_fault(spec.a_dtype, spec.b_dtype)) is not None:
         raise field_error(SpecError, *fault)
     for x in (spec.a_dtype, spec.b_dtype):
@@ -72,6 +79,7 @@ def check_together(spec: Any) -> None:
     if spec.arithmetic != EXACT and spec.schedule == "simt":
         rule = f'math="{spec.arithmetic}" runs on tensor cores'
         raise field_error(SpecError, "schedule", spec.schedule, rule, AUTO)
+    _check_types(spec)
     _check_abilities(spec)
     _check_parts(spec)
     _check_scales(spec)
@@ -79,6 +87,41 @@ def check_together(spec: Any) -> None:
         _check_invariant(spec)
     if spec.schedule == "simt":
         _check_simt(spec)
+
+
+def integers(spec: Any) -> bool | None:
+    """Whether the operands are integers; None where the spec leaves it open."""
+    for x in (spec.a_dtype, spec.b_dtype):
+        if isinstance(x, DType):
+            return x.whole
+    if spec.arithmetic != EXACT or spec.schedule == "simt":
+        # integers are multiplied exactly, and by tensor cores
+        return False
+    return True if any(spec.zero_points) else None
+
+
+def _check_types(spec: Any) -> None:
+    """The types of what the epilogue reads and stores, beside operands of which there are such sums."""
+    whole = integers(spec)
+    if spec.acc_dtype != AUTO:
+        if (fault := element_types.sums_fault(spec.acc_dtype, whole)) is not None:
+            raise field_error(SpecError, "acc_dtype", spec.acc_dtype, *fault)
+        whole = spec.acc_dtype is DType.INT32
+    for x, kind in zip("ab", spec.zero_points):
+        if kind and whole is False:
+            rule = "zero points are those of int8 and uint8 operands"
+            raise field_error(SpecError, f"zero_point_{x}", kind, rule, AUTO)
+    graph = spec.epilogue if isinstance(spec.epilogue, Graph) else None
+    given = {"c": ("c_dtype", spec.c_dtype)} if graph is None or "c" in graph.tensors else {}
+    given["d"] = "d_dtype", spec.d_dtype
+    stores = () if graph is None else graph.stores
+    given |= {x.name: (f"epilogue.{x.name}", DType(x.dtype)) for x in stores if x.dtype}
+    for name, (field, dtype) in given.items():
+        if (
+            dtype != AUTO
+            and (fault := element_types.fault(graph, name, dtype, whole is not False)) is not None
+        ):
+            raise field_error(SpecError, field, dtype, *fault)
 
 
 def _check_abilities(spec: Any) -> None:

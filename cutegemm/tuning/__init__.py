@@ -17,6 +17,7 @@ Torch is imported when something is tuned.
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # candidates per problem by default
 CANDIDATES = 32
+MOST_CANDIDATES = 1 << 30
 # attributes that a bench must have
 _BENCH = ("record", "memory", "backend", "versions", "one_pass", "sound")
 
@@ -81,10 +83,8 @@ def tune(
     """
     spec = checked_spec(spec)
     wanted = listed("problems", problems)
-    if isinstance(candidates, bool) or not isinstance(candidates, int) or candidates < 1:
-        raise field_error(InputError, "candidates", candidates, "must be an integer from 1", CANDIDATES)
-    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
-        raise field_error(InputError, "seconds", seconds, "must be a positive number of seconds", 60)
+    candidates = checks.integer(InputError, "candidates", candidates, 1, MOST_CANDIDATES)
+    until = math.inf if seconds is None else time.monotonic() + _positive("seconds", seconds)
     if database is not None and not isinstance(database, Database):
         raise field_error(InputError, "database", database, "must be a cutegemm.database.Database")
     checks.truth(InputError, "again", again)
@@ -104,7 +104,6 @@ def tune(
 
     if regime is not None and not isinstance(regime, Regime):
         raise field_error(InputError, "regime", regime, "must be a cutegemm.tuning.race.Regime")
-    until = math.inf if seconds is None else time.monotonic() + seconds
     file, taken = database or Database(), regime or Regime()
     if bench is None:
         # raises if there is no Hopper GPU
@@ -118,6 +117,24 @@ def tune(
     tuner = Tuner(spec, bench, file, candidates, taken, until=until)
     with Screen(console, len(wanted)) as screen:
         return Report(tuple(each(tuner, wanted, screen, again)))
+
+
+def _positive(field: str, value: object) -> float:
+    """A number of seconds, as a float.
+
+    Raises:
+        InputError: it is not a number, not positive, or beyond any float.
+    """
+    try:
+        # NumPy's numbers too
+        found = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else 0.0
+    except OverflowError:
+        found = 0.0
+    if not found > 0:
+        raise field_error(
+            InputError, field, value, "must be a positive number of seconds, in a float's range", 60
+        )
+    return found
 
 
 __all__ = ["tune"]

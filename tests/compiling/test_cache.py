@@ -14,6 +14,7 @@ import pytest
 from cutegemm import DType, GemmSpec, Tile, problem
 from cutegemm.compiling import kernel_cache, sealed_files
 from cutegemm.database.user_database import default_path
+from cutegemm.errors import InputError
 from cutegemm.files import unsealed
 from cutegemm.planning.planner import plan
 from cutegemm.running.backends import properties
@@ -51,6 +52,9 @@ def test_the_directory_is_the_users_choice(monkeypatch, tmp_path):
     home = tmp_path / "kept"
     assert kernel_cache.directory().parent == home
     assert properties.path().parent == home and default_path().parent == home
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", "~nobody of this name/kept")
+    with pytest.raises(InputError, match="CUTEGEMM_CACHE_DIR='~nobody.*a user who does not exist"):
+        kernel_cache.directory()
     monkeypatch.delenv("CUTEGEMM_CACHE_DIR")
     assert "cutegemm" in str(kernel_cache.directory())
 

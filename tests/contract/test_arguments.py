@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,11 +21,13 @@ from cutegemm.errors import ABSENT, GemmError, shown
 from cutegemm.gemm import Gemm, representative
 from tests.support import emulator_wrong, torch_wrong
 from tests.support.wrong import (
+    CSR,
     NO_COUNT,
     NO_DTYPE,
     NO_EXTENT,
     NO_FIELD,
     NO_GRAPH,
+    NO_PATH,
     NO_PROBLEM,
     NO_SPEC,
     NO_TENSOR,
@@ -52,7 +55,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "problem": (None, *NO_PROBLEM),
             "device": (3, "H200"),
             "database": (None, 1),
-            "order": (None, "model", []),
+            "order": (None, "model", [], int, str, lambda found: [1]),
         },
     ),
     "Gemm": (Gemm, {"spec": GemmSpec()}, {"spec": NO_SPEC, "of": NO_PROBLEM}),
@@ -65,14 +68,19 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "k": NO_EXTENT,
             "batch": NO_EXTENT,
             "dtype": (None, *NO_DTYPE),
-            "d_dtype": NO_DTYPE,
-            "c_dtype": NO_DTYPE,
+            "d_dtype": (*NO_DTYPE, "int32"),
+            "c_dtype": (*NO_DTYPE, "int8", "int32"),
             "input_dtype": NO_DTYPE,
             "majors": ("nn", "kx", "k", "knn", "", 7, None),
             "d_major": ("k", "", 3, None),
             "epilogue": NO_GRAPH,
             "device_scalars": ("alpha", 3, (3,)),
         },
+    ),
+    "problem of an epilogue": (
+        problem,
+        {"m": 8, "n": 8, "k": 8, "epilogue": epi.residual()},
+        {"d_dtype": (*NO_DTYPE, "int32"), "input_dtype": (*NO_DTYPE, "int8", "int32")},
     ),
     "Tile": (Tile, {"m": 64, "n": 64, "k": 64}, dict.fromkeys("mnk", (*NO_COUNT, None))),
     "GemmSpec": (
@@ -81,7 +89,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         {
             name: (*values, *NO_FIELD)
             for name, values in {
-                **dict.fromkeys(("a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype"), (None, *NO_DTYPE)),
+                **dict.fromkeys(("a_dtype", "b_dtype", "d_dtype", "acc_dtype"), (None, *NO_DTYPE)),
                 **dict.fromkeys(("a_major", "b_major", "c_major", "d_major"), ("x", 3, None, [])),
                 **dict.fromkeys(
                     ("stages", "consumers", "epilogue_stages", "input_stages", "sms", "split_k", "ctas_per_sm"),
@@ -91,6 +99,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
                     ("swizzle", "schedule", "a_load", "b_load", "store", "scheduler", "split_reduction", "trigger"),
                     ("x", 3, None, [], THING),
                 ),
+                "c_dtype": (None, *NO_DTYPE, "int8", "int32"),
                 "swap": ("x", 1, None),
                 "math": ("x", 3, None, [], THING),
                 "constant": ("a", "x", (), ("c",), (["a"],), None),
@@ -146,6 +155,27 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "unheard": (1.0, A),
         },
     ),
+    "Gemm.run of zero points": (
+        Gemm(GemmSpec(zero_point_a="row", zero_point_b="tensor")).run,
+        {"a": A.to(torch.int8), "b": A.to(torch.int8), "zero_point_a": torch.zeros(16).int(), "zero_point_b": 1},
+        {
+            "a": (*NO_TENSOR, A),
+            "b": (*NO_TENSOR, A),
+            "zero_point_a": (*NO_TENSOR[1:], A, CSR),
+            "zero_point_b": ("x", 1.5, torch.ones(3), torch.ones(())),
+        },
+    ),
+    "Gemm.run of groups": (
+        PLAIN.run,
+        {"a": A, "b": B[None], "groups": cutegemm.Groups(offs=torch.tensor([16]))},
+        {
+            "a": NO_TENSOR,
+            "b": NO_TENSOR,
+            "c": (*NO_TENSOR[1:], CSR),
+            "alpha": ("2", None, torch.ones(2)),
+            "beta": ("2", torch.ones(2)),
+        },
+    ),
     "Gemm.run of an epilogue": (
         FUSED.run,
         {"a": A, "b": B, "bias": torch.zeros(16)},
@@ -173,6 +203,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "unheard": (1.0,),
         },
     ),
+    "matmul without C": (
+        cutegemm.matmul,
+        {"a": A, "b": B},
+        dict.fromkeys(("alpha", "beta"), ("2", [1.0], 1j, torch.ones(2), torch.ones((), dtype=torch.int64), CSR)),
+    ),
     "linear": (
         cutegemm.linear,
         {"x": A, "weight": A, "fallback": "reference"},
@@ -190,7 +225,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
     "bmm": (
         cutegemm.bmm,
         {"a": A[None], "b": B[None], "fallback": "reference"},
-        {"a": (*NO_TENSOR[:4], A), "b": (*NO_TENSOR[:4], B)},
+        {"a": (*NO_TENSOR[:4], A, CSR), "b": (*NO_TENSOR[:4], B, CSR)},
     ),
     "emulator.run": (
         emulator.run,
@@ -203,6 +238,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         f"Gemm.{name}": (getattr(PLAIN, name), {}, {"of": NO_PROBLEM})
         for name in ("kernel", "explain", "workspace_bytes")
     },
+    "Gemm.explain why": (PLAIN.explain, {}, {"why": (1, None, "x", torch.ones(2))}),
     "Gemm.launches": (
         PLAIN.launches,
         {"of": OF},
@@ -217,9 +253,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
     "Gemm.save": (
         PLAIN.save,
         {"path": "x.cutegemm", "problems": [OF]},
-        {"path": (None, 3, b"x"), "problems": (OF, 3, [], [(1, 2, 3)], "x")},
+        {"path": NO_PATH, "problems": (OF, 3, [], [(1, 2, 3)], "x")},
     ),
-    "load": (cutegemm.load, {"path": "x.cutegemm"}, {"path": (None, 3, b"x", "", "none.cutegemm")}),
+    "load": (cutegemm.load, {"path": "x.cutegemm"}, {"path": (*NO_PATH, "none.cutegemm")}),
     "build_many": (cutegemm.build_many, {"specs": []}, {"specs": (None, 3, GemmSpec(), "x")}),
     "Gemm.warm": (PLAIN.warm, {}, {"problems": (OF, 3, None, [(1, 2, 3)], "x", numpy.array(3))}),
     "epi.with_saved": (
@@ -256,7 +292,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         {
             "spec": (None, 3, GemmSpec),
             "problems": (OF, 3, None, [(1, 2, 3)], "x"),
-            "candidates": (0, 1.5, None, True),
+            "candidates": (0, 1.5, None, True, 10**400),
+            "seconds": ("x", 0, -1.0, math.nan, True, 10**400),
             "database": (3, "tuned.sqlite"),
         },
     ),

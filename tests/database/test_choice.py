@@ -17,6 +17,7 @@ from cutegemm.arch.records import H100, H200
 from cutegemm.compiling import kernel_cache
 from cutegemm.database import Database, choice, choose, exchange, key_of
 from cutegemm.database.entry import digest
+from cutegemm.errors import InputError
 from cutegemm.planning.planner import plan
 from tests.support.tuned import entry, filled
 
@@ -69,8 +70,12 @@ def test_the_model_chooses_otherwise(tmp_path, monkeypatch):
         assert choose(GemmSpec(), OF, H200, database).plan.chosen_by.endswith(
             "predicted): the database entry does not apply"
         )
-    monkeypatch.setenv("CUTEGEMM_DATABASE", "off")
-    assert choose(GemmSpec(), OF, H200, filled(tmp_path / "b.sqlite", OF)).plan.chosen_by == MODEL
+    for word in ("off", "0"):
+        monkeypatch.setenv("CUTEGEMM_DATABASE", word)
+        assert choose(GemmSpec(), OF, H200, filled(tmp_path / f"{word}.sqlite", OF)).plan.chosen_by == MODEL
+    monkeypatch.setenv("CUTEGEMM_DATABASE", "model")
+    with pytest.raises(InputError, match="CUTEGEMM_DATABASE='model': must be one of"):
+        choose(GemmSpec(), OF, H200)
 
 
 def test_given_fields_are_honoured(tmp_path):

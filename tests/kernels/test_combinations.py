@@ -17,7 +17,8 @@ import pytest
 from filelock import FileLock
 
 from benchmarks.combinations.cover import Array, legal
-from benchmarks.combinations.factors import Case, shortened
+from benchmarks.combinations.factors import shortened
+from benchmarks.combinations.fields import Case
 from benchmarks.combinations.runs import Wrong, emulated
 from benchmarks.combinations.shrink import shrunk
 from cutegemm.errors import GemmError

@@ -4,6 +4,7 @@
 import copy
 import pickle
 
+import numpy
 import pytest
 import torch
 from torch.sparse import SparseSemiStructuredTensor
@@ -85,6 +86,48 @@ def test_nested_tensors_are_left_to_torch():
         y.values().sum().backward()
     with pytest.raises(InputError, match="not a nested one"):
         nn.Linear(12, 5, fallback="reference")(x)
+
+
+@pytest.mark.parametrize("form", ["sparse", "sparse_csr", "sparse_csc"])
+def test_sparse_tensors_are_left_to_torch(form):
+    """As an input, and as a weight: torch's layer multiplies them; a named fallback still refuses them."""
+    x, theirs = torch.randn(7, 12), torch.nn.Linear(12, 5)
+    sparse = getattr(x, f"to_{form}")()
+    layer = copy.deepcopy(theirs)
+    nn.convert(layer)
+    assert torch.allclose(layer(sparse), theirs(x), atol=1e-6)
+    with pytest.raises(InputError, match="x.layout=.*must be strided"):
+        nn.Linear(12, 5, fallback="reference")(sparse)
+    layer.weight = torch.nn.Parameter(getattr(theirs.weight.detach(), f"to_{form}")())
+    layer.bias = None
+    assert torch.allclose(layer(x), torch.nn.functional.linear(x, theirs.weight), atol=1e-6)
+
+
+@pytest.mark.parametrize("x", [3, None, [[1.0]], numpy.ones((2, 16), numpy.float32)], ids=repr)
+def test_what_is_no_tensor_is_no_input(x):
+    """Every layer refuses it by name, those that `convert` makes too."""
+    eight, parts = (
+        torch.nn.Linear(16, 16).eval(),
+        torch.nn.ModuleDict({y: torch.nn.Linear(16, 4) for y in "qk"}),
+    )
+    nn.convert(parts, joined=[("q", "k")])
+    nn.convert(eight, weights="int8")
+    layers = [nn.Linear(16, 8), nn.MLP(16, 8), nn.SwiGLU(16, 8), nn.MoE(16, 8, 4, 2), *parts.values()]
+    for layer in (*layers, eight):
+        with pytest.raises(InputError, match=r"^(input|x)\b.*must be a torch.Tensor"):
+            layer(x)
+
+
+@pytest.mark.parametrize(
+    "x", [torch.ones(()), torch.ones(2, 8), torch.ones(2, 16).double(), torch.ones(2, 16).bool()]
+)
+def test_an_input_of_another_shape_or_type_is_named(x):
+    """By layers that compute something of it before they multiply."""
+    eight = torch.nn.Linear(16, 16).bfloat16().eval()
+    nn.convert(eight, weights="fp8", activations="fp8")
+    for layer in (nn.MoE(16, 8, 4, 2), eight):
+        with pytest.raises(InputError, match=r"^(input|x)\.(shape|dtype)="):
+            layer(x)
 
 
 def test_a_script_is_refused():

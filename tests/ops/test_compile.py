@@ -38,6 +38,9 @@ FUNCTIONS = {
     "matmul": (lambda a, b, c: cutegemm.matmul(a, b, c, alpha=2.0, beta=0.5, fallback="reference"),
                ((9, 12), (12, 7), (9, 7))),
     "torch": (lambda a, b: cutegemm.matmul(a, b, alpha=2.0), ((9, 12), (12, 7))),
+    "torch, alpha of a tensor": (lambda a, b, s: cutegemm.matmul(a, b, alpha=s.float()), ((9, 12), (12, 7), ())),
+    "alpha of a tensor": (lambda a, b, s: cutegemm.matmul(a, b, alpha=s.float(), fallback="reference"),
+                          ((9, 12), (12, 7), ())),
     "by spec": (lambda x, w: cutegemm.linear(x, w, spec=nn.linear.CONSTANT, fallback="reference"), ((5, 12), (8, 12))),
 }  # fmt: skip
 

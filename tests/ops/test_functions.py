@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`matmul`, `linear` and `bmm`: values, fallbacks, what they refuse, and how often they plan."""
 
+import functools
 import subprocess
 import sys
 import warnings
@@ -50,6 +51,25 @@ def test_matmul_is_the_blas_formula(how):
     assert torch.allclose(cutegemm.matmul(a, b3, alpha=3, fallback=how), 3 * (a @ b3), atol=1e-4)
     assert torch.allclose(cutegemm.matmul(a3, b3, c3, beta=2, fallback=how), a3 @ b3 + 2 * c3, atol=1e-4)
     assert torch.allclose(cutegemm.bmm(a3, b3, fallback=how), a3 @ b3, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["torch", "reference", "emulator"])
+def test_alpha_and_beta_may_be_tensors(how):
+    """0-d fp32 tensors do what numbers do, for operands of integers too; others are refused."""
+    a, b, c = r(9, 12), r(12, 7), r(9, 7)
+    alpha, beta = torch.tensor(2.0), torch.tensor(0.5)
+    matmul = functools.partial(cutegemm.matmul, fallback=how)
+    assert torch.allclose(matmul(a, b, alpha=alpha), 2 * a @ b, atol=1e-4)
+    assert torch.allclose(matmul(a, b, c, alpha=alpha, beta=beta), 2 * a @ b + c / 2, atol=1e-4)
+    assert torch.allclose(matmul(a, b, c, beta=beta, out=torch.empty(9, 7)), a @ b + c / 2, atol=1e-4)
+    whole = torch.ones(16, 16, dtype=torch.int8)
+    assert torch.equal(matmul(whole, whole, alpha=alpha), torch.full((16, 16), 32, dtype=torch.int32))
+    for wrong in (torch.ones(2), torch.tensor(2), torch.tensor(2.0).double(), torch.ones(1)):
+        for named in ({"alpha": wrong}, {"beta": wrong}, {"c": c, "beta": wrong}):
+            with pytest.raises(InputError, match=r"^(alpha|beta)=.*must be a number or a 0-d fp32 tensor"):
+                matmul(a, b, **named)
+    with pytest.raises(InputError, match="needs c"):
+        matmul(a, b, beta=beta)
 
 
 @pytest.mark.parametrize("how", ["torch", "reference"])
@@ -146,7 +166,7 @@ REFUSED = {
         ("c", lambda a, how: cutegemm.matmul(a, a, a[0], fallback=how), "c.shape=.*: must have 2 or 3 dim"),
         ("out's extents", lambda a, how: cutegemm.matmul(a, a, out=a[:3].clone(), fallback=how),
          r"out.shape=\(3, 4\): must be \(4, 4\)"),
-        ("alpha", lambda a, how: cutegemm.matmul(a, a, alpha=a[0, 0], fallback=how), "alpha=.*: must be a number"),
+        ("alpha", lambda a, how: cutegemm.matmul(a, a, alpha=a[0], fallback=how), "alpha=.*: must be a number or"),
         ("beta", lambda a, how: cutegemm.matmul(a, a, a, beta="1", fallback=how), "beta='1': must be a number"),
         ("two types", lambda a, how: linear(a, a.bfloat16(), fallback=how), "weight.dtype=.*: must be a's dtype"),
         ("fp64", lambda a, how: matmul(a.double(), a.double(), fallback=how), "a.dtype=.*: must be float16, bf"),

@@ -104,6 +104,12 @@ def test_values_and_gradients_are_torchs(name, dtype):
 
 def test_a_scalar_tensor_has_a_gradient():
     """A scalar passed as a 0-d tensor is differentiated; as a number it is none of autograd's."""
+    for fallback in ("torch", "reference"):
+        assert_same(
+            lambda a, b, c, *by: cutegemm.matmul(a, b, c, alpha=by[0], beta=by[1], fallback=fallback),  # noqa: B023
+            lambda a, b, c, *by: by[0] * (a @ b) + by[1] * c,
+            *(r(*shape) for shape in ((9, 12), (12, 7), (9, 7), (), ())),
+        )
     x, w, bias, scale, rest = r(5, 12), r(7, 12), r(7), r(5), r(5, 7)
     assert_same(
         lambda s, x: linear(mixed, s=s)(x, w, bias, scale, rest),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`grouped_mm` for torch: gradients, compilation with dynamic token counts, fake tensors, autocast."""
 
+import functools
 import itertools
 
 import pytest
@@ -218,6 +219,24 @@ def test_rows_are_weighed_before_they_are_rounded(kind, scattered):
     found = cutegemm.grouped_mm(a, b, offs, weight=weight, **more, fallback="reference")
     assert found.dtype is BF16 and (kind != "with out" or found is out)
     torch.testing.assert_close(found.double(), told, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize(("kind", "wanted"), [("fp8", BF16), ("int8", torch.int32)])
+def test_weighed_rows_of_8_bits_are_of_the_type_of_any_others(kind, wanted, scattered):
+    """D was of the operands' type, which cut integers and fp8; what is asked for is saturated, after everything."""
+    a, b = torch.full((6, 32), 3), torch.full((1, 32, 16), 4)
+    dtype = torch.int8 if kind == "int8" else torch.float8_e4m3fn
+    given = {"weight": torch.ones(6)} | ({"scatter": torch.tensor([0, 0, 1, 2, 3, 9])} if scattered else {})
+    called = functools.partial(
+        cutegemm.grouped_mm, a.to(dtype), b.to(dtype), torch.tensor([6]), **given, fallback="reference"
+    )
+    told = torch.full((6, 16), 3 * 4 * 32.0)
+    if scattered:
+        told *= torch.tensor([2, 1, 1, 1, 0, 0])[:, None]
+    found = called()
+    assert found.dtype is wanted and torch.equal(found.float(), told)
+    assert torch.equal(called(out_dtype="int8").float(), told.clamp(max=127))
 
 
 def test_rows_of_the_wrong_kind(monkeypatch):

@@ -232,9 +232,10 @@ def test_a_gradient_that_is_not_recorded_may_be_left_out(launched):
     assert y.grad_fn is not None
 
 
-def test_a_bias_is_looked_at_too(launched):
-    """Its presence, extent and address."""
-    w, bias = r(32, 64), r(*BIAS)
+@pytest.mark.parametrize("weight", [r, odd_address])
+def test_a_bias_is_looked_at_too(weight, launched):
+    """Its presence, extent and address, beside those of a weight that may begin anywhere."""
+    w, bias = weight(32, 64), r(*BIAS)
     found = of(r(*A), w, bias)
     assert found(r(*A), w, bias, 1.0) is not None
     for other in (None, r(31), odd_address(32), bias.float()):

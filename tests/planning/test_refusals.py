@@ -92,6 +92,9 @@ REFUSALS = [
      "store='tma': TMA cannot store D: neither dimension has unit stride; nearest legal value: 'staged'"),
     ({"a_load": "gather", "cluster": (2, 2), "swap": False}, odd(),
      "cluster=(2, 2): an operand that threads load cannot be multicast; nearest legal value: (2, 1)"),
+    ({"swap": True, "tile": Tile(64, 128, 64), "cluster": (1, 2), "a_load": "gather"}, odd(),
+     "cluster=(1, 2): with operands swapped: an operand that threads load cannot be multicast; "
+     "nearest legal value: (1, 1)"),
     # a share of 16 rows for four would cut a group of 8
     ({"tile": Tile(128, 16, 64), "cluster": (4, 1)}, problem(512, 512, 512, majors="kk"),
      "cluster=(4, 1): 4 CTAs share 16 lines of B's tile, which must be a multiple of 32; nearest legal value: (1, 1)"),
@@ -102,10 +105,9 @@ REFUSALS = [
      "schedule='cooperative': fp32 operands run on the CUDA cores; nearest legal value: 'simt'"),
     ({"cluster": (2, 1)}, problem(64, 64, 64, dtype="fp32"),
      "cluster=(2, 1): has no meaning for fp32 operands, which run on the CUDA cores; nearest legal value: 'auto'"),
-    # what a spec that does not say the CUDA cores could name; of those that it could not, 128 x 128 x 8 is nearer
     ({"tile": Tile(128, 128, 64)}, problem(64, 64, 64, dtype="fp32"),
      f"tile=Tile(m=128, n=128, k=64): tiles of the CUDA cores are {CORES}, 64x16x32, 16x64x32 for these operands and "
-     "this epilogue; nearest legal value: Tile(m=64, n=128, k=16)"),
+     "this epilogue; nearest legal value: Tile(m=128, n=128, k=8)"),
     ({"tile": Tile(128, 120, 8), "a_dtype": "fp32"}, problem(64, 64, 64, dtype="fp32"),
      f"tile=Tile(m=128, n=120, k=8): tiles of the CUDA cores are {CORES}, 64x16x32, 16x64x32 for these operands and "
      "this epilogue; nearest legal value: Tile(m=128, n=128, k=8)"),

@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from cutegemm import GemmSpec
+from cutegemm import Gemm, GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
+from cutegemm.config.simt import EXTENTS
 from cutegemm.gemm.representatives import representative
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
@@ -120,6 +121,9 @@ def test_a_bare_spec_may_name_every_tile(given, tile):
     """Before a problem is named, too: the one that stands for it is of a kind that the tile serves."""
     spec = GemmSpec(tile=Tile(*tile), split_k=2, **given)
     assert plan(spec, representative(spec)).config.tile == tile
+    # types that are left open refuse no tile
+    assert plan(GemmSpec(tile=Tile(*tile)), representative(spec)).config.tile == tile and tile in EXTENTS
+    assert Gemm(GemmSpec(tile=Tile(*tile))).plan.steps
 
 
 def test_without_k_a_tile_means_nothing():
@@ -154,6 +158,15 @@ def test_shared_memory_bounds_a_threads_8_x_8():
     wide, narrow = (x for x in TILES if x.tile == (128, 128, 8))
     ratio = estimate(of, narrow, H200) / estimate(of, wide, H200)
     assert narrow.thread_tile == (8, 8) and 1.06 < ratio < 1.3
+
+
+def test_smaller_groups_of_rows_are_read_more_often(monkeypatch):
+    """A thread loads each group of its rows by itself: more issue slots where a group is smaller."""
+    of, slots = problem(2048, 2048, 2048, dtype="fp32"), []
+    for group in (4, 2, 1):
+        monkeypatch.setattr(simt_tiles.SimtTile, "group", group)
+        slots.append(simt_tiles._work(TILES[1], of)[0])
+    assert slots == sorted(set(slots))
 
 
 def test_every_time_counts_and_lengthens():

@@ -6,7 +6,7 @@ import torch
 
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
-from cutegemm.running.numerics.bounds import bound
+from cutegemm.running.numerics.bounds import Bounded, _product, bound
 
 # accumulators: one that a kernel may find on either side of 0, and two that it may not
 A, B = torch.tensor([[1.0, 1.0], [3.0, 0.0], [-3.0, 0.0]]), torch.tensor([[1.0], [-1.0]])
@@ -31,6 +31,20 @@ def test_a_function_has_little_room(name):
     function = getattr(torch, name)
     assert limits.complaint(function(a)) is None
     assert (limits.wrong(1.01 * function(a)) | (function(a).abs() < 0.01)).all()
+
+
+def test_errors_of_both_factors_meet_in_a_product():
+    """1 +- 1 times 1 +- 1 may be 4: the errors' own product is not left out."""
+    one = Bounded(torch.ones(()), torch.ones(()))
+    assert _product(one, one).error >= 3.0
+
+
+def test_a_quotient_has_little_room_up_to_the_power_whose_reciprocal_is_flushed():
+    """2**125 divides as any number does; what it may not be is 0."""
+    graph = epi.define(lambda acc: 1.0 / acc)
+    limits = bound(graph, torch.tensor([[2.0**125]]), torch.ones(1, 1), {}, {"d": torch.float32})["d"]
+    assert limits.complaint(torch.tensor([[2.0**-125]])) is None
+    assert limits.complaint(torch.zeros(1, 1)) is not None
 
 
 def test_scaled_sums_of_blocks_of_integers_have_room_for_their_roundings():

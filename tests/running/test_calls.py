@@ -353,6 +353,20 @@ def test_check_mode_compares_every_output_on_every_backend(graph, backend, monke
         assert isinstance(e.value, GemmError)
 
 
+@pytest.mark.parametrize(("given", "compared"), [("yes", 1), ("off", 0), ("2", None)])
+def test_check_mode_is_on_off_or_refused(given, compared, monkeypatch, caplog):
+    """CUTEGEMM_CHECK=2 was silently off."""
+    monkeypatch.setenv("CUTEGEMM_CHECK", given)
+    a, b = torch.randn(6, 5).to(BF16), torch.randn(5, 7).to(BF16)
+    with caplog.at_level("INFO", "cutegemm"):
+        if compared is None:
+            with pytest.raises(InputError, match="CUTEGEMM_CHECK='2': must be one of"):
+                gemm_of().run(a, b)
+        else:
+            gemm_of().run(a, b)
+            assert caplog.text.count("of (6, 7)") == compared
+
+
 def test_check_mode_covers_calls_on_the_gpu(monkeypatch):
     """The GPU's backend is wrapped like the others."""
     monkeypatch.setenv("CUTEGEMM_CHECK", "1")

@@ -46,6 +46,17 @@ def test_a_kernel_serves_the_run():
     assert torch.all(out[180:] == 7.0)
 
 
+@pytest.mark.parametrize("form", ["rows", "masked"])
+def test_the_reference_zeroes_rows_of_no_group(form):
+    """Of a group without rows too, in an output that held something else."""
+    a, b, told = FORMS[form]
+    told = {"offs": told["offs"] - 20} if form == "rows" else told
+    out = torch.full((*a.shape[:-1], 136), 7.0).bfloat16()
+    Gemm(SPEC).run(a, b, out=out, groups=Groups(**told))
+    left = [out[180:]] if form == "rows" else [x[max(0, n) :] for x, n in zip(out, told["counts"].tolist())]
+    assert all(torch.all(x == 0) for x in left) and sum(x.shape[0] for x in left) > 0
+
+
 @pytest.mark.parametrize("backend", ["reference", "emulator"])
 def test_rows_that_indices_name_are_gathered(backend):
     """Without a word about loads in the spec; one outside is zeros."""
@@ -135,6 +146,26 @@ def test_the_spec_says_what_d_is():
     with pytest.raises(PlanError, match="d_major='n': the problem's D has strides"):
         gemm.run(A, B, out=A.clone().float().T, groups=OFFS)
     assert gemm.run(A, B, groups=OFFS).dtype == torch.float32
+
+
+@pytest.mark.parametrize("backend", ["reference", "emulator"])
+@pytest.mark.parametrize(
+    ("spec", "form", "message"),
+    [
+        (GemmSpec(scheduler="stream_k"), "rows", "scheduler='stream_k': groups take persistent kernels without splits"),
+        (GemmSpec(constant=("b",)), "rows", "constant=.*where operands are loaded is known when earlier"),
+        (GemmSpec(constant=("b",)), "along K", "constant=.*where operands are loaded is known when earlier"),
+        (GemmSpec(input_stages=2), "rows", "input_stages=2: threads read .* nearest legal value: 1"),
+        (GemmSpec(math="tf32x3"), "rows", "math='tf32x3': .*groups take one launch; nearest legal value: 'tf32'"),
+    ],
+)  # fmt: skip
+def test_fields_that_groups_do_not_have_are_refused(spec, form, message, backend):
+    """constant and input_stages were dropped without a word; the reference refuses what a GPU would."""
+    a, b, told = FORMS[form]
+    if spec.math != "auto":
+        a, b = a.float(), b.float()
+    with pytest.raises(PlanError, match=message):
+        Gemm(spec).run(a, b, groups=Groups(**told), backend=backend)
 
 
 def test_scales_of_the_spec_are_read():

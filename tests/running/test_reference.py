@@ -194,6 +194,13 @@ def test_random_depends_on_place_seed_and_offset():
     )
 
 
+def test_random_numbers_of_a_transposed_matrix_are_those_of_ds_elements():
+    """Of a swapped graph the matrix has D's columns as rows."""
+    seed, offset = torch.tensor(7), torch.tensor(3)
+    plain = reference.uniform(seed, offset, (2, 3, 5), "cpu")
+    assert torch.equal(reference.uniform(seed, offset, (2, 5, 3), "cpu", swapped=True), plain.mT)
+
+
 def _uniform(acc, *, seed: epi.Integer, offset: epi.Integer):
     return acc + epi.random(seed, offset)
 

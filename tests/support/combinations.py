@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from benchmarks.combinations.factors import AUTO, NOMINAL, Case, value_of
+from benchmarks.combinations.factors import value_of
+from benchmarks.combinations.fields import AUTO, NOMINAL, Case
 
 # cases of a whole array, at most, and of drawn triples
 LONG_CASES, TRIPLES = 600, 200

@@ -12,9 +12,11 @@ import torch
 import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm import nn
-from tests.support.wrong import NO_DTYPE, NO_GRAPH, NO_TENSOR, A, B
+from tests.support.wrong import CSR, NO_DTYPE, NO_EXTENT, NO_GRAPH, NO_TENSOR, A, B
 
 SCALAR, SPARSE, WIDE, COMPLEX = torch.zeros(()), A.to_sparse(), A.double(), A.to(torch.complex64)
+COMPRESSED = (CSR, A.float().to_sparse_csc())
+E4M3 = torch.zeros(128, 128).to(torch.float8_e4m3fn)
 NO_OUT = (3, "x", numpy.zeros((16, 16), numpy.float32), SCALAR, SPARSE, A[:3].clone())
 NO_MATRIX = (3, "x", SCALAR, SPARSE, WIDE, COMPLEX, A[:3], A[:1])
 
@@ -30,8 +32,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         cutegemm.grouped_mm,
         {"a": A, "b": B[None], "offs": torch.tensor([16]), "fallback": "reference"},
         {
-            "a": NO_TENSOR[:4],
-            "b": NO_TENSOR[:4],
+            "a": (*NO_TENSOR[:4], *COMPRESSED),
+            "b": (*NO_TENSOR[:4], *COMPRESSED),
             "offs": NO_TENSOR[:4],
             "cu_seqlens": NO_TENSOR[1:4],
             "counts": NO_TENSOR[1:4],
@@ -51,6 +53,39 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "unheard": (1.0,),
         },
     ),
+    "grouped_mm, weighed": (
+        cutegemm.grouped_mm,
+        {"a": A, "b": B[None], "offs": torch.tensor([16]), "c": A, "weight": torch.zeros(16)},
+        {
+            "a": (*NO_TENSOR[:4], *COMPRESSED, COMPLEX),
+            "alpha": ("2", None, [1.0], 1j, torch.ones(2)),
+            "beta": ("2", [1.0], 1j, torch.ones(2)),
+            "out": (*NO_OUT, {"d": A}, A.to(torch.int8)),
+            "out_dtype": (*NO_DTYPE, torch.int32),
+            "rows": (*NO_TENSOR[1:4], A[0]),
+            "scatter": (*NO_TENSOR[1:4], A[0]),
+            "weight": (*NO_TENSOR[1:4], A, CSR),
+        },
+    ),
+    **{
+        f"{name} of fp8": (
+            getattr(cutegemm, name),
+            {x: E4M3 if name == "linear" else E4M3.t() for x in operands} | {"scale_a": 1.0, "scale_b": 1.0},
+            dict.fromkeys((*operands, "scale_a", "scale_b"), ("x", CSR, COMPLEX)),
+        )
+        for name, operands in (("matmul", ("a", "b")), ("linear", ("x", "weight")))
+    },
+    **{
+        f"nn.{kind.__name__}": (kind, {x: 16 for x in widths} | more, {
+            **dict.fromkeys(widths, NO_EXTENT), "fallback": (None, 3, "eager"), **wrong,
+        })
+        for kind, widths, more, wrong in (
+            (nn.Linear, ("in_features", "out_features"), {}, {"bias": ("x", 1.5), "constant_weights": (1, None, "x")}),
+            (nn.MLP, ("in_features", "hidden_features"), {}, {"activation": ("gelo", None, [], 3)}),
+            (nn.SwiGLU, ("in_features", "hidden_features"), {}, {"constant_weights": (1, None, "x")}),
+            (nn.MoE, ("hidden", "intermediate", "experts"), {"top_k": 2}, {"top_k": ("x", 0, 17, 1.5, None)}),
+        )
+    },
     "Groups": (
         cutegemm.Groups,
         {"offs": torch.tensor([16])},
@@ -98,8 +133,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             getattr(cutegemm, name),
             {x: A if name == "linear" else B for x in operands} | {"fallback": how},
             {
-                operands[0]: (WIDE, COMPLEX, SPARSE, SCALAR),
-                operands[1]: (WIDE, COMPLEX, SPARSE, SCALAR),
+                operands[0]: (WIDE, COMPLEX, SPARSE, SCALAR, *COMPRESSED),
+                operands[1]: (WIDE, COMPLEX, SPARSE, SCALAR, *COMPRESSED),
                 addend: NO_MATRIX,
                 "out": NO_OUT,
                 "epilogue": ("auto", *NO_GRAPH),

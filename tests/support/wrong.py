@@ -14,6 +14,7 @@ from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 
 A, B, C = (torch.zeros(16, 16, dtype=torch.bfloat16) for _ in range(3))
+CSR = A.float().to_sparse_csr()
 THING = object()
 
 
@@ -40,6 +41,8 @@ NO_EXTENT = ("a", 1.5, None, -1, 1 << 40)
 NO_DTYPE = ("float3", 7, THING)
 # an array of another library is a tensor, but its type must be one of a kernel's
 NO_TENSOR = (None, [[1.0]], 3, "a", numpy.zeros((16, 16), numpy.int64))
+# no text of the operating system, and the home of nobody
+NO_PATH = (None, 3, b"x", "", "\ud800", "a\0b", "~nobody of this name/x")
 NO_GRAPH = (3, "gelu", epi.bias, THING)
 # what no field of a spec is
 NO_FIELD = ([], {}, math.nan, torch.ones(2), b"auto", ("m",), lambda: 0)

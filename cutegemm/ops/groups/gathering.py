@@ -7,13 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from cutegemm.errors import InputError
+from cutegemm.dtypes import as_dtype
+from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF
 from cutegemm.ops.products import BACKENDS, is_compiling
 from cutegemm.planning.grouped import INDEXED_LOAD
+from cutegemm.running.arguments.describe import MULTIPLIED
 from cutegemm.running.groups import check_index
 from cutegemm.running.numerics import group_reference
 from cutegemm.spec import AUTO, GemmSpec
@@ -29,6 +31,9 @@ def check_of_rows(name: str, a: Any, b: Any) -> None:
     """
     for field, x in (("a", a), ("b", b)):
         check_tensor(field, x)
+        if x.dtype not in MULTIPLIED:
+            as_dtype(x.dtype, f"{field}.dtype")
+            raise field_error(InputError, f"{field}.dtype", x.dtype, "no kernel multiplies it")
     if (a.dim(), b.dim()) != (2, 3):
         raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
 

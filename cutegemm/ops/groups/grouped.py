@@ -141,6 +141,7 @@ def grouped_mm(
             inputs |= scales
             a, rows = gathered(a, rows), None
     given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
+    given |= {field: x for field, x in inputs.items() if isinstance(x, Tensor)}
     for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
         check_tensor(field, x)
     if spec is not None and not isinstance(spec, GemmSpec):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
@@ -64,8 +65,9 @@ def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
     if scatter is not None:
         check_index("scatter", scatter, count if out is None else out.shape[0], a, count)
     dtype = _result_type(call) if out is None else out.dtype
-    if graph is not None and (call.spec is None or call.spec.d_dtype == AUTO):
-        # what is added up is not rounded before
+    eights = dtype.itemsize == 1 or (a.element_size() == 1 and a.is_floating_point())
+    if (graph is not None or eights) and (call.spec is None or call.spec.d_dtype == AUTO):
+        # what is added up, or weighed in torch, is not rounded before
         call = call._replace(dtype=torch.float32)
     zeroed = Groups(**{groups.name: groups.ends}, rows=groups.rows)
     found = run(call._replace(groups=zeroed, out=None), None)
@@ -99,11 +101,18 @@ def _added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
 
 
 def _result_type(call: Call) -> torch.dtype:
-    """The type of a new D."""
+    """The type of a new D.
+
+    Raises:
+        InputError: no D has the type that is asked for.
+    """
     asked = call.dtype if call.dtype is not None or call.spec is None else call.spec.d_dtype
-    if asked is not None and asked != AUTO:
-        return reference.TORCH_DTYPE[as_dtype(asked, "out_dtype")]
-    return call.a.dtype if call.a.element_size() > 1 else torch.bfloat16
+    if asked is None or asked == AUTO:
+        return reference.TORCH_DTYPE[as_dtype(call.a.dtype).result]
+    found = as_dtype(asked, "out_dtype")
+    if (fault := element_types.fault(None, "d", found, not call.a.is_floating_point())) is not None:
+        raise field_error(InputError, "out_dtype", found, *fault)
+    return reference.TORCH_DTYPE[found]
 
 
 def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:

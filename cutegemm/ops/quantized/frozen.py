@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.scales import Kind
-from cutegemm.errors import InputError
+from cutegemm.errors import InputError, field_error
 from cutegemm.ops.entry_points import linear, matmul, server_of
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.ops.quantized.quantize import Quantized, dequantized, quantized
 from cutegemm.ops.quantized.training import gemm
+from cutegemm.running.arguments.describe import OPERANDS
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
@@ -57,6 +58,11 @@ def frozen_linear(
     Raises:
         GemmError: as of `linear`.
     """
+    depth = weight.values.shape[-1]
+    if x.dim() == 0 or x.shape[-1] != depth:
+        raise field_error(InputError, "input.shape", tuple(x.shape), f"must be (..., {depth})")
+    if x.dtype not in OPERANDS:
+        raise field_error(InputError, "input.dtype", x.dtype, "must be float16, bfloat16 or float32")
     if storage.activations is None:
         wide = dequantized(*weight, storage.kind, x.dtype)
         given = None if bias is None else bias.to(x.dtype)

@@ -16,6 +16,7 @@ from torch import Tensor
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, PADDED, ROW, TENSOR, Kind
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
 from cutegemm.running.arguments import zero_points
 from cutegemm.spec import AUTO
@@ -57,7 +58,9 @@ def operand_scales(
     given = {name: inputs[name] for name in SCALES if inputs.get(name) is not None}
     if not given or reads(epilogue, spec) or min(a.dim(), b.dim()) < 2 - (form == "linear"):
         return ("", "", *points), read
-    for name in given:
+    for name, x in given.items():
+        if isinstance(x, Tensor):
+            check_tensor(name, x)
         del inputs[name]
     if free is None:
         free = (a.shape[:-1], b.shape[:-1] if form == "linear" else (*b.shape[:-2], b.shape[-1]))

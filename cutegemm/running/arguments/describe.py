@@ -14,7 +14,7 @@ import torch
 
 from cutegemm.arch.instructions import partners, types_fault
 from cutegemm.dtypes import DType, as_dtype
-from cutegemm.epilogue import call_order, scaling
+from cutegemm.epilogue import call_order, element_types, scaling
 from cutegemm.epilogue.graph import Graph, Result, linear_combination
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
@@ -28,15 +28,6 @@ OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
 MULTIPLIED = tuple(TORCH_DTYPE[x] for x in DType if partners(x))
 # scales of blocks: numbers, exponents by their type, and bytes that are exponents
 SCALES = tuple(x for x in (torch.float32, torch.uint8, EXPONENTS) if x is not None)
-_WHOLE = (torch.int8, torch.uint8, torch.int32)
-# element types by role (`call_order.Role`)
-_TYPES = {
-    "operands": MULTIPLIED,
-    "any": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2),
-    "stored": (*OPERANDS, torch.float8_e4m3fn, torch.float8_e5m2, *_WHOLE),
-    "scales": SCALES,
-    "fp32": (torch.float32,),
-}
 
 
 @dataclass(frozen=True)
@@ -110,6 +101,8 @@ def describe(
             if x.name == "d" and d_dtype
             else result_type(graph, as_dtype(a.dtype))
         )
+        if (fault := element_types.fault(graph, x.name, default, as_dtype(a.dtype).whole)) is not None:
+            raise field_error(InputError, f"epilogue.{x.name}" if x.dtype else "d_dtype", default, *fault)
         major = x.major or (d_major if x.name == "d" else None)
         operand, shown = _store(x, outs.get(x.name), layout, (*lead, m, n), default, major)
         stored.append((x.name, operand))
@@ -194,17 +187,16 @@ def _check_tensors(graph: Graph, request: Request) -> None:
     scalars = (name for name in graph.numbers if name in request.inputs)
     for name, role in ((x.name, x.role) for x in call_order.tensors(graph, scalars) if x.name in given):
         tensor, field = given[name], shown(name) if role.written else name
-        types = _TYPES[role.types]
-        if role.types == "stored" and request.a.is_floating_point():
-            # integer outputs are sums of integers only
-            types = tuple(x for x in types if x != torch.int32)
-        if role.types == "any" and role.ranks == (1, 2) and not request.a.is_floating_point():
-            # rows and columns of integers are added to sums of integers exactly
-            types += _WHOLE
-        check_tensor(field, tensor, role.ranks, types)
+        check_tensor(field, tensor, role.ranks, _legal(role.types, request))
         if role.written and tensor.is_neg():
             rule = "must not be a negated view; give the tensor that it is a view of"
             raise field_error(InputError, f"{field}.is_neg()", True, rule)
+
+
+def _legal(types: str, request: Request) -> tuple[torch.dtype, ...]:
+    """The element types of a role; of scales of blocks torch has a type that a problem holds as bytes."""
+    whole = isinstance(request.a, torch.Tensor) and not request.a.is_floating_point()
+    return SCALES if types == "scales" else tuple(TORCH_DTYPE[x] for x in element_types.legal(types, whole))
 
 
 def _check_devices(request: Request) -> None:

@@ -16,6 +16,7 @@ import torch
 from cutegemm import checks
 from cutegemm.epilogue.scales import ROW, TENSOR
 from cutegemm.errors import InputError, field_error
+from cutegemm.running.arguments.describe import check_tensor
 
 NAMES = ("zero_point_a", "zero_point_b")
 SUMS = ("sums_a", "sums_b")
@@ -62,6 +63,16 @@ def read(kinds: tuple[str, str], a: Any, b: Any, named: Mapping[str, Any]) -> di
     return found
 
 
+def check_operands(a: Any, b: Any) -> None:
+    """Check operands whose sums along K may be asked for.
+
+    Raises:
+        InputError: one is not a strided tensor, or not of a type that has zero points.
+    """
+    for name, x in (("a", a), ("b", b)):
+        check_tensor(name, x, (2, 3), OPERANDS)
+
+
 def kind_of(value: Any) -> str:
     """The kind of a zero point, by its shape: of all elements, or of rows."""
     return ROW if isinstance(value, torch.Tensor) and value.dim() else TENSOR
@@ -94,6 +105,8 @@ def _checked(name: str, value: Any, x: Any, types: Any, shapes: Any) -> Any:
     """A tensor of one of these types and shapes, on an operand's device."""
     if not isinstance(value, torch.Tensor):
         raise InputError(f"must be a torch.Tensor, got {type(value).__name__}", field=name)
+    if value.is_nested or value.layout is not torch.strided:
+        raise field_error(InputError, name, value, "must be a strided tensor of one shape")
     if value.dtype not in types:
         listed = " or ".join(str(t).removeprefix("torch.") for t in types)
         raise field_error(InputError, f"{name}.dtype", value.dtype, f"must be {listed}")
@@ -106,4 +119,4 @@ def _checked(name: str, value: Any, x: Any, types: Any, shapes: Any) -> Any:
     return value
 
 
-__all__ = ["NAMES", "SUMS", "kind_of", "read"]
+__all__ = ["NAMES", "SUMS", "check_operands", "kind_of", "read"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -10,13 +11,15 @@ import sys
 import pytest
 
 from benchmarks.combinations import farm
-from benchmarks.combinations.__main__ import main
+from benchmarks.combinations.__main__ import SETS, failed, main, run_entry, summary
 from benchmarks.combinations.cover import Array, drawn, legal
-from benchmarks.combinations.factors import FACTORS, Meaningless, declared, shortened, value_of
+from benchmarks.combinations.factors import Meaningless, declared, shortened, value_of
+from benchmarks.combinations.fields import FACTORS
 from benchmarks.combinations.memory import Arena
 from benchmarks.combinations.runs import Wrong, on_gpu, prepared
 from benchmarks.combinations.shrink import shrunk
 from cutegemm.epilogue import Graph
+from cutegemm.errors import CompileError, PlanError
 from cutegemm.running.numerics import reference
 
 WORKER = """
@@ -133,6 +136,47 @@ def test_a_worker_that_hangs_or_dies_is_named_and_replaced(tmp_path):
     ]  # fmt: skip
     assert lines[1]["why"] == "hung while running" and lines[1]["case"] == "hang"
     assert "status 9" in lines[3]["why"]
+
+
+@pytest.mark.parametrize(
+    ("error", "accepted", "outcome", "bad"),
+    [
+        (None, True, "ok", False),
+        (PlanError("younger"), False, "refused", False),
+        (PlanError("older"), True, "refused by the run", True),
+        (CompileError("no"), True, "does not compile", True),
+    ],
+)
+def test_what_the_planner_accepts_may_not_be_refused_later(error, accepted, outcome, bad):
+    """Only what it refuses itself is passed over."""
+
+    def emulated(case):
+        if error is not None:
+            raise error
+
+    of = dataclasses.replace(SETS[False], emulated=emulated, legal=lambda case: accepted)
+    line = run_entry({"case": {"batch": "two"}}, lambda stage: None, "emulator", None, of) | {"id": "array 0"}
+    assert line["outcome"] == outcome and failed(line) is bad
+    found = summary([line], 1)
+    assert len(found["failures"]) == bad and found["refused"] == (outcome == "refused")
+
+
+def test_pairs_of_cases_that_are_not_right_are_not_covered(tmp_path):
+    """The results file counts those of right cases alone."""
+    array, lines, out = (tmp_path / x for x in ("array", "lines", "out"))
+    cases = [{}, {"batch": "two"}]
+    array.write_text(json.dumps({"cases": cases, "impossible": []}))
+    count = len(FACTORS) * (len(FACTORS) - 1) // 2
+    for outcome, held in (
+        ("ok", count + len(FACTORS) - 1),
+        ("refused by the run", count),
+        ("refused", count),
+    ):
+        ran = [{"id": f"array {i}", "case": cases[i], "outcome": ("ok", outcome)[i]} for i in (0, 1)]
+        lines.write_text("".join(json.dumps(x) + "\n" for x in ran))
+        files = ["--array", str(array), "--lines", str(lines), "--out", str(out), "--backend", "emulator"]
+        assert main(files) == (outcome == "refused by the run")
+        assert json.loads(out.read_text())["array"]["covered"] == held
 
 
 def test_a_case_with_a_line_is_not_run_again(tmp_path):
