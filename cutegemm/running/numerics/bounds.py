@@ -22,6 +22,7 @@ from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.running.numerics import reference
 
 INFINITY = float("inf")
+INT32 = torch.iinfo(torch.int32)
 # roundoff of fp32
 U = 2.0**-24
 # of one fp32 accumulation; tensor cores truncate, so four times fp32's roundoff
@@ -110,7 +111,7 @@ def bound(
     how = _instruction(a, b, arithmetic)
     if how is not None:
         a, b = reference.taken(a, how.ignored), reference.taken(b, how.ignored)
-    accumulators = reference.products(graph, a, b, inputs, torch.float64)
+    accumulators = reference.products(graph, a.double(), b.double(), inputs, torch.float64)
     sizes = {x.name: reference.powers(inputs[x.name]).abs() for x in graph.scales}
     magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), sizes, torch.float64)
     relative = _accumulated(a.shape[-1], how, promote, bool(graph.scales))
@@ -121,7 +122,12 @@ def bound(
             name = None if node.value is None else str(node.value)
             value, magnitude = accumulators[name], magnitudes[name]
             error = torch.where(magnitude == 0, 0.0, relative * magnitude + FLUSHED)
-            return _settle(value, error, [], [])
+            doubtful = []
+            if not a.dtype.is_floating_point:
+                # a partial sum may saturate before products of the other sign are added
+                doubtful = [(magnitude > INT32.max) & (value.abs() < magnitude)]
+                value = value.clamp(INT32.min, INT32.max)
+            return _settle(value, error, [], doubtful)
         value = torch.as_tensor(
             node.value if node.op == "const" else inputs[str(node.value)], device=a.device
         )

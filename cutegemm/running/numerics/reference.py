@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
 
+_INT32 = torch.iinfo(torch.int32)
 _WORD = 0xFFFF_FFFF
 # Philox4x32, Salmon et al., SC'11, section 4.3 and Random123
 _MULTIPLIERS = (0xD251_1F53, 0xCD9E_8D57)
@@ -109,14 +111,16 @@ def products(
 ) -> dict[str | None, torch.Tensor]:
     """The accumulators by name, (M, N) or (L, M, N): a @ b as None, or its "gate" and "up" parts.
 
-    Operands are multiplied by the scales of their blocks first.
+    With scales of blocks they are the sums over blocks of K of partial sums times both scales, whose product is fp32,
+    as kernels compute it. Sums of integers saturate at 32 bits.
     """
-    factors = {"m": a.to(dtype), "n": b.to(dtype).mT}
-    for x in graph.scales:
-        factor = factors[x.axis]
-        wide = powers(inputs[x.name]).to(dtype).repeat_interleave(x.extent, -2).repeat_interleave(K_BLOCK, -1)
-        factors[x.axis] = factor * wide[..., : factor.shape[-2], : factor.shape[-1]]
-    product = torch.matmul(factors["m"], factors["n"].mT)
+    x, y = a.to(dtype), b.to(dtype)
+    if graph.scales:
+        product = _scaled_sums(graph, x, y, inputs)
+    else:
+        product = torch.matmul(x, y)
+    if not a.dtype.is_floating_point:
+        product = product.clamp(_INT32.min, _INT32.max)
     if graph.gated is None:
         return {None: product}
     axis = -2 if graph.gated_axis == "m" else -1
@@ -124,6 +128,21 @@ def products(
     shape = (2, half) if graph.gated == "halves" else (half, 2)
     gate, up = torch.unflatten(product, axis, shape).unbind(axis - 1 if graph.gated == "halves" else axis)
     return {"gate": gate, "up": up}
+
+
+def _scaled_sums(graph: Graph, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """a @ b, whose partial sums over blocks of K are multiplied by scales."""
+    scales = []
+    for x in graph.scales:
+        rows = a.shape[-2] if x.axis == "m" else b.shape[-1]
+        # (..., M, 1, blocks of K) or (..., 1, N, blocks of K)
+        wide = powers(inputs[x.name]).float().repeat_interleave(x.extent, -2)[..., :rows, :]
+        scales.append(wide.unsqueeze(-2 if x.axis == "m" else -3))
+    total: torch.Tensor = torch.matmul(a[..., :0], b[..., :0, :])
+    for block, (left, right) in enumerate(zip(a.split(K_BLOCK, -1), b.split(K_BLOCK, -2))):
+        factor = math.prod((x[..., block] for x in scales[1:]), start=scales[0][..., block])
+        total = total + torch.matmul(left, right) * factor.to(a.dtype)
+    return total
 
 
 def taken(x: torch.Tensor, ignored: int) -> torch.Tensor:
