@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,7 @@ def frozen_linear(
         return found
     who = server_of(x.device, fallback, "cutegemm.nn.QuantizedLinear")
     how = storage, fallback, "reference" if who == "torch" else who
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     recorded = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
     if recorded:
         apply: Any = _Frozen.apply

@@ -10,6 +10,7 @@ The forward keeps the transposed x in 8 bits for the last, and the weight itself
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
     if bias is not None and bias.shape[0] != n:
         raise field_error(InputError, "bias.shape", tuple(bias.shape), f"must be {(n,)}")
     apply: Any = _Fp8Linear.apply
-    found: Tensor = apply(x.reshape(-1, k), weight, bias, recipe, who)
+    found: Tensor = apply(x.reshape(math.prod(x.shape[:-1]), k), weight, bias, recipe, who)
     return found.reshape(*x.shape[:-1], n)
 
 

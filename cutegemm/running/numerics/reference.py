@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -139,9 +138,10 @@ def _scaled_sums(graph: Graph, a: torch.Tensor, b: torch.Tensor, inputs: Mapping
         wide = powers(inputs[x.name]).float().repeat_interleave(x.extent, -2)[..., :rows, :]
         scales.append(wide.unsqueeze(-2 if x.axis == "m" else -3))
     total: torch.Tensor = torch.matmul(a[..., :0], b[..., :0, :])
-    for block, (left, right) in enumerate(zip(a.split(K_BLOCK, -1), b.split(K_BLOCK, -2))):
-        factor = math.prod((x[..., block] for x in scales[1:]), start=scales[0][..., block])
-        total = total + torch.matmul(left, right) * factor.to(a.dtype)
+    for first in range(0, a.shape[-1], K_BLOCK):
+        part = torch.matmul(a[..., first : first + K_BLOCK], b[..., first : first + K_BLOCK, :])
+        one, *other = (x[..., first // K_BLOCK] for x in scales)
+        total = total + part * (one * other[0] if other else one).to(a.dtype)
     return total
 
 
