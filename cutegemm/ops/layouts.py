@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cutegemm.arch.instructions import types_fault
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
 from cutegemm.running.arguments.call import Request
-from cutegemm.running.arguments.describe import result_type
+from cutegemm.running.arguments.describe import check_pair, result_type
 from cutegemm.running.numerics import reference
 from cutegemm.running.run import described
 from cutegemm.spec import AUTO
@@ -119,8 +118,7 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
         with torch.no_grad():
             described(program.gemm.spec, program.graph, call.request())
     kind = as_dtype(a.dtype)
-    if a.dtype != b.dtype and types_fault(kind, as_dtype(b.dtype)) is not None:
-        raise field_error(InputError, "b.dtype", b.dtype, f"must be a's dtype, {a.dtype}")
+    check_pair(a, b)
     torch._check(a.shape[-1] == b.shape[-2], lambda: f"b must have {a.shape[-1]} rows (K)")
     m, n = a.shape[-2], columns(program.graph, b.shape[-1])
     batch = _batch(a, b)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import arithmetic_fault, exact_depth, on_cuda_cores, types_fault
 from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.families import Family, of_schedule
 from cutegemm.problems import Operand, Problem, columns
@@ -212,7 +213,8 @@ def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request
     cuda_cores = cuda_cores_reason(spec, problem)
     if cuda_cores and epilogue.scales and problem.k:
         rule = f"scales of blocks multiply partial sums of the tensor cores: {cuda_cores}"
-        raise field_error(PlanError, epilogue.scales[0].name, "blocks", rule, "row")
+        x = epilogue.scales[0]
+        raise field_error(PlanError, x.name, ("block", x.extent, K_BLOCK), rule, "row")
     whole = None
     if may_saturate(epilogue, problem):
         check_saturation(spec, problem)

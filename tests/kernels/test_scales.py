@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cutegemm
 from cutegemm import Gemm, GemmSpec, Tile, plan, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling.compiler import compile_config
@@ -17,7 +18,7 @@ from cutegemm.config.shared import SharedPlan, staggers
 from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import GemmError
 from tests.support.profile import cases
-from tests.support.scales import KINDS, ROWS, SHAPE, SQUARES, check, drawn, emulated, operands, scale
+from tests.support.scales import E4M3, KINDS, ROWS, SHAPE, SQUARES, check, drawn, emulated, operands, scale
 
 pytestmark = pytest.mark.sliced
 
@@ -308,11 +309,51 @@ def test_a_run_refuses_scales_that_do_not_fit(changed, told):
     assert str(e.value).startswith(told) and (out == 7).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_scales_of_rows_may_have_16_bits(dtype):
+    """As compressed-tensors stores them: the bits that the same numbers give in fp32."""
+    a, b, named = operands(SHAPE, ("row", "row"))
+    spec, narrow = GemmSpec(scale_a="row", scale_b="row"), {name: x.to(dtype) for name, x in named.items()}
+    assert torch.equal(
+        emulated(spec, a, b, **narrow), emulated(spec, a, b, **{k: x.float() for k, x in narrow.items()})
+    )
+
+
+@pytest.mark.sliced(False)
+@pytest.mark.parametrize("types", [(E4M3, E4M3), (torch.int8, torch.uint8)], ids=str)
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"scale_a": torch.ones(8).to(E4M3)},
+            "scale_a.dtype=torch.float8_e4m3fn: must be float16,",
+        ),
+        (
+            {"scale_a": torch.ones(8, dtype=torch.int32)},
+            "scale_a.dtype=torch.int32: must be float16,",
+        ),
+        ({"scale_b": True}, "scale_b=True: must be a number or a 0-d fp32 tensor"),
+        ({"scale_b": torch.ones((), dtype=torch.bool)}, "scale_b.dtype=torch.bool: must be float32"),
+    ],
+)
+def test_scales_are_floating_point_numbers(types, changed, told):
+    """Integers would be multiplied in 32 bits, values of 8 bits are operands, and a truth value is a mistake."""
+    a, b = (torch.ones(8, 16).to(x) for x in types)
+    for call in (Gemm(GemmSpec(scale_a="row", scale_b="tensor")).run, cutegemm.matmul):
+        with pytest.raises(GemmError) as e:
+            call(a, b.T, **{"scale_a": torch.ones(8), "scale_b": 1.0} | changed)
+        assert str(e.value).startswith(told)
+
+
 def test_cuda_cores_have_no_scales_of_blocks():
     """fp32 operands are refused, an empty K is not: there is nothing to scale."""
     spec = GemmSpec(scale_a=ROWS, scale_b="tensor")
-    with pytest.raises(GemmError, match="scales of blocks multiply partial sums of the tensor cores: fp32"):
+    with pytest.raises(GemmError) as e:
         plan(spec, problem(64, 64, 64, dtype="fp32", epilogue=spec.epilogue))
+    told = (
+        "scale_a=('block', 1, 128): scales of blocks multiply partial sums of the tensor cores: fp32 operands"
+    )
+    assert str(e.value).startswith(told) and "nearest legal value: 'row'" in str(e.value)
     a, b, named = operands((64, 8, 0), (ROWS, "tensor"))
     assert (emulated(spec, a, b, **named) == 0).all()
 

@@ -14,7 +14,7 @@ import torch
 
 from cutegemm.arch.instructions import partners, types_fault
 from cutegemm.dtypes import DType, as_dtype
-from cutegemm.epilogue import call_order, scaling
+from cutegemm.epilogue import call_order, scales, scaling
 from cutegemm.epilogue.graph import Graph, Result, linear_combination
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
@@ -82,8 +82,7 @@ def describe(
     a, b, inputs, outs, kinds = request.a, request.b, request.inputs, request.outs, graph.tensors
     _check_tensors(graph, request)
     _check_devices(request)
-    if a.dtype != b.dtype and types_fault(as_dtype(a.dtype), as_dtype(b.dtype)) is not None:
-        raise field_error(InputError, "b.dtype", b.dtype, f"must be a's dtype, {a.dtype}")
+    check_pair(a, b)
     k = a.shape[-1]
     if b.shape[-2] != k:
         turned = ", as b.T has" if b.shape[-1] == k else ""
@@ -133,6 +132,21 @@ def describe(
     return Call(problem, tuple(wanted))
 
 
+def check_pair(a: Any, b: Any) -> None:
+    """Check that kernels multiply the operands' types, each of which is legal by itself.
+
+    Raises:
+        InputError: they do not.
+    """
+    kind = as_dtype(a.dtype)
+    if a.dtype == b.dtype or types_fault(kind, as_dtype(b.dtype)) is None:
+        return
+    rule, legal = f"must be a's dtype, {a.dtype}", [str(TORCH_DTYPE[x]) for x in partners(kind)]
+    if len(legal) > 1:
+        rule = f"must be {' or '.join(legal)}: the other operand is {a.dtype}"
+    raise field_error(InputError, "b.dtype", b.dtype, rule)
+
+
 def result_type(graph: Graph, kind: DType) -> DType:
     """The default type of an output."""
     return kind.result if graph in SUMS else kind.fused
@@ -162,9 +176,9 @@ class Layouts:
         if kind == "matrix":
             return self.of(tensor)
         if kind in ("blocks_m", "blocks_n"):
-            scales = tensor.view(torch.uint8) if tensor.dtype == EXPONENTS else tensor
-            # B\'s along N, like its columns
-            return self.of(scales if kind == "blocks_m" else scales.mT)
+            blocks = tensor.view(torch.uint8) if tensor.dtype == EXPONENTS else tensor
+            # B's along N, like its columns
+            return self.of(blocks if kind == "blocks_m" else blocks.mT)
         return self.of(tensor.unsqueeze(-2 if kind == "row" else -1))
 
 
@@ -198,7 +212,9 @@ def _check_tensors(graph: Graph, request: Request) -> None:
         if role.types == "stored" and request.a.is_floating_point():
             # integer outputs are sums of integers only
             types = tuple(x for x in types if x != torch.int32)
-        if role.types == "any" and role.ranks == (1, 2) and not request.a.is_floating_point():
+        if name in scales.NAMES and role.types == "any":
+            types = OPERANDS
+        elif role.types == "any" and role.ranks == (1, 2) and not request.a.is_floating_point():
             # rows and columns of integers are added to sums of integers exactly
             types += _WHOLE
         check_tensor(field, tensor, role.ranks, types)
@@ -315,6 +331,7 @@ __all__ = [
     "Call",
     "Layouts",
     "Wanted",
+    "check_pair",
     "check_tensor",
     "describe",
     "result_type",
