@@ -93,7 +93,7 @@ def artifact(config: Config, *, told: bool = True) -> Artifact:
             new = config not in _MEMORY
             found = _MEMORY.get(config) or _stored_or_made(config)
             _MEMORY[config] = found
-        if new and told and found.resources.spills:
+        if new and told and found.resources.spills and hasattr(config, "tile"):
             spilled = f"{found.resources.frame_bytes} B spilled per thread"
             text = f"{config.family} kernel: {spilled}; a smaller tile may be faster"
             warnings.warn(text, SpillWarning, stacklevel=3)

@@ -15,9 +15,10 @@ from cutegemm.errors import InputError
 from cutegemm.ops.entry_points import linear, matmul, server_of
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling
+from cutegemm.ops.quantized.made import Quantized, quantized
 from cutegemm.ops.quantized.operands import KINDS
-from cutegemm.ops.quantized.quantize import Quantized, dequantized, quantized
 from cutegemm.ops.quantized.training import gemm
+from cutegemm.running.numerics.eight_bits import dequantized
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 

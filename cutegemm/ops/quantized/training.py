@@ -24,8 +24,8 @@ from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling, product, program_of
 from cutegemm.ops.program import BIASED
+from cutegemm.ops.quantized.made import Quantized, quantized, twins
 from cutegemm.ops.quantized.operands import KINDS
-from cutegemm.ops.quantized.quantize import Quantized, quantized, twins
 from cutegemm.ops.shortcuts import remember_scaled, scaled_again
 from cutegemm.running.arguments.describe import OPERANDS, check_tensor
 from cutegemm.spec import GemmSpec

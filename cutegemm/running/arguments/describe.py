@@ -19,7 +19,8 @@ from cutegemm.epilogue.graph import Graph, Result, linear_combination
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
-from cutegemm.running.numerics.reference import EXPONENTS, TORCH_DTYPE
+from cutegemm.running.numerics.eight_bits import EXPONENTS
+from cutegemm.running.numerics.reference import TORCH_DTYPE
 
 # epilogues whose D is the sum, or alpha times the sum
 SUMS = (*scaling.SUMS, linear_combination(False))

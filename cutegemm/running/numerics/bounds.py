@@ -20,6 +20,7 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.running.numerics import reference
+from cutegemm.running.numerics.eight_bits import powers
 
 INFINITY = float("inf")
 INT32 = torch.iinfo(torch.int32)
@@ -112,7 +113,7 @@ def bound(
     if how is not None:
         a, b = reference.taken(a, how.ignored), reference.taken(b, how.ignored)
     accumulators = reference.products(graph, a.double(), b.double(), inputs, torch.float64)
-    sizes = {x.name: reference.powers(inputs[x.name]).abs() for x in graph.scales}
+    sizes = {x.name: powers(inputs[x.name]).abs() for x in graph.scales}
     magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), sizes, torch.float64)
     relative = _accumulated(a.shape[-1], how, promote, bool(graph.scales))
     shape = next(iter(accumulators.values())).shape

@@ -11,6 +11,7 @@ import torch
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
+from cutegemm.running.numerics.eight_bits import powers
 
 _INT32 = torch.iinfo(torch.int32)
 _WORD = 0xFFFF_FFFF
@@ -27,8 +28,6 @@ TORCH_DTYPE = {
     DType.UINT8: torch.uint8,
     DType.INT32: torch.int32,
 }
-# torch's type of scales that are powers of two, ue8m0; torch has it since 2.7
-EXPONENTS: Any = getattr(torch, "float8_e8m0fnu", None)
 # every operation but "random", which needs the shape
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
@@ -152,14 +151,6 @@ def taken(x: torch.Tensor, ignored: int) -> torch.Tensor:
     bits = x.view(torch.int32)
     near = (bits + ((1 << ignored - 1) - 1) + (bits >> ignored & 1)) & -(1 << ignored)
     return torch.where(x.isfinite(), near, bits & -(1 << ignored)).view(x.dtype)
-
-
-def powers(scales: torch.Tensor) -> torch.Tensor:
-    """Scales of blocks as numbers: themselves, or in fp64 2**(x - 127) of bytes, which are exponents; 255 is NaN."""
-    if scales.dtype.itemsize > 1:
-        return scales
-    exponents = scales.view(torch.uint8).double()
-    return torch.where(exponents == 255, torch.nan, torch.exp2(exponents - 127))
 
 
 def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
