@@ -12,7 +12,7 @@ from typing import Any
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.invariants.rule import Rule, check_all
-from cutegemm.dtypes import DType, as_dtype
+from cutegemm.dtypes import LARGEST, DType, as_dtype
 from cutegemm.epilogue.graph import REDUCTIONS
 
 Refused = tuple[str, object, str, object]
@@ -20,8 +20,6 @@ UNITS = ("col", "row", "none")
 CHUNK = 8  # elements that a thread reads at a time
 TILE = 128  # elements of a block of scales along an axis
 KINDS = ("1x128", "128x128", "row", "lines", "tensor", "given", "amax", "amax_lines")
-# type -> the largest magnitude that a scale maps to; -128 would have no opposite
-LARGEST = {DType.FP8_E4M3: 448.0, DType.FP8_E5M2: 57344.0, DType.INT8: 127.0}
 MOST_CHUNKS = 8  # of a thread's registers
 
 

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import torch
 
 from cutegemm.dtypes import as_dtype
-from cutegemm.epilogue.graph import STORE
+from cutegemm.epilogue.graph import SCALE, STORE
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.arguments.describe import check_pair, result_type
 from cutegemm.running.numerics import reference
+from cutegemm.running.numerics.eight_bits import EXPONENTS
 from cutegemm.running.run import described
 from cutegemm.spec import AUTO
 
@@ -100,9 +101,9 @@ def unfolded(program: Program, x: torch.Tensor, name: str, lead: tuple[int, ...]
     if lead is None or len(lead) == 1:
         return x
     result = next(r for r in program.graph.outputs if r.name == name)
-    if result.kind == STORE:
+    if result.kind == STORE or result.block == 1:
         return _no_view(x, (*lead, x.shape[-1]))
-    return _no_view(x, lead) if result.axis == 1 else x
+    return _no_view(x, lead) if result.axis == 1 and not result.block else x
 
 
 def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
@@ -124,6 +125,12 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
     batch = _batch(a, b)
     found = []
     for x in program.results:
+        if x.kind == SCALE:
+            blocks, _, rows = x.shape(1, m, n, (0, 0, 0))
+            held = EXPONENTS if x.exponents else torch.float32
+            made = a.new_empty([blocks, *batch, rows], dtype=held).movedim(0, -1)
+            found.append(unfolded(program, made, x.name, call.lead))
+            continue
         wide = n * len(program.merged) if x.name in program.merged else n
         shape = [*batch, *((m, wide) if x.kind == STORE else x.by_axis((n,), (m,), ()))]
         dtype, major = torch.float32, x.major

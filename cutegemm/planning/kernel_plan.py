@@ -16,6 +16,7 @@ from cutegemm.config import Config, GemmConfig, KernelConfig, SimtConfig, boxes,
 from cutegemm.config.shared import Barrier, SharedPlan
 from cutegemm.config.smem_budget import Region
 from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import layout_of
 from cutegemm.planning.steps import Multiply, Step
@@ -338,6 +339,7 @@ def _epilogue_lines(plan: KernelPlan, config: KernelConfig) -> list[str]:
         )
     for result, offset in zip(graph.reductions, plan.partials):
         ends = "partial results" if offset is None else "finished by a launch in a fixed order"
+        ends = f"a block of {result.block} x {K_BLOCK}" if result.block else ends
         lines.append(f"reduce     {result.name}: {result.kind}, {ends}")
     return [_formula(graph), *lines]
 

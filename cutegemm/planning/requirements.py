@@ -179,6 +179,21 @@ def check_saturation(spec: GemmSpec, problem: Problem) -> None:
             raise field_error(PlanError, name, getattr(spec, name), rule, legal[name])
 
 
+def check_blocks(epilogue: Graph, cuda_cores: str | None) -> None:
+    """Refuse values of blocks where no kernel makes them.
+
+    Raises:
+        PlanError: naming the first output.
+    """
+    if cuda_cores is None:
+        raise field_error(
+            PlanError, "swap", True, "D's transpose has blocks of 128 rows, not of columns", False
+        )
+    x = epilogue.blocks[0]
+    rule = f"kernels of the tensor cores quantise blocks: {cuda_cores}"
+    raise field_error(PlanError, f"epilogue.{x.name}", ("block", x.block, K_BLOCK), rule)
+
+
 # the default epilogue, by whether the problem has a C
 PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
 
@@ -215,6 +230,8 @@ def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request
         rule = f"scales of blocks multiply partial sums of the tensor cores: {cuda_cores}"
         x = epilogue.scales[0]
         raise field_error(PlanError, x.name, ("block", x.extent, K_BLOCK), rule, "row")
+    if epilogue.blocks and (cuda_cores or spec.swap is True):
+        check_blocks(epilogue, cuda_cores)
     whole = None
     if may_saturate(epilogue, problem):
         check_saturation(spec, problem)

@@ -8,8 +8,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.config.helpers import LARGEST
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import LARGEST, DType
 from cutegemm.kernels.epilogue.element_functions import where
 from cutegemm.kernels.epilogue.vector_inputs import as_type
 

@@ -15,7 +15,7 @@ import torch
 from cutegemm.arch.instructions import partners, types_fault
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import call_order, scales, scaling
-from cutegemm.epilogue.graph import Graph, Result, linear_combination
+from cutegemm.epilogue.graph import SCALE, Graph, Result, linear_combination
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
@@ -115,10 +115,9 @@ def describe(
         stored.append((x.name, operand))
         wanted.append(shown)
     for x in graph.reductions:
-        shape = (*lead, *x.by_axis((n,), (m,), ()))
+        wanted.append(_reduced(x, lead, m, n))
         if x.name in outs:
-            _check_reduction_out(x, outs[x.name], shape)
-        wanted.append(Wanted(x.name, shape, DType.FP32))
+            _check_reduction_out(x, outs[x.name], wanted[-1])
     problem = Problem(
         m=m,
         n=b.shape[-1],
@@ -280,14 +279,25 @@ def _check_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
         raise field_error(InputError, f"{name}.stride()", out.stride(), rule)
 
 
-def _check_reduction_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
+def _reduced(x: Result, lead: tuple[int, ...], m: int, n: int) -> Wanted:
+    """A reduction's results, or scales of blocks, whose rows are neighbours in memory, batch beside batch."""
+    if x.kind != SCALE:
+        return Wanted(x.name, (*lead, *x.by_axis((n,), (m,), ())), DType.FP32)
+    blocks, _, rows = x.shape(1, m, n, (0, 0, 0))
+    order = (2, 0, 1) if lead else (1, 0)
+    return Wanted(x.name, (*lead, rows, blocks), DType.UINT8 if x.exponents else DType.FP32, order)
+
+
+def _check_reduction_out(result: Result, out: Any, wanted: Wanted) -> None:
     if result.partial:
         rule = "partial results lie as the tile has them and cannot be given"
         raise InputError(rule, field=result.name)
-    if tuple(out.shape) != shape or out.dtype != torch.float32 or not out.is_contiguous():
+    dtype, shape = TORCH_DTYPE[wanted.dtype], wanted.shape
+    lies = out.permute(wanted.order) if wanted.order and out.dim() == len(shape) else out
+    if tuple(out.shape) != shape or out.dtype != dtype or not lies.is_contiguous():
         what = f"{tuple(out.shape)} of {out.dtype}"
-        rule = f"is {what}, must be {shape} of torch.float32, contiguous"
-        raise InputError(rule, field=result.name)
+        how = f"contiguous in the order {wanted.order} of its dimensions" if wanted.order else "contiguous"
+        raise InputError(f"is {what}, must be {shape} of {dtype}, {how}", field=result.name)
 
 
 def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
-from cutegemm.running.numerics.eight_bits import powers
+from cutegemm.running.numerics.eight_bits import powers, quantised
 
 _INT32 = torch.iinfo(torch.int32)
 _WORD = 0xFFFF_FFFF
@@ -227,7 +227,12 @@ def broadcastable(kind: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def _result(x: Result, value: torch.Tensor) -> torch.Tensor:
-    """An output from the values of its node."""
+    """An output from the values of its node; exponents as numbers."""
+    if x.block:
+        how = ("block", x.block, K_BLOCK), TORCH_DTYPE[as_dtype(x.dtype)]
+        values, scale = quantised(value, *how, exponents=x.exponents)
+        scale = scale.view(torch.uint8) if x.exponents else scale
+        return (values if x.kind == STORE else scale).to(value.dtype)
     if x.kind == STORE:
         return value
     return combine(x.kind, value, x.by_axis(-2, -1, (-2, -1)))
