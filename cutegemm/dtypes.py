@@ -54,6 +54,8 @@ class DType(enum.Enum):
         return repr(self.value)
 
 
+# type -> the largest magnitude that a scale maps to; -128 would have no opposite
+LARGEST = {DType.FP8_E4M3: 448.0, DType.FP8_E5M2: 57344.0, DType.INT8: 127.0}
 _ALIASES = {
     "fp16": DType.FP16, "float16": DType.FP16, "half": DType.FP16, "f16": DType.FP16,
     "bf16": DType.BF16, "bfloat16": DType.BF16,

@@ -207,13 +207,19 @@ def _finish() -> LaunchLayout:
     )
 
 
+# what a quantisation reads and writes: values and scales of a matrix and of its transpose, and maxima
+QUANTIZED = ("source", "values", "scale", "turned", "turned.scale", "most", "turned.most")
+
+
 def _quantize() -> LaunchLayout:
     return _layout(
-        addresses=[Field(x, INT64, None) for x in ("source", "values", "scale")],
+        addresses=[Field(x, INT64, None) for x in QUANTIZED],
         shape=[Field("rows", INT32, 1), Field("columns", INT32, EXTENT), Field("batch", INT32, 1)],
         # elements from row to row and from batch to batch
         strides=[
-            Field(f"{x}.{step}", INT64, 2 * EXTENT) for x in ("source", "values") for step in ("row", "batch")
+            Field(f"{x}.{step}", INT64, 2 * EXTENT)
+            for x in ("source", "values", "turned")
+            for step in ("row", "batch")
         ],
     )
 

@@ -15,6 +15,7 @@ from hypothesis import given
 import cutegemm
 from cutegemm import DType, GemmSpec, Tile, nn
 from cutegemm import epilogue as epi
+from cutegemm.arch.instructions import partners
 from cutegemm.epilogue import linear_combination
 from cutegemm.errors import GemmError, SpecError
 from tests.support.strategies import specs
@@ -376,3 +377,9 @@ def test_everything_public_is_listed():
     with pytest.raises(AttributeError, match="has no attribute 'liner'") as e:
         cutegemm.liner  # noqa: B018
     assert e.value.name == "liner" and e.value.obj is cutegemm
+
+
+def test_the_docstring_lists_every_operand_type():
+    """Whatever kernels multiply is named where the fields are described."""
+    line = GemmSpec.__doc__.partition("a_dtype, b_dtype:")[2].partition("acc_dtype")[0]
+    assert [x.value for x in DType if partners(x) and f'"{x.value}"' not in line] == []

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from cutegemm.aot.artefact import Artefact, Recipe
 from cutegemm.aot.recipe import CHUNK, FLOAT, WORKSPACE, KernelLaunch
-from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.graph import SCALE, Graph
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.problems import columns
@@ -179,6 +180,11 @@ def _layouts(recipe: Recipe, spec: GemmSpec) -> dict[str, str]:
         return layouts
     for x in graph.reductions:
         shape = x.shape(p.batch, p.m, columns(graph, p.n), recipe.parts)
+        if x.kind == SCALE:
+            held = "exponents of 8 bits (ue8m0)" if x.exponents else "fp32"
+            text = f"{held}, {' x '.join(map(str, shape))}, contiguous: blocks of columns, batches, blocks of rows"
+            layouts[x.name] = f"{text}; scales of {x.block} x {K_BLOCK}"
+            continue
         text = f"fp32, {' x '.join(map(str, shape))}, contiguous, 4-byte aligned"
         if x.partial:
             text += f"; {x.by_axis(*recipe.parts)} partial results"

@@ -96,6 +96,14 @@ def instruction(a: DType, b: DType, arithmetic: str = EXACT) -> Instruction:
     return INSTRUCTIONS[a, b, arithmetic]
 
 
+def exact_depth(a: DType, b: DType) -> int | None:
+    """Elements of K up to which every sum of products of two integer types fits int32; None of other types."""
+    magnitudes = {DType.INT8: 128, DType.UINT8: 255}
+    if a not in magnitudes or b not in magnitudes:
+        return None
+    return (2**31 - 1) // (magnitudes[a] * magnitudes[b])
+
+
 def multiplying(a: object, b: object, arithmetic: str = EXACT) -> Iterator[Instruction]:
     """The instructions for operands of these types; anything but a `DType` means any type."""
     for (left, right, how), candidate in INSTRUCTIONS.items():

@@ -91,7 +91,7 @@ def artifact(config: Config, *, warn: bool = True) -> Artifact:
             new = config not in _MEMORY
             made = _MEMORY.get(config) or _stored_or_made(config)
             _MEMORY[config] = made
-        if new and warn and made.resources.spills:
+        if new and warn and made.resources.spills and hasattr(config, "tile"):
             spilled = f"{made.resources.frame_bytes} B spilled per thread"
             text = f"{config.family} kernel: {spilled}; a smaller tile may be faster"
             warnings.warn(text, SpillWarning, stacklevel=3)

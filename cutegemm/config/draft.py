@@ -16,7 +16,7 @@ from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.stage import StageItem
 from cutegemm.dtypes import DType
-from cutegemm.epilogue.scales import BlockScale
+from cutegemm.epilogue.scales import K_BLOCK, BlockScale
 from cutegemm.families import FAMILIES
 from cutegemm.families.family import PLAIN_CONSUMERS, Family, Roles
 from cutegemm.layouts.hardware import widest_swizzle
@@ -403,4 +403,4 @@ class KernelDraft(EpilogueConfig):
         staged: list[MatrixConfig | OutputConfig] = [x for x in self.outputs if x.store != "direct"]
         staged += [x for x in self.inputs if x.load == "tma"]
         chunks = (CHUNK // x.dtype.bytes for x in staged if x.major != "m")
-        return max([self.instruction.n_step, *chunks])
+        return max([self.instruction.n_step, K_BLOCK if self.epilogue.blocks else 0, *chunks])

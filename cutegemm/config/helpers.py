@@ -10,17 +10,16 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.invariants.rule import Rule, check_all
-from cutegemm.dtypes import DType, as_dtype
+from cutegemm.dtypes import LARGEST, DType, as_dtype
 from cutegemm.epilogue.graph import REDUCTIONS
 
 Refused = tuple[str, object, str, object]
 UNITS = ("col", "row", "transposed", "none")
 CHUNK = 8  # elements that a thread reads at a time
 TILE = 128  # elements of a block of scales along an axis
-KINDS = ("1x128", "128x128", "row", "amax", "given")
-# type -> the largest magnitude that a scale maps to; -128 would have no opposite
-LARGEST = {DType.FP8_E4M3: 448.0, DType.FP8_E5M2: 57344.0, DType.INT8: 127.0}
+KINDS = ("1x128", "128x128", "row", "lines", "tensor", "given", "amax", "amax_lines")
 MOST_CHUNKS = 8  # of a thread's registers
 
 
@@ -80,12 +79,11 @@ class QuantizeConfig:
 
     Attributes:
         source, dtype: of its elements and of the values.
-        kind: what has a scale, "1x128", "128x128" or "row"; "amax" stores maxima of rows alone, and "given" reads one
-            scale.
+        kind: what has a scale, "1x128", "128x128", "row" or the "tensor"; "lines" are rows whose maxima are known.
+            "amax" and "amax_lines" find the maxima that "tensor" and "lines" read, and "given" reads the scale.
         threads, chunks: of a CTA, and chunks of elements that each of them holds; a CTA that has a row holds all of it.
         exponents: whether scales of blocks are powers of two, stored as their exponents.
-        turned: whether the transpose is what is quantised: "amax" then stores maxima of 128 elements of its rows, and
-            "row" reads scales.
+        plain, turned: whether the matrix and whether its transpose are quantised.
     """
 
     source: DType
@@ -94,6 +92,7 @@ class QuantizeConfig:
     threads: int = 256
     chunks: int = MOST_CHUNKS
     exponents: bool = False
+    plain: bool = True
     turned: bool = False
     family: str = "quantize"
 
@@ -101,9 +100,18 @@ class QuantizeConfig:
         check_all(_QUANTIZE, self)
 
     @property
-    def largest(self) -> float:
-        """The magnitude that a scale maps the largest element to."""
-        return LARGEST[self.dtype]
+    def residents(self) -> int:
+        """CTAs that share an SM's registers, of which some load while others compute and store."""
+        words = self.chunks * CHUNK * self.source.bits // 32
+        # beside its elements a thread holds addresses, scales and quotients
+        registers = max(40, 22 + words * 9 // 5) + 32 * (self.kind == "given" and self.turned)
+        registers = min(registers, 128)
+        return max(1, LIMITS.registers_per_sm // (self.threads * registers))
+
+    @property
+    def rows(self) -> int:
+        """Rows of a CTA's tile."""
+        return self.threads * CHUNK // TILE * self.chunks
 
     def to_data(self) -> dict[str, Any]:
         """A JSON-serialisable form; `config_from_data` reads it back."""
@@ -143,13 +151,14 @@ def _across_refused(x: FinishConfig) -> Refused:
 
 
 def _tiled(x: QuantizeConfig) -> bool:
-    """A tile of 128 x 128 is what its threads hold, and eight rows each where it is transposed."""
-    rows = x.kind in ("row", "amax")
-    return (
-        x.chunks == CHUNK and x.threads * CHUNK * CHUNK == TILE * TILE
-        if x.turned
-        else rows or x.threads * x.chunks * CHUNK == TILE * TILE
-    )
+    """A tile of a block of scales, or that is transposed, has 128 rows; of the latter a thread has eight."""
+    whole = x.rows == TILE or not (x.turned or x.kind == "128x128")
+    return whole and (x.chunks == CHUNK or not x.turned)
+
+
+def _made(x: QuantizeConfig) -> bool:
+    """A CTA that has a row cannot transpose it."""
+    return x.plain and not x.turned if x.kind == "row" else x.plain or x.turned
 
 
 _WIDE = (DType.FP16, DType.BF16, DType.FP32)
@@ -170,6 +179,15 @@ _QUANTIZE = (
     Rule(
         _tiled,
         lambda x: ("chunks", x.chunks, f"{x.threads} threads hold {TILE} x {TILE} elements", MOST_CHUNKS),
+    ),
+    Rule(
+        _made,
+        lambda x: (
+            "turned",
+            x.turned,
+            f'kind="{x.kind}" makes values of rows, of their transpose, or both',
+            False,
+        ),
     ),
     Rule(
         lambda x: not x.exponents or x.kind in ("1x128", "128x128"),

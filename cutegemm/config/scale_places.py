@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the scales of operands' blocks lie in a stage, and who loads them (`kernels.mainloop.block_scales`)."""
+"""Where the scales of operands' blocks lie in a stage, and who loads them (`kernels.mainloop.block_scales`).
+
+Also how a tile falls into blocks of which the epilogue finds scales (`kernels.epilogue.quantized_blocks`).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from cutegemm.config.numbers import Number, round_up
-from cutegemm.epilogue.scales import BlockScale
+from cutegemm.epilogue.scales import K_BLOCK, BlockScale
 
 WORDS = 16  # rows or columns whose scales are in the order of the threads that read them
 WORD = 4  # scales that a thread may read at once
@@ -29,3 +32,15 @@ def loaders(config: Kernel) -> int:
     if not config.epilogue.scales or not config.multiplies:
         return 0
     return int(config.limits.warpgroup if config.gathers else config.limits.warp)
+
+
+def block_subtiles(config: Kernel) -> int:
+    """Neighbouring subtiles that are stored together: those of 128 columns, where blocks of these have scales."""
+    return int(K_BLOCK // config.epi_n) if config.epilogue.blocks else 1
+
+
+def shared_blocks(config: Kernel) -> Number:
+    """Blocks of a tile of which two warpgroups each have 64 rows, and share their maxima."""
+    if not any(x.block > 1 for x in config.epilogue.blocks):
+        return 0
+    return config.stores * config.passes * config.stored_columns // K_BLOCK

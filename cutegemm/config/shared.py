@@ -179,6 +179,9 @@ def _epilogue(x: KernelDraft) -> Iterator[Barrier]:
     if inputs and x.stores:
         count = x.consumers * x.input_stages
         yield Barrier("subtiles", count, ELECTED, 1, "a consumer warpgroup", "subtile barriers")
+    if any(y.block > 1 for y in x.epilogue.blocks) and x.stores:
+        threads, first = x.consumers * x.limits.warpgroup, FIRST_NAMED + 3 * x.consumers + 1
+        yield Barrier("blocks", 1, "every consumer thread", threads, "the same", first=first)
     through = inputs or x.epilogue.names("row") or any(y.store != "direct" for y in x.outputs)
     used = "the same" if x.stores and through else ""
     yield Barrier(

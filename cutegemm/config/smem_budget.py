@@ -96,6 +96,11 @@ def epilogue_contents(config: KernelDraft) -> list[Held]:
     if rows:
         size = here * FP32_BYTES * rows * config.stored_columns * config.consumers
         found.append(Held("rows", size, ROW_ALIGN))
+    if any(x.block > 1 for x in graph.blocks):
+        warps = config.consumers * config.limits.warpgroup // config.limits.warp
+        found.append(
+            Held("block maxima", FP32_BYTES * warps * scale_places.shared_blocks(config), COUNT_ALIGN)
+        )
     return found
 
 

@@ -38,6 +38,8 @@ EXPONENTIALS = {0: 0, 1: 42, None: 32}
 # of each further reduction: its state, and addresses of its partial results; a subtile's reductions follow one another,
 # so that values of the largest alone are live
 FURTHER = 10
+# of what is stored beside values of blocks: 64 rows of 128 columns, until these are quantised
+BLOCK_VALUES = 64
 # of random numbers: rounds of the generator for several elements at once
 RANDOM = 148
 # registers from which ptxas schedules so many loads ahead that it spills a few bytes whatever is left
@@ -62,6 +64,7 @@ def beside_accumulators(config: KernelDraft) -> list[tuple[str, Number]]:
         ("loads", LOADED * loaded),
         ("stores", STORED * sum(x.store != "tma" for x in config.outputs)),
         ("reductions", _reduced(graph.reductions)),
+        ("blocks", BLOCK_VALUES * sum(not x.block for x in graph.stores) * bool(graph.blocks)),
         ("random", RANDOM * any(node.op == "random" for node in graph.nodes)),
     ]
 
@@ -69,7 +72,7 @@ def beside_accumulators(config: KernelDraft) -> list[tuple[str, Number]]:
 def _reduced(results: Sequence[Result]) -> int:
     """Registers of some reductions."""
     each = [
-        REDUCED[x.axis] * len(NEUTRAL[x.kind]) + EXPONENTIALS[x.axis] * (x.kind == "logsumexp")
+        REDUCED[x.axis] * len(NEUTRAL.get(x.kind, (0,))) + EXPONENTIALS[x.axis] * (x.kind == "logsumexp")
         for x in results
     ]
     return max(each, default=0) + FURTHER * max(len(each) - 1, 0)

@@ -28,12 +28,13 @@ from cutegemm.epilogue.trace import (
     Sum,
     SumSquares,
     define,
+    quantize,
 )
 from cutegemm.epilogue.value import Value
 
 __all__ = [
     "AbsMax", "Col", "Graph", "Integer", "LogSumExp", "Matrix", "Max", "Node", "Output", "Result", "Row",
-    "Scalar", "Store", "Sum", "SumSquares", "UnknownOperation", "Value", "backward", "define", "with_saved",
+    "Scalar", "Store", "Sum", "SumSquares", "UnknownOperation", "Value", "backward", "define", "quantize", "with_saved",
     *functions.__all__, *library.__all__,
 ]  # fmt: skip
 

@@ -47,7 +47,7 @@ ROLES = {
     "col": Role(ranks=(1, 2), types="vector", shared=True),
     **dict.fromkeys(("blocks_m", "blocks_n"), Role(ranks=(2, 3), types="scales", shared=True)),
     "store": Role(ranks=(2, 3), types="stored", written=True),
-    "reduction": Role(ranks=(0, 1, 2), written=True, strided=False),
+    "reduction": Role(ranks=(0, 1, 2, 3), types="stored", written=True, strided=False),
     "scalar": Role(ranks=(0,), types="fp32", strided=False),
 }
 

@@ -58,6 +58,9 @@ def backward(graph: Graph, output: str = "d", wrt: Collection[str] | None = None
         raise field_error(SpecError, "graph", graph, "must be an epilogue graph, as epi.define gives it")
     if graph.swapped:
         return backward(graph.transposed(), output, wrt).transposed()
+    for x in graph.blocks:
+        rule = "values of 8 bits and their scales have no gradient; store the value, and quantise it apart"
+        raise field_error(SpecError, f"epilogue.{x.name}", "quantize", rule)
     linear = [x for x in graph.outputs if x.kind in (STORE, "sum")]
     target = next((x for x in linear if checks.among(output, (x.name,))), None)
     if target is None:

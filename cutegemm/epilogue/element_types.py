@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from cutegemm.arch.instructions import partners
 from cutegemm.dtypes import DType
+from cutegemm.epilogue import scales
 from cutegemm.epilogue.call_order import ROLES
 from cutegemm.epilogue.graph import Graph, linear_combination
 
@@ -27,6 +28,7 @@ _LEGAL: dict[str, tuple[tuple[DType, ...], tuple[DType, ...], str]] = {
         _EVERY,
         "int32 holds sums of int8 and uint8 operands alone",
     ),
+    "factors": (tuple(x for x in _OPERANDS if x.bits > 8),) * 2 + ("",),
     "scales": ((DType.FP32, DType.UINT8),) * 2 + ("",),
     "fp32": ((DType.FP32,),) * 2 + ("",),
 }
@@ -43,6 +45,11 @@ def legal(types: str, whole: bool) -> tuple[DType, ...]:
     return among if whole else without
 
 
+def of(name: str, types: str) -> str:
+    """A role's types, of a tensor of this name: an operand's scales of rows are numbers of 16 or 32 bits."""
+    return "factors" if name in scales.NAMES and types == "vector" else types
+
+
 def fault(graph: Graph | None, name: str, dtype: DType, whole: bool) -> tuple[str, DType] | None:
     """The rule that a type breaks and the nearest legal one; None if it breaks none.
 
@@ -52,7 +59,7 @@ def fault(graph: Graph | None, name: str, dtype: DType, whole: bool) -> tuple[st
         dtype: the tensor's.
         whole: whether the operands are integers.
     """
-    types = ROLES[(_PLAIN if graph is None else graph).tensors.get(name, "store")].types
+    types = of(name, ROLES[(_PLAIN if graph is None else graph).tensors.get(name, "store")].types)
     found = legal(types, whole)
     if dtype in found:
         return None
@@ -71,4 +78,4 @@ def sums_fault(dtype: DType, whole: bool | None) -> tuple[str, DType] | None:
     return "sums are fp32, of int8 and uint8 operands int32", DType.INT32 if whole else DType.FP32
 
 
-__all__ = ["fault", "legal", "sums_fault"]
+__all__ = ["fault", "legal", "of", "sums_fault"]

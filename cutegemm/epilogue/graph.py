@@ -18,7 +18,14 @@ from functools import cached_property
 from typing import Any
 
 from cutegemm import checks
-from cutegemm.dtypes import DType
+from cutegemm.epilogue.result import CASTS as CASTS
+from cutegemm.epilogue.result import INFINITY as INFINITY
+from cutegemm.epilogue.result import NEUTRAL as NEUTRAL
+from cutegemm.epilogue.result import REDUCTIONS as REDUCTIONS
+from cutegemm.epilogue.result import SCALE as SCALE
+from cutegemm.epilogue.result import STORE as STORE
+from cutegemm.epilogue.result import Result as Result
+from cutegemm.epilogue.result import check_form
 from cutegemm.epilogue.scales import BlockScale
 from cutegemm.errors import SpecError, field_error
 
@@ -38,15 +45,8 @@ OPERATIONS = {  # name -> operands
     **COMPARISONS, **LOGIC,
 }  # fmt: skip
 
-STORE = "store"
 NUMBER, TRUTH, INTEGER = "number", "truth", "integer"  # what a node yields
-CASTS = tuple(x.value for x in DType)  # what a value may be rounded to
 FP32_MAX = (2 - 2.0**-23) * 2.0**127
-INFINITY = float("inf")
-# What a partial result of a reduction holds where it covers no element: one fp32 number, or of a logsumexp the
-# maximum and the sum of exp(x - maximum).
-NEUTRAL = {"sum": (0.0,), "max": (-INFINITY,), "logsumexp": (-INFINITY, 0.0)}
-REDUCTIONS = tuple(NEUTRAL)
 RESERVED = ("a", "b", "acc", "backend", "out", "self", "workspace")  # other parameters of a run
 GATED = (None, "halves", "interleaved")
 ACCUMULATORS = ("gate", "up")  # a gated graph's two accumulators; a plain one's has no name
@@ -70,46 +70,6 @@ class Node:
     op: str
     args: tuple[int, ...] = ()
     value: str | float | None = None
-
-
-@dataclass(frozen=True)
-class Result:
-    """One output: a node stored as an M x N matrix, or reduced over rows, columns or everything.
-
-    Attributes:
-        name: what the caller finds it by; "d" is the GEMM's D.
-        node: index of the node.
-        kind: "store", "sum", "max" or "logsumexp".
-        dtype: of a stored matrix; None means the spec's d_dtype for d, else A's. Reductions are fp32.
-        major: of a stored matrix, "n" or "m"; None means that of the tensor passed, row-major if none is.
-        axis: of a reduction: 0 reduces rows (N results), 1 columns (M results), None both (one result).
-        partial: the tiles' partial results are the result; nothing finishes them.
-    """
-
-    name: str
-    node: int
-    kind: str = STORE
-    dtype: str | None = None
-    major: str | None = None
-    axis: int | None = None
-    partial: bool = False
-
-    def by_axis(self, rows: Any, columns: Any, both: Any) -> Any:
-        """Of three things the one for the axis: where rows are reduced, where columns are, where both are."""
-        return {0: rows, 1: columns, None: both}[self.axis]
-
-    def shape(self, batch: int, rows: int, columns: int, parts: tuple[int, int, int]) -> tuple[int, ...]:
-        """A reduction's fp32 results in memory: (batch, results); a partial one's (states, parts, batch, results).
-
-        Args:
-            batch, rows, columns: of D.
-            parts: partial results per result over rows, columns and all. All of D has (states, batch, parts).
-        """
-        results = self.by_axis(columns, rows, 1)
-        if not self.partial:
-            return batch, results
-        states, count = len(NEUTRAL[self.kind]), self.by_axis(*parts)
-        return (states, batch, count) if self.axis is None else (states, count, batch, results)
 
 
 @dataclass(frozen=True)
@@ -172,8 +132,13 @@ class Graph:
 
     @cached_property
     def reductions(self) -> tuple[Result, ...]:
-        """The outputs that are reductions."""
+        """The outputs that are reductions, scales of blocks among them."""
         return tuple(x for x in self.outputs if x.kind != STORE)
+
+    @cached_property
+    def blocks(self) -> tuple[Result, ...]:
+        """The outputs of blocks: values and scales."""
+        return tuple(x for x in self.outputs if x.block)
 
     @property
     def gated_axis(self) -> str | None:
@@ -191,7 +156,12 @@ class Graph:
         Returns:
             A graph whose own transpose is this one.
 
+        Raises:
+            SpecError: it stores values of blocks of D's columns.
         """
+        if self.blocks:
+            rule = "blocks of 128 columns lie along D's rows"
+            raise field_error(SpecError, f"epilogue.{self.blocks[0].name}", "quantize", rule)
         nodes = (replace(x, op=_TRANSPOSED.get(x.op, x.op)) for x in self.nodes)
         outputs = (
             replace(
@@ -228,7 +198,7 @@ class Graph:
         """A JSON-serialisable form; `Graph.from_data` reads it back."""
         found = {
             "nodes": [[n.op, list(n.args), n.value] for n in self.nodes],
-            "outputs": [asdict(x) for x in self.outputs],
+            "outputs": [x.to_data() for x in self.outputs],
             "gated": self.gated,
             "swapped": self.swapped,
         }
@@ -349,28 +319,10 @@ def _check_results(graph: Graph, types: list[str]) -> None:
             nearest = "where(value, 1, 0)" if types[x.node] == TRUTH else None
             rule = f"output {x.name} must be a number"
             raise field_error(SpecError, "epilogue", types[x.node], rule, nearest)
-        _check_form(x)
+        check_form(x)
         if x.name == "d" and x.kind != STORE:
             rule = "d is the stored matrix; give the reduction another name"
             raise field_error(SpecError, "epilogue", "d", rule)
-
-
-def _check_form(x: Result) -> None:
-    """An output's kind, and that the fields of the other kinds are left alone."""
-    if not checks.among(x.kind, (STORE, *REDUCTIONS)):
-        rule = f"must be one of {(STORE, *REDUCTIONS)}"
-        raise field_error(SpecError, f"{x.name}.kind", x.kind, rule)
-    legal = {
-        "dtype": (None, *CASTS) if x.kind == STORE else (None,),
-        "major": (None, "n", "m") if x.kind == STORE else (None,),
-        "axis": (None,) if x.kind == STORE else (None, 0, 1),
-        "partial": (False,) if x.kind == STORE else (False, True),
-    }
-    for field, values in legal.items():
-        value = getattr(x, field)
-        if not checks.among(value, values):
-            rule = f"of a {x.kind} must be one of {values}"
-            raise field_error(SpecError, f"{x.name}.{field}", value, rule)
 
 
 def linear_combination(with_c: bool) -> Graph:

@@ -20,6 +20,8 @@ Kind = str | tuple[str, int, int]
 # blocks of K that a tensor of scales may have beyond the operand's: torch pads to a multiple
 PADDED = 4
 AXES = {"a": "m", "b": "n"}
+UE8M0 = "ue8m0"  # the type of scales that are powers of two
+NAMES = ("scale_a", "scale_b")  # what a run takes them by
 
 
 @dataclass(frozen=True)
@@ -72,4 +74,16 @@ def checked(field: str, value: object) -> Kind:
     raise field_error(SpecError, field, value, f"must be {', '.join(others)} or {last}", TENSOR)
 
 
-__all__ = ["AXES", "BLOCKS", "KINDS", "K_BLOCK", "ROW", "TENSOR", "BlockScale", "Kind", "checked"]
+__all__ = [
+    "AXES",
+    "BLOCKS",
+    "KINDS",
+    "K_BLOCK",
+    "NAMES",
+    "ROW",
+    "TENSOR",
+    "UE8M0",
+    "BlockScale",
+    "Kind",
+    "checked",
+]

@@ -68,8 +68,12 @@ def shifted(graph: Graph, kinds: Mapping[str, str]) -> Graph:
             none.
 
     Raises:
-        SpecError: the graph has an input or output of these names, or a gated pair.
+        SpecError: the graph has an input or output of these names, scales of blocks or a gated pair.
     """
+    if graph.scales and kinds:
+        x, kind = next(iter(kinds.items()))
+        rule = f"is subtracted of whole sums, which {graph.scales[0].name} of blocks has scaled; scales may be of rows"
+        raise field_error(SpecError, f"zero_point_{x}", kind, rule, "auto")
     terms = [_POINTS[x, kind] for x, kind in kinds.items()]
     wanted = {name: op for term in terms for op, name in term}
     inputs = {**graph.tensors, **graph.numbers}

@@ -7,7 +7,8 @@ import itertools
 from collections import Counter
 from typing import Any
 
-from cutegemm.epilogue.graph import LEAVES, STORE, Graph, Node, Result
+from cutegemm.epilogue.graph import LEAVES, SCALE, STORE, Graph, Node, Result
+from cutegemm.epilogue.scales import K_BLOCK, UE8M0
 
 _INFIX = {  # op -> (symbol, how tightly it binds in Python)
     "lt": ("<", 1), "le": ("<=", 1), "gt": (">", 1), "ge": (">=", 1), "eq": ("==", 1), "ne": ("!=", 1),
@@ -73,13 +74,17 @@ def _within(term: Term, binding: int) -> str:
 
 
 def _output(x: Result, value: str) -> str:
+    if x.block:
+        given = [("block", x.block, K_BLOCK), x.dtype, *([UE8M0] if x.exponents else [])]
+        part = "scale" if x.kind == SCALE else "values"
+        return f"quantize({', '.join([value, *map(repr, given)])}).{part}"
     if x.kind == STORE:
-        given: dict[str, Any] = {"dtype": x.dtype, "major": x.major}
+        named: dict[str, Any] = {"dtype": x.dtype, "major": x.major}
         call = "Store"
     else:
-        given = {"axis": x.axis, "partial": x.partial or None}
+        named = {"axis": x.axis, "partial": x.partial or None}
         call = _REDUCTIONS[x.kind]
-    options = [f"{name}={field!r}" for name, field in given.items() if field is not None]
+    options = [f"{name}={field!r}" for name, field in named.items() if field is not None]
     return value if call == "Store" and not options else f"{call}({', '.join([value, *options])})"
 
 

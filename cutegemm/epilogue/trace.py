@@ -6,13 +6,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 from cutegemm import checks
-from cutegemm.dtypes import as_dtype
+from cutegemm.dtypes import LARGEST, DType, as_dtype
 from cutegemm.epilogue.functions import abs as magnitude
 from cutegemm.epilogue.functions import square
-from cutegemm.epilogue.graph import ACCUMULATORS, GATED, RESERVED, Graph, Result, is_name
+from cutegemm.epilogue.graph import ACCUMULATORS, GATED, RESERVED, SCALE, STORE, Graph, Result, is_name
+from cutegemm.epilogue.scales import BLOCKS, UE8M0, checked
 from cutegemm.epilogue.value import Trace, Value
 from cutegemm.errors import SpecError, field_error
 
@@ -137,6 +138,73 @@ def AbsMax(value: Value, axis: int | None = None, partial: bool = False) -> Max:
 def SumSquares(value: Value, axis: int | None = None, partial: bool = False) -> Sum:  # noqa: N802
     """The sum of squares: `Sum` of value * value, and what it returns."""
     return Sum(square(value), axis, partial)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfBlocks(_Finished, checks.Named):
+    """Values or scales of blocks, which `quantize` gives."""
+
+    value: Value
+    kind: str
+    dtype: str
+    block: int
+    exponents: bool
+
+    def result(self, name: str) -> Result:
+        """The graph's record of this output."""
+        axis = 1 if self.kind == SCALE else None
+        return Result(
+            name,
+            self.value.index,
+            self.kind,
+            self.dtype,
+            axis=axis,
+            block=self.block,
+            exponents=self.exponents,
+        )
+
+
+class Quantized(NamedTuple):
+    """A matrix in 8 bits and the scales of its blocks, two outputs."""
+
+    values: _OfBlocks
+    scale: _OfBlocks
+
+
+def quantize(
+    value: Value, kind: Any = BLOCKS[0], dtype: Any = DType.FP8_E4M3, scale_dtype: Any = DType.FP32
+) -> Quantized:
+    """D in 8 bits and a scale for each block of 128 columns, as `cutegemm.quantize` makes both of the fp32 value.
+
+    A run gives them as the next GEMM takes them: `run(out.d, ..., scale_a=out.scale)`. Scales of rows are known when
+    all tiles are: store the value, and quantise it by `cutegemm.quantize`, which reads it once.
+
+    Args:
+        value: what is quantised.
+        kind: ("block", 1, 128), a row's 128 columns, or ("block", 128, 128).
+        dtype: "fp8_e4m3", "fp8_e5m2" or "int8".
+        scale_dtype: "fp32", or "ue8m0" for powers of two, which are returned as torch.float8_e8m0fnu.
+
+    Raises:
+        SpecError: an argument is none of these.
+
+    Example:
+        >>> q = quantize(relu(acc + bias))   # doctest: +SKIP
+        >>> return Output(d=q.values, scale=q.scale)   # doctest: +SKIP
+    """
+    found = checked("kind", kind)
+    if found not in BLOCKS:
+        rule = "is known when all tiles of D are; store D, and quantise it by cutegemm.quantize"
+        raise field_error(SpecError, "kind", kind, rule, BLOCKS[0])
+    if (of := as_dtype(dtype)) not in LARGEST:
+        rule = f"must be one of {', '.join(x.value for x in LARGEST)}"
+        raise field_error(SpecError, "dtype", dtype, rule, DType.FP8_E4M3)
+    exponents = str(scale_dtype) in (UE8M0, "torch.float8_e8m0fnu")
+    if not exponents and str(scale_dtype) not in ("fp32", "torch.float32", str(DType.FP32)):
+        rule = f'must be "fp32" or "{UE8M0}"'
+        raise field_error(SpecError, "scale_dtype", scale_dtype, rule, "fp32")
+    made = (_OfBlocks(value, x, of.value, int(found[1]), exponents) for x in (STORE, SCALE))
+    return Quantized(*made)
 
 
 class Output(_Finished):
@@ -267,11 +335,13 @@ def _results(returned: Any, name: str, trace: Trace) -> list[Result]:
         if isinstance(x, Value):
             x = Store(x)
         if (
-            not isinstance(x, (Store, _Reduction))
+            not isinstance(x, (Store, _Reduction, _OfBlocks))
             or not isinstance(x.value, Value)
             or x.value.trace is not trace
         ):
-            rule = "an output must be a value of this epilogue, or Store, Sum, Max or LogSumExp of one"
+            rule = (
+                "an output must be a value of this epilogue, or Store, Sum, Max, LogSumExp or quantize of one"
+            )
             raise field_error(SpecError, f"{name}.{key}", x, rule)
         results.append(x.result(key))
     return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from cutegemm.epilogue.graph import (
@@ -82,9 +83,7 @@ class Trace:
         renumbered = (
             Node(n.op, tuple(order[a] for a in n.args), n.value) for n in map(self.nodes.__getitem__, order)
         )
-        outputs = (
-            Result(x.name, order[x.node], x.kind, x.dtype, x.major, x.axis, x.partial) for x in results
-        )
+        outputs = (replace(x, node=order[x.node]) for x in results)
         return Graph(tuple(renumbered), tuple(outputs), gated)
 
 

@@ -16,6 +16,7 @@ Everything else is a module of its own, in a folder by role; none imports a driv
     `mainloop`     the pipeline of stages, producer, consumers, a CTA's shared memory, its place in a cluster
     `split_k`      sums over the CTAs that share out K
     `epilogue`     subtiles of an accumulator, fused arithmetic, inputs, stores, partial reductions
+    `eight_bits`   maxima of elements, their scales, and quotients
     `cuda_cores`   schedule, loads, mainloops and epilogue of the CUDA-core kernels
 
 Legend of tensor names and shape comments:

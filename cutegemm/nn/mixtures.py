@@ -25,7 +25,9 @@ from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import HALF
 from cutegemm.ops.groups.grouped import grouped_mm
 from cutegemm.ops.perceptron import untouched
-from cutegemm.ops.quantized.quantize import dequantized, quantize, quantized
+from cutegemm.ops.quantized.made import quantized
+from cutegemm.ops.quantized.quantize import quantize
+from cutegemm.running.numerics.eight_bits import dequantized
 
 # what our function is called in the registry, and where a module keeps what to do without a Hopper GPU
 REGISTERED, FALLBACK = "cutegemm", "_cutegemm_fallback"

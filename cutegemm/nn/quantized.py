@@ -19,7 +19,8 @@ from cutegemm.nn.linear import Linear
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.quantized.frozen import Storage, frozen_linear
-from cutegemm.ops.quantized.quantize import Quantized, quantize
+from cutegemm.ops.quantized.made import Quantized
+from cutegemm.ops.quantized.quantize import quantize
 
 # what `convert` names -> the type
 TYPES_8 = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cutegemm.arch.instructions import types_fault
 from cutegemm.dtypes import as_dtype
-from cutegemm.epilogue.graph import STORE
+from cutegemm.epilogue.graph import SCALE, STORE
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
 from cutegemm.running.arguments.call import Request
-from cutegemm.running.arguments.describe import result_type
+from cutegemm.running.arguments.describe import check_pair, result_type
 from cutegemm.running.numerics import reference
+from cutegemm.running.numerics.eight_bits import EXPONENTS
 from cutegemm.running.run import described
 from cutegemm.spec import AUTO
 
@@ -101,9 +101,9 @@ def unfolded(program: Program, x: torch.Tensor, name: str, lead: tuple[int, ...]
     if lead is None or len(lead) == 1:
         return x
     result = next(r for r in program.graph.outputs if r.name == name)
-    if result.kind == STORE:
+    if result.kind == STORE or result.block == 1:
         return _no_view(x, (*lead, x.shape[-1]))
-    return _no_view(x, lead) if result.axis == 1 else x
+    return _no_view(x, lead) if result.axis == 1 and not result.block else x
 
 
 def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
@@ -119,13 +119,18 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
         with torch.no_grad():
             described(program.gemm.spec, program.graph, call.request())
     kind = as_dtype(a.dtype)
-    if a.dtype != b.dtype and types_fault(kind, as_dtype(b.dtype)) is not None:
-        raise field_error(InputError, "b.dtype", b.dtype, f"must be a's dtype, {a.dtype}")
+    check_pair(a, b)
     torch._check(a.shape[-1] == b.shape[-2], lambda: f"b must have {a.shape[-1]} rows (K)")
     m, n = a.shape[-2], columns(program.graph, b.shape[-1])
     batch = _batch(a, b)
     found = []
     for x in program.results:
+        if x.kind == SCALE:
+            blocks, _, rows = x.shape(1, m, n, (0, 0, 0))
+            held = EXPONENTS if x.exponents else torch.float32
+            made = a.new_empty([blocks, *batch, rows], dtype=held).movedim(0, -1)
+            found.append(unfolded(program, made, x.name, call.lead))
+            continue
         wide = n * len(program.merged) if x.name in program.merged else n
         shape = [*batch, *((m, wide) if x.kind == STORE else x.by_axis((n,), (m,), ()))]
         dtype, major = torch.float32, x.major

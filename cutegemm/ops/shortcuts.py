@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -53,7 +54,7 @@ def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias:
     if program.form == "linear":
         right = b.t()
         if a.dim() > 2:
-            left, lead = a.reshape(-1, a.shape[-1]), a.shape[:-1]
+            left, lead = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), a.shape[:-1]
     if a.dim() > 1 and left.data_ptr() == a.data_ptr():
         prepared = recalled(gemm, left, right, {} if bias is None else {"bias": bias}, program.backend)
         tensors = (a, b) if bias is None else (a, b, bias)

@@ -15,6 +15,7 @@ from cutegemm.checks import plain
 from cutegemm.config import Config, GemmConfig, KernelConfig, SimtConfig, boxes, registers
 from cutegemm.config.shared import Barrier, SharedPlan
 from cutegemm.config.smem_budget import Region
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import layout_of
 from cutegemm.planning.steps import Multiply, Step
@@ -358,4 +359,5 @@ def _epilogue_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[st
         )
     for result, offset in zip(graph.reductions, plan.partials):
         ends = "partial results" if offset is None else "finished by a launch in a fixed order"
+        ends = f"a block of {result.block} x {K_BLOCK}" if result.block else ends
         yield "reduce", f"{result.name}: {result.kind}, {ends}"

@@ -159,7 +159,7 @@ def plan_reductions(
     offsets: dict[str, int] = {}
     end = start
     for result in config.epilogue.reductions:
-        if result.partial:
+        if result.partial or result.block:
             continue
         count = result.by_axis(*parts)
         results = problem.batch * result.by_axis(width, height, 1)

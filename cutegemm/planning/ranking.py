@@ -14,7 +14,7 @@ from cutegemm.planning import candidates, cost, generator, known_kernels
 from cutegemm.planning.candidates import Candidate, multiplied
 from cutegemm.planning.cost import Rows, Seen, Side
 from cutegemm.planning.loads import along_k
-from cutegemm.planning.requirements import Request
+from cutegemm.planning.requirements import Request, may_saturate
 from cutegemm.planning.ways import Kind, Option, Way, ways_of
 from cutegemm.spec import Tile
 
@@ -57,6 +57,8 @@ def _rows(asked: Request, ways: Sequence[Way], gemms: Sequence[Seen]) -> Rows:
             found.append(candidates.given_tile(way.spec, way.limits, way.halves))
         return generator.rows(found)._replace(way=np.arange(float(len(ways))))
     table = generator.tables(tuple(Kind.of(x) for x in ways))
+    if may_saturate(ways[0].epilogue, ways[0].problem):
+        return table
     return generator.split(asked.spec, gemms, asked.device, table)
 
 

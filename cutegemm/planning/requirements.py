@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
-from cutegemm.arch.instructions import arithmetic_fault, on_cuda_cores, types_fault
+from cutegemm.arch.instructions import arithmetic_fault, exact_depth, on_cuda_cores, types_fault
 from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.families import Family, of_schedule
 from cutegemm.problems import Operand, Problem, columns
@@ -172,6 +173,51 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
     return 'schedule="simt" was asked for' if spec.schedule == "simt" else None
 
 
+def may_saturate(epilogue: Graph, problem: Problem) -> bool:
+    """Whether sums of integers may leave int32. K is then not split: wgmma saturates each partial sum by itself, and
+    partial sums that have saturated do not add up to the saturated sum. Scales of blocks multiply short sums.
+    """
+    most = exact_depth(problem.a.dtype, problem.b.dtype)
+    return most is not None and problem.k > most and not epilogue.scales
+
+
+def check_saturation(spec: GemmSpec, problem: Problem) -> None:
+    """No splits of K are given of sums that may leave int32.
+
+    Raises:
+        PlanError: there are.
+    """
+    rule = f"sums of {problem.k:,} products may exceed int32, where they saturate; those of splits saturate apart"
+    legal = {"split_k": 1, "scheduler": "persistent", "cluster": spec.plane}
+    given = {
+        "split_k": spec.split_k not in (AUTO, 1),
+        "scheduler": spec.scheduler == "stream_k",
+        "cluster": (spec.depth or 1) > 1,
+    }
+    for name, wrong in given.items():
+        if wrong:
+            raise field_error(PlanError, name, getattr(spec, name), rule, legal[name])
+
+
+def check_blocks(epilogue: Graph, cuda_cores: str | None) -> None:
+    """Refuse values of blocks where no kernel makes them.
+
+    Raises:
+        PlanError: naming the first output.
+    """
+    if cuda_cores is None:
+        raise field_error(
+            PlanError, "swap", True, "D's transpose has blocks of 128 rows, not of columns", False
+        )
+    x = epilogue.blocks[0]
+    rule = f"kernels of the tensor cores quantise blocks: {cuda_cores}"
+    raise field_error(PlanError, f"epilogue.{x.name}", ("block", x.block, K_BLOCK), rule)
+
+
+# the default epilogue, by whether the problem has a C
+PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A spec for a problem on a device.
@@ -208,7 +254,14 @@ def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request
     cuda_cores = cuda_cores_reason(spec, problem)
     if cuda_cores and epilogue.scales and problem.k:
         rule = f"scales of blocks multiply partial sums of the tensor cores: {cuda_cores}"
-        raise field_error(PlanError, epilogue.scales[0].name, "blocks", rule, "row")
-    reasons = tuple(x for x in (device.note, cuda_cores) if x)
+        x = epilogue.scales[0]
+        raise field_error(PlanError, x.name, ("block", x.extent, K_BLOCK), rule, "row")
+    if epilogue.blocks and (cuda_cores or spec.swap is True):
+        check_blocks(epilogue, cuda_cores)
+    whole = None
+    if may_saturate(epilogue, problem):
+        check_saturation(spec, problem)
+        whole = f"K={problem.k:,} is not split: sums that exceed int32 saturate, those of splits would apart"
+    reasons = tuple(x for x in (device.note, cuda_cores, whole) if x)
     asked = Request(spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons)
     return asked, of_schedule(spec.schedule if cuda_cores is None else "simt")

@@ -161,8 +161,8 @@ def by_cost(found: Iterator[Option]) -> Iterator[Option]:
 def turned(asked: Request) -> tuple[bool, ...]:
     """The orientations to consider: as given, as a given tile needs, or both."""
     spec = asked.spec
-    if isinstance(spec.swap, bool):
-        return (spec.swap,)
+    if isinstance(spec.swap, bool) or asked.epilogue.blocks:
+        return (spec.swap is True,)
     if isinstance(spec.tile, Tile):
         return (tile_fault(spec.tile, arithmetic=spec.arithmetic) is not None,)
     # it changes a row's partial results

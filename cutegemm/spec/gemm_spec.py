@@ -28,7 +28,7 @@ class GemmSpec(checks.Named):
 
     Attributes:
         a_dtype, b_dtype: "fp16", "bf16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8" or "uint8" (names, `DType` or torch
-            dtypes).
+            dtypes): A and B have one type, both an fp8 type or both an 8-bit integer type.
         c_dtype, d_dtype: of C any of these but integers; of D any, and "int32" with int8 and uint8 operands.
         acc_dtype: accumulator type: "fp32", with int8 and uint8 operands "int32".
         a_major: "k" (A[m, k] with unit stride along k) or "m".
@@ -92,8 +92,9 @@ class GemmSpec(checks.Named):
             strides. The epilogue sees the scaled sums. "auto" has none.
         zero_point_a, zero_point_b: zero points of int8 and uint8 operands, which a run takes by these names: "tensor"
             (an integer or a 0-d tensor) or "row" (M of A, N of B). D is that of (A - zero_point_a)(B - zero_point_b),
-            exact in int32 while the sums of A B are. A run may give `sums_a`, (M,), which `zero_point_b` needs, and
-            `sums_b`, (N,), which `zero_point_a` needs: the operands' sums along K in int32. "auto" has none.
+            exact in int32 while the sums of A B are; scales of blocks exclude them. A run may give `sums_a`, (M,), that
+            `zero_point_b` needs, and `sums_b`, (N,), that `zero_point_a` needs: the operands' sums along K in int32.
+            "auto" has none.
         epilogue: an expression graph (`cutegemm.epilogue`); "auto" is alpha * A @ B + beta * C.
 
     Raises:

@@ -168,6 +168,9 @@ def _check_invariant(spec: Any) -> None:
         if getattr(spec, field) in ("stream_k", "atomic"):
             rule = "adds along K in an order of M's or of chance, which batch_invariant=True excludes"
             raise field_error(SpecError, field, getattr(spec, field), rule, nearest)
+    if isinstance(spec.epilogue, Graph) and any(x.block > 1 for x in spec.epilogue.blocks):
+        rule = "blocks of 128 rows share a scale, so a row's bits depend on others"
+        raise field_error(SpecError, "batch_invariant", True, rule, False)
     if isinstance(spec.epilogue, Graph) and any(x.op == "random" for x in spec.epilogue.nodes):
         rule = "the epilogue's random numbers are those of an element's place in D"
         raise field_error(SpecError, "batch_invariant", True, rule, False)

@@ -122,7 +122,9 @@ MALFORMED = {
         "epilogue='d': d is the stored matrix; give the reduction another name",
     ),
     "kind": (
-        (ACC,), (Result("d", 0, "mean"),), "d.kind='mean': must be one of ('store', 'sum', 'max', 'logsumexp')",
+        (ACC,),
+        (Result("d", 0, "mean"),),
+        "d.kind='mean': must be one of ('store', 'sum', 'max', 'logsumexp', 'scale')",
     ),
     "dtype": (
         (ACC,), (Result("d", 0, dtype="int4"),),

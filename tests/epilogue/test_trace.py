@@ -223,7 +223,7 @@ REFUSED = [
     (_empty, "_empty='Output()': must have an output"),
     (
         _number,
-        "_number.x=1.0: an output must be a value of this epilogue, or Store, Sum, Max or LogSumExp of one",
+        "_number.x=1.0: an output must be a value of this epilogue, or Store, Sum, Max, LogSumExp or quantize of one",
     ),
     (
         _wrong_dtype,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """8-bit integers: sums are exact in int32, however they are added; scaled ones are rounded once, and saturate."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -46,6 +48,19 @@ def test_large_sums_are_exact_and_saturate():
     d = emulated(GemmSpec(swap=False, tile=Tile(64, 8, 128)), a, b)
     assert d[0, 0] == 255 * (33_024 * 255 + 7) and d[0, 1] == 2**31 - 1
     assert torch.equal(d.long(), (a.long() @ b.long()).clamp(max=2**31 - 1))
+
+
+def test_deep_sums_saturate_under_the_default_plan(monkeypatch):
+    """Partial sums of splits would wrap around as they are added. Scales multiply the saturated sum."""
+    a = torch.full((1, 140_000), -128, dtype=INT8)
+    assert plan(GemmSpec(), problem(1, 1, 131_071, dtype="int8", majors="kk")).config.splits > 1
+    assert emulated(GemmSpec(), a, a.T).item() == 2**31 - 1
+    scaled, named = GemmSpec(scale_a="tensor", d_dtype="fp32"), {"scale_a": 2.0**-24}
+    assert emulated(scaled, a, a.T, **named).item() == Gemm(scaled).run(a, a.T, **named).item() == 128
+    # saturates halfway, after which products of the other sign lead anywhere
+    monkeypatch.setenv("CUTEGEMM_CHECK", "1")
+    d = Gemm(GemmSpec()).run(torch.cat([a, a], 1), torch.cat([a, -1 - a], 1).T, backend="emulator")
+    assert d.item() != 140_000 * 128
 
 
 def test_another_alpha_rounds():
@@ -102,6 +117,33 @@ def test_what_no_kernel_has_is_refused(fields, told):
     with pytest.raises(PlanError) as e:
         plan(GemmSpec(**fields), problem(256, 256, 1024, dtype="int8", majors="kk"))
     assert str(e.value).splitlines()[0] == told
+
+
+@pytest.mark.sliced(False)
+@pytest.mark.parametrize(
+    ("fields", "field", "nearest"),
+    [
+        ({"split_k": 2}, "split_k=2", "1"),
+        ({"scheduler": "stream_k"}, "scheduler='stream_k'", "'persistent'"),
+        ({"cluster": (1, 1, 2)}, "cluster=(1, 1, 2)", "(1, 1)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("types", "deepest"), [(("int8", "int8"), 131_071), (("uint8", "int8"), 65_793), (("uint8",) * 2, 33_025)]
+)
+def test_splits_of_sums_that_may_saturate_are_refused(fields, field, nearest, types, deepest):
+    """Up to the depth at which the largest products fill 32 bits they are served."""
+    shallow, deep = (
+        dataclasses.replace(x, b=dataclasses.replace(x.b, dtype=types[1]))
+        for x in (problem(64, 64, k, dtype=types[0], majors="kk") for k in (deepest, deepest + 1))
+    )
+    plan(GemmSpec(**fields), shallow)
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(**fields), deep)
+    assert str(e.value).splitlines()[0] == (
+        f"{field}: sums of {deepest + 1:,} products may exceed int32, where they saturate; those of splits saturate "
+        f"apart; nearest legal value: {nearest}"
+    )
 
 
 @pytest.mark.gpu

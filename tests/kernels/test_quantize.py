@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from cutegemm.compiling.compiler import compile_config
 from cutegemm.config import QuantizeConfig
+from cutegemm.config.helpers import CHUNK
 from cutegemm.dtypes import DType
+from cutegemm.emulator import Options
 from cutegemm.errors import PlanError
 from cutegemm.ops.quantized import kernel
-from cutegemm.ops.quantized.quantize import quantized, twins
+from cutegemm.ops.quantized.made import quantized, twins
 
 pytestmark = pytest.mark.sliced
 
@@ -45,6 +48,19 @@ def same(one, other):
     )
 
 
+def by_kernel(x, kind, dtype, scale, exponents, twin=False, launched=None):
+    """Values and scales by the kernel, of the transpose too for a twin, free of races; kinds that are launched."""
+
+    def launch(config, *args):
+        for report in kernel.on_emulator(config, *args, options=Options(races=True, progress=False)):
+            assert not report.findings, report.findings
+        if launched is not None:
+            launched.append(config.kind)
+
+    found, other = kernel.quantized_by(launch, x, kind, dtype, scale, exponents, twin)
+    return (found, other) if twin else found
+
+
 CASES = [
     ((130, 272), ROWS, E4M3, BF16, {}),
     ((130, 272), ROWS, E4M3, FP32, {"exponents": True}),
@@ -54,53 +70,95 @@ CASES = [
     ((2, 70, 1400), "row", E4M3, BF16, {}),
     ((7, 272), "row", INT8, FP32, {}),
     ((7, 272), "row", E5M2, BF16, {}),
+    ((3, 70_000), "row", E4M3, BF16, {}),
+    ((3, 40_000), "row", E4M3, FP32, {}),
     ((70, 136), "tensor", E4M3, BF16, {}),
     ((2, 70, 136), "tensor", INT8, FP32, {}),
     ((70, 136), "tensor", E4M3, BF16, {"scale": 0.5}),
-    ((70, 136), "tensor", E5M2, FP32, {"scale": 1e-30}),
+    *(((70, 136), "tensor", E5M2, FP32, {"scale": x}) for x in (1e-30, -1e30, 1e-41, math.inf, math.nan)),
     ((70, 136), "tensor", INT8, BF16, {"scale": -0.25}),
 ]
 
 
 @pytest.mark.parametrize(("shape", "kind", "dtype", "source", "given"), CASES)
 def test_bits_are_those_of_torch(shape, kind, dtype, source, given):
-    """Every kind of scales, type and rank, and special values in each."""
+    """Every kind of scales, type and rank, and special values in each; scales that no computation gives."""
     x = drawn(shape, source)
     scale = None if "scale" not in given else torch.tensor(given["scale"])
     how = kind, dtype, scale, given.get("exponents", False)
-    assert same(kernel.quantized_by(kernel.on_emulator, x, *how), quantized(x, *how))
+    assert same(by_kernel(x, *how), quantized(x, *how))
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "source", "given"),
-    [
-        (ROWS, E4M3, BF16, {}),
-        (ROWS, INT8, FP32, {"exponents": True}),
-        (SQUARES, E5M2, BF16, {"exponents": True}),
-        (SQUARES, INT8, FP16, {}),
-        ("row", E4M3, BF16, {}),
-        ("row", INT8, FP32, {}),
-        ("tensor", E5M2, BF16, {}),
-        ("tensor", E4M3, FP16, {"scale": 0.5}),
-    ],
-)
+TWINS = [
+    (ROWS, E4M3, BF16, {}),
+    (ROWS, INT8, FP32, {"exponents": True}),
+    (SQUARES, E5M2, BF16, {"exponents": True}),
+    (SQUARES, INT8, FP16, {}),
+    ("row", E4M3, BF16, {}),
+    ("row", INT8, FP32, {}),
+    ("tensor", E5M2, BF16, {}),
+    ("tensor", E4M3, FP16, {"scale": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "source", "given"), TWINS)
 @pytest.mark.parametrize("shape", [(270, 136), (2, 70, 144)], ids=str)
 def test_a_transpose_is_read_as_it_lies(shape, kind, dtype, source, given):
     """Rows of a matrix that is contiguous along M: the same bits, of groups whose ends are no multiples of tiles."""
     x = drawn(shape, source).mT
     scale = None if "scale" not in given else torch.tensor(given["scale"])
     how = kind, dtype, scale, given.get("exponents", False)
-    assert same(kernel.quantized_by(kernel.on_emulator, x, *how), quantized(x, *how))
+    assert same(by_kernel(x, *how), quantized(x, *how))
+
+
+@pytest.mark.parametrize(("kind", "dtype", "source", "given"), TWINS)
+@pytest.mark.parametrize("lies", ["rows", "columns", "batches"])
+def test_twins_are_what_both_are_alone(lies, kind, dtype, source, given):
+    """A matrix and its transpose of one read, whichever of them lies in rows; two where maxima are found first."""
+    x = {
+        "rows": lambda: drawn((270, 136), source),
+        "columns": lambda: drawn((136, 270), source)[:, :264].mT,
+        "batches": lambda: drawn((2, 70, 144), source),
+    }[lies]()
+    scale = None if "scale" not in given else torch.tensor(given["scale"])
+    how = kind, dtype, scale, given.get("exponents", False)
+    launched = []
+    found = by_kernel(x, *how, twin=True, launched=launched)
+    assert len(launched) == (1 if isinstance(kind, tuple) or given else 2)
+    for one, other, alone in zip(found, twins(x, *how), (x, x.mT), strict=True):
+        assert same(one, other) and torch.equal(bits(other[0]), bits(quantized(alone, *how)[0]))
 
 
 def test_other_layouts_are_copied():
     """Unaligned rows and bases along either axis, strided columns, and K that is no multiple of eight."""
     x = drawn((70, 275), BF16)
     for view in (x, x[:, 1:273], x[:, :203].T, x[::2, :264], x[:, ::2]):
-        assert same(
-            kernel.quantized_by(kernel.on_emulator, view, ROWS, E4M3, None, False),
-            quantized(view, ROWS, E4M3),
-        )
+        assert same(by_kernel(view, ROWS, E4M3, None, False), quantized(view, ROWS, E4M3))
+    for kind in (ROWS, SQUARES, "row", "tensor"):
+        for one, other in zip(by_kernel(x, kind, E4M3, None, False, True), twins(x, kind, E4M3)):
+            assert same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("fields", "least"),
+    [
+        ({"kind": "1x128", "threads": 128, "chunks": 4}, 10),
+        ({"kind": "row", "threads": 128, "chunks": 4}, 10),
+        ({"kind": "tensor", "threads": 128, "chunks": 4}, 10),
+        ({"kind": "128x128"}, 3),
+        ({"kind": "1x128", "turned": True}, 3),
+        ({"kind": "lines", "turned": True}, 3),
+    ],
+)
+def test_ctas_share_an_sm(fields, least):
+    """So many have 80 KiB of loads of 16-bit elements on their way, and their threads do not spill."""
+    config = QuantizeConfig(source=DType.BF16, dtype=DType.FP8_E4M3, **fields)
+    resources = compile_config(config).resources
+    assert (
+        config.residents >= least
+        and config.residents * config.threads * config.chunks * CHUNK * 2 >= 80 << 10
+    )
+    assert resources.registers * config.threads * config.residents <= 65_536 and not resources.spills
 
 
 def test_one_step_of_newton_rounds_quotients_of_16_bits():
@@ -124,8 +182,11 @@ def test_one_step_of_newton_rounds_quotients_of_16_bits():
         ({"kind": "column"}, "kind"),
         ({"threads": 96}, "threads"),
         ({"kind": "row", "chunks": 9}, "chunks"),
-        ({"chunks": 4}, "chunks"),
+        ({"kind": "128x128", "chunks": 4}, "chunks"),
         ({"kind": "row", "exponents": True}, "exponents"),
+        ({"kind": "row", "turned": True}, "turned"),
+        ({"plain": False}, "turned"),
+        ({"turned": True, "threads": 512, "chunks": 4}, "chunks"),
     ],
 )
 def test_a_config_that_no_kernel_has_is_refused(fields, field):

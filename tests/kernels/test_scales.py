@@ -9,55 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
+import cutegemm
+from cutegemm import Gemm, GemmSpec, Tile, plan, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling.compiler import compile_config
 from cutegemm.compiling.resources import sass
 from cutegemm.config.shared import SharedPlan, staggers
 from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import GemmError
-from cutegemm.running.numerics.bounds import bound
 from tests.support.profile import cases
+from tests.support.scales import E4M3, KINDS, ROWS, SHAPE, SQUARES, check, drawn, emulated, operands, scale
 
 pytestmark = pytest.mark.sliced
-
-E4M3 = torch.float8_e4m3fn
-ROWS, SQUARES = ("block", 1, 128), ("block", 128, 128)
-KINDS = ("tensor", "row", ROWS, SQUARES)
-SHAPE = (130, 152, 400)
-
-
-def drawn(*shape, seed=0):
-    """Normally distributed elements of e4m3."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(E4M3)
-
-
-def scale(kind, rows, k, seed=0, batch=()):
-    """Scales of one kind for an operand of so many rows along its free axis; some are negative."""
-    shape = {"tensor": (), "row": (rows,)}.get(kind) if isinstance(kind, str) else None
-    if shape is None:
-        shape = (-(-rows // kind[1]), -(-k // 128))
-    return torch.randn((*batch, *shape), generator=torch.Generator().manual_seed(seed))
-
-
-def operands(shape, kinds, seed=0):
-    """A, B and the scales of both by name."""
-    m, n, k = shape
-    a, b = drawn(m, k, seed=seed), drawn(n, k, seed=seed + 1).T
-    return a, b, {"scale_a": scale(kinds[0], m, k, seed + 2), "scale_b": scale(kinds[1], n, k, seed + 3)}
-
-
-def emulated(spec, a, b, **named):
-    """D on the emulator, free of races."""
-    run = emulator.run(Gemm(spec), a, b, options=emulator.Options(races=True, progress=False), **named)
-    assert not run.findings
-    return run.d
-
-
-def check(spec, a, b, d, named):
-    """D is within the bounds of fp64."""
-    complaint = bound(spec.epilogue, a, b, named, {"d": d.dtype})["d"].complaint(d)
-    assert complaint is None, complaint
 
 
 @pytest.mark.parametrize(
@@ -349,11 +312,51 @@ def test_a_run_refuses_scales_that_do_not_fit(changed, told):
     assert str(e.value).startswith(told) and (out == 7).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_scales_of_rows_may_have_16_bits(dtype):
+    """As compressed-tensors stores them: the bits that the same numbers give in fp32."""
+    a, b, named = operands(SHAPE, ("row", "row"))
+    spec, narrow = GemmSpec(scale_a="row", scale_b="row"), {name: x.to(dtype) for name, x in named.items()}
+    assert torch.equal(
+        emulated(spec, a, b, **narrow), emulated(spec, a, b, **{k: x.float() for k, x in narrow.items()})
+    )
+
+
+@pytest.mark.sliced(False)
+@pytest.mark.parametrize("types", [(E4M3, E4M3), (torch.int8, torch.uint8)], ids=str)
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"scale_a": torch.ones(8).to(E4M3)},
+            "scale_a.dtype=torch.float8_e4m3fn: must be float16,",
+        ),
+        (
+            {"scale_a": torch.ones(8, dtype=torch.int32)},
+            "scale_a.dtype=torch.int32: must be float16,",
+        ),
+        ({"scale_b": True}, "scale_b=True: must be a number or a 0-d fp32 tensor"),
+        ({"scale_b": torch.ones((), dtype=torch.bool)}, "scale_b.dtype=torch.bool: must be float32"),
+    ],
+)
+def test_scales_are_floating_point_numbers(types, changed, told):
+    """Integers would be multiplied in 32 bits, values of 8 bits are operands, and a truth value is a mistake."""
+    a, b = (torch.ones(8, 16).to(x) for x in types)
+    for call in (Gemm(GemmSpec(scale_a="row", scale_b="tensor")).run, cutegemm.matmul):
+        with pytest.raises(GemmError) as e:
+            call(a, b.T, **{"scale_a": torch.ones(8), "scale_b": 1.0} | changed)
+        assert str(e.value).startswith(told)
+
+
 def test_cuda_cores_have_no_scales_of_blocks():
     """fp32 operands are refused, an empty K is not: there is nothing to scale."""
     spec = GemmSpec(scale_a=ROWS, scale_b="tensor")
-    with pytest.raises(GemmError, match="scales of blocks multiply partial sums of the tensor cores: fp32"):
+    with pytest.raises(GemmError) as e:
         plan(spec, problem(64, 64, 64, dtype="fp32", epilogue=spec.epilogue))
+    told = (
+        "scale_a=('block', 1, 128): scales of blocks multiply partial sums of the tensor cores: fp32 operands"
+    )
+    assert str(e.value).startswith(told) and "nearest legal value: 'row'" in str(e.value)
     a, b, named = operands((64, 8, 0), (ROWS, "tensor"))
     assert (emulated(spec, a, b, **named) == 0).all()
 

@@ -4,8 +4,10 @@
 import pytest
 import torch
 
+import cutegemm
 from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
+from cutegemm.errors import SpecError
 from tests.support.integers import INT8, UINT8, asked, drawn, emulated, exact, points
 
 pytestmark = pytest.mark.sliced
@@ -60,6 +62,22 @@ def test_scales_come_after(d_dtype):
         assert torch.equal(d, wanted.round().clamp(-128, 127).to(torch.int8))
     else:
         assert torch.allclose(d.float(), wanted, rtol=2**-8 if d_dtype == "bf16" else 1e-6, atol=1e-6)
+
+
+@pytest.mark.sliced(False)
+@pytest.mark.parametrize("scaled", ["a", "b"])
+def test_scales_of_blocks_are_refused(scaled):
+    """They multiply partial sums, of which nothing is subtracted: the difference of whole sums would be wrong."""
+    told = (
+        f"zero_point_a='tensor': is subtracted of whole sums, which scale_{scaled} of blocks has scaled; scales may be "
+        "of rows; nearest legal value: 'auto'"
+    )
+    with pytest.raises(SpecError) as e:
+        asked(("tensor", "auto"), **{f"scale_{scaled}": ("block", 1, 128)})
+    assert str(e.value) == told
+    x, w = drawn(5, 256, INT8, 1), drawn(8, 256, INT8, 2)
+    with pytest.raises(SpecError, match="zero_point_a='tensor'"):
+        cutegemm.linear(x, w, zero_point_a=50, **{f"scale_{scaled}": torch.rand({"a": 5, "b": 8}[scaled], 2)})
 
 
 def test_integer_inputs_of_an_epilogue_are_exact():

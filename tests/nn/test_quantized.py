@@ -59,6 +59,14 @@ def test_layers_compute_with_quantised_operands(weights, activations, dtype):
         assert (mine(x).double() - exact).norm() < most * exact.norm()
 
 
+@pytest.mark.parametrize("weights", TYPES)
+def test_a_layer_without_inputs_gives_its_bias(weights):
+    """K may be 0, of rows and of batches."""
+    mine = torch.nn.Sequential(torch.nn.Linear(0, 7)).eval()
+    nn.convert(mine, weights=weights, activations=weights)
+    assert torch.equal(mine(torch.randn(2, 3, 0)), mine[0].bias.expand(2, 3, 7))
+
+
 def test_what_a_layer_was_it_stays():
     """Names of the state dict, the object and its hooks; casts leave weights and scales; copies and files have all."""
     mine, seen = model(), []

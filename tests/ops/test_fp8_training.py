@@ -54,6 +54,17 @@ def test_three_gemms_of_quantised_operands(recipe, dtype):
         assert (found.double() - wanted).norm() < most * wanted.norm()
 
 
+@pytest.mark.parametrize("recipe", KINDS)
+@pytest.mark.parametrize("shape", [(4, 0), (2, 3, 0), (0, 16), (0,)], ids=str)
+def test_empty_operands(recipe, shape):
+    """Without elements of K, D is the bias; without rows there is none. Gradients are zeros of the operands' shapes."""
+    leaves = [torch.randn(s, requires_grad=True) for s in (shape, (7, shape[-1]), (7,))]
+    y = cutegemm.linear(*leaves, fp8=recipe)
+    assert torch.equal(y, leaves[2].expand(*shape[:-1], 7))
+    y.sum().backward()
+    assert [x.grad.shape for x in leaves] == [x.shape for x in leaves]
+
+
 def test_only_the_gradients_that_are_needed():
     """A frozen weight, a frozen input, a bias alone; what the backward pass does not read is not kept."""
     x, w, bias, g = drawn()

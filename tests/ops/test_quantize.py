@@ -236,9 +236,16 @@ def test_it_compiles_into_one_graph(kind, dynamic):
         own, twin = cutegemm.quantize(x, kind, transposed=True)
         return own, twin, cutegemm.dequantize(own.values, own.scale, kind, torch.bfloat16)
 
-    x = torch.randn(70, 150)
+    x, called = torch.randn(70, 150), []
+
+    def backend(graph, inputs):
+        called.extend(node.target for node in graph.graph.nodes)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
     wanted = both(x)
-    found = torch.compile(both, fullgraph=True, dynamic=dynamic, backend="aot_eager")(x)
+    found = torch.compile(both, fullgraph=True, dynamic=dynamic, backend=backend)(x)
+    # which runs the kernel on a GPU
+    assert called.count(torch.ops.cutegemm.quantize) == 1
     with FakeTensorMode() as mode:
         fake = both(mode.from_tensor(x))
     for outputs in (found, fake):
@@ -248,6 +255,19 @@ def test_it_compiles_into_one_graph(kind, dynamic):
             assert (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
     for one, other in zip(torch.utils._pytree.tree_leaves(found), torch.utils._pytree.tree_leaves(wanted)):
         assert torch.equal(one.float(), other.float())
+
+
+@pytest.mark.parametrize("twin", [False, True])
+@pytest.mark.parametrize("kind", ["tensor", "row", "1x128", "128x128"])
+def test_the_op_is_as_compilers_expect(kind, twin):
+    """Its schema, and fake results like real ones, of batches, exponents and a given scale as well."""
+    calls = [(torch.randn(70, 150), None, False), (torch.randn(2, 3, 130).mT, None, "x" in kind)]
+    calls += [(torch.randn(6, 40), torch.tensor(0.5), False)] if kind == "tensor" else []
+    for x, scale, exponents in calls:
+        args = (x, kind, torch.float8_e4m3fn, scale, exponents, twin)
+        torch.library.opcheck(
+            torch.ops.cutegemm.quantize.default, args, test_utils=("test_schema", "test_faketensor")
+        )
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,12 @@ REFUSALS = {
     ),
     "fp8 by bf16": (
         (lambda: (t(8, 8).to(torch.float8_e4m3fn), t(8, 8), None)),
-        "b.dtype=torch.bfloat16: must be a's dtype, torch.float8_e4m3fn",
+        "b.dtype=torch.bfloat16: must be torch.float8_e4m3fn or torch.float8_e5m2: the other operand is "
+        "torch.float8_e4m3fn",
+    ),
+    "fp8 by int8": (
+        (lambda: (t(8, 8).to(torch.float8_e5m2), t(8, 8).to(torch.int8), None)),
+        "b.dtype=torch.int8: must be torch.float8_e4m3fn or torch.float8_e5m2: the other operand is torch.float8_e5m2",
     ),
     "float64 c": (
         (lambda: (t(8, 8), t(8, 8), t(8, 8, dtype=torch.float64))),

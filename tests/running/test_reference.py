@@ -6,9 +6,11 @@ import math
 import pytest
 import torch
 
+from cutegemm import Gemm, GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.epilogue.graph import OPERATIONS, Graph, Node, Result
 from cutegemm.running.numerics import reference
+from tests.support.scales import ROWS, SHAPE, SQUARES, check, emulated, operands
 
 NAN, INF = math.nan, math.inf
 
@@ -218,3 +220,35 @@ def test_dropout_keeps_its_rate():
     share = (got[0] == 0).double().mean().item()
     assert abs(share - 0.3) < 4 * (0.3 * 0.7) ** 0.5 / 512
     assert torch.equal(got[0], got[1]) and not torch.equal(got[0], got[2])
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize("kinds", [(ROWS, SQUARES), (SQUARES, "tensor")], ids=str)
+def test_the_reference_multiplies_partial_sums_too(kinds):
+    """Extreme scales: where a kernel is finite, infinite or NaN the CPU's reference is, and the fp64 that checks both.
+
+    Elements times one scale alone would leave fp32, or meet infinity as zeros.
+    """
+    a, b, named = operands(SHAPE, kinds)
+    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], d_dtype="fp32")
+    if kinds[1] == SQUARES:
+        # of every second block of K
+        named["scale_a"][:, ::2], named["scale_b"][:, ::2] = 2.0**126, 2.0**-126
+        # products that leave fp32 in both directions
+        named["scale_a"][3, 1], named["scale_b"][0, 1] = 2.0**127, 2.0**127
+        named["scale_a"][4, 1], named["scale_b"][1, 1] = 2.0**-100, 2.0**-100
+    else:
+        named["scale_a"][1, 2] = torch.inf
+    d = emulated(spec, a, b, **named)
+    check(spec, a, b, d, named)
+    expected = Gemm(spec).run(a, b, **named)
+    check(spec, a, b, expected, named)
+    assert torch.equal(expected.isnan(), d.isnan()) and torch.equal(expected.isinf(), d.isinf())
+    if kinds[1] == SQUARES:
+        # as exponents: 254 is 2**127
+        given = {k: torch.full(x.shape, 127, dtype=torch.uint8) for k, x in named.items()}
+        given["scale_a"][:, 0], given["scale_b"][:, 0], given["scale_a"][5, 2] = 254, 1, 255
+        found = emulated(spec, a, b, **given)
+        check(spec, a, b, found, given)
+        expected = Gemm(spec).run(a, b, **given)
+        assert torch.equal(expected.isnan(), found.isnan()) and torch.equal(expected.isinf(), found.isinf())

@@ -313,8 +313,9 @@ BANNED = {
 # the fallback, and `quantize`, which makes operands and multiplies nothing
 BY_TORCH = (
     Path("ops", "fallback.py"),
-    Path("ops", "quantized", "quantize.py"),
+    Path("ops", "quantized", "made.py"),
     Path("ops", "quantized", "kernel.py"),
+    Path("running", "numerics", "eight_bits.py"),
 )
 
 

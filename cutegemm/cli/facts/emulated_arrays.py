@@ -107,7 +107,8 @@ def arrays(problem: Problem, graph: Graph, parts: tuple[int, int, int]) -> Array
     }
     wide = columns(graph, problem.n)
     for result in graph.reductions:
-        named[result.name] = np.full(result.shape(problem.batch, problem.m, wide, parts), np.nan, np.float32)
+        poison = np.uint8(POISON) if result.exponents else np.float32(np.nan)
+        named[result.name] = np.full(result.shape(problem.batch, problem.m, wide, parts), poison)
     named |= {name: np.full(1, SCALAR, np.float32) for name in problem.device_scalars}
     numbers = {x: INTEGER if graph.numbers[x] == "integer" else SCALAR for x in order.numbers}
     return Arrays({x: named[x] for x in order.names}, numbers, graph)

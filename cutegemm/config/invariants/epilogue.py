@@ -10,6 +10,7 @@ from cutegemm.config.invariants import roles
 from cutegemm.config.invariants.rule import Rule
 from cutegemm.config.numbers import Number, round_up
 from cutegemm.config.parts import MatrixConfig, OutputConfig
+from cutegemm.epilogue.scales import K_BLOCK
 
 Refused = tuple[str, object, str, object]
 
@@ -84,6 +85,36 @@ def _chunks_refused(x: KernelDraft) -> Refused:
     return "tile.n", x.tile[1], rule, round_up(x.tile[1], step)
 
 
+def _blocks(x: KernelDraft) -> Number:
+    """A CTA stores whole blocks of columns; two warpgroups that share a tile have the rows of a block of 128."""
+    if not x.epilogue.blocks or x.grouped:
+        return not x.epilogue.blocks
+    found = (x.stored_columns % K_BLOCK == 0) | (x.stores ^ True)
+    if any(y.block > 1 for y in x.epilogue.blocks):
+        found = (
+            found & (x.team == 2) & (x.rows % K_BLOCK == 0) & (x.split_reduction != "launch") & x.multiplies
+        )
+    return found
+
+
+def _blocks_refused(x: KernelDraft) -> Refused:
+    if x.grouped:
+        return "grouped", x.grouped, "kernels of groups store no scales of blocks", ""
+    if x.stored_columns % K_BLOCK and x.stores:
+        slices = f"{x.slices} CTAs of a cluster each store" if x.slices > 1 else "a CTA stores"
+        rule = f"{slices} whole blocks of {K_BLOCK} columns"
+        return "tile.n", x.tile[1], rule, round_up(x.tile[1], K_BLOCK * x.b.halves * x.slices)
+    if x.split_reduction == "launch":
+        rule = f"a block of {K_BLOCK} rows is quantised by the warpgroups that multiply it"
+        return "split_reduction", x.split_reduction, rule, "cluster"
+    rule = f"two warpgroups share the {K_BLOCK} rows of a block"
+    if x.pingpong:
+        return "schedule", x.schedule, rule, "cooperative"
+    if x.team != 2 and x.rows >= K_BLOCK:
+        return "consumers", x.consumers, rule, 2
+    return "tile.m", x.tile[0], rule, round_up(x.tile[0], K_BLOCK * x.a.halves)
+
+
 def _output_buffers_refused(x: KernelDraft) -> Refused:
     rule = f"a warpgroup stores {x.subtiles} subtiles a tile; more buffers than that are never filled"
     return "epilogue_stages", x.epilogue_stages, rule, x.subtiles
@@ -114,6 +145,7 @@ def _memory_refused(x: KernelDraft) -> Refused:
 FIRST = (Rule(_typed, _typed_refused, needs_tile=False), Rule(_complete, _complete_refused, needs_tile=False))
 LATER = (
     Rule(_stored, _stored_refused, needs_tile=False),
+    Rule(_blocks, _blocks_refused),
     # before the rule of subtiles: a tile whose rows are not whole chunks has no legal subtiles
     Rule(_chunks, _chunks_refused),
     Rule(_subtiles, _subtiles_refused),

@@ -7,6 +7,7 @@ results lie, per reduction, as the plan's workspace gives them (fp32, PARTS = pa
     over columns    (part of N, l, m)     one per BLK_N columns (a warp's columns on the CUDA cores)
     over rows       (part of M, l, n)     one per warp's rows
     over all        (l, part)             one per warp and tile
+    blocks' scales  (block of N, l, block of M)
 and those of logsumexp twice, the maxima first.
 """
 
@@ -21,6 +22,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.epilogue.graph import NEUTRAL
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.kernels.epilogue import element_functions as functions
 
 State = tuple  # of one or two fp32 numbers
@@ -147,15 +149,18 @@ def partials(results: tuple, addresses: tuple, parts: tuple, shape: Any) -> tupl
     m, n, batch = shape
     found = []
     for result, address in zip(results, addresses, strict=True):
-        elements = result.by_axis(n, m, 1)
-        count = result.by_axis(*parts)
+        elements, count, numeric = result.by_axis(n, m, 1), result.by_axis(*parts), cutlass.Float32
+        if result.block:
+            # a scale for each block of columns, and of rows
+            elements, count = (m + (result.block - 1)) // result.block, (n + (K_BLOCK - 1)) // K_BLOCK
+            numeric = cutlass.Uint8 if result.exponents else cutlass.Float32
         each = cutlass.Int64(batch) * elements
         strides = (1, cutlass.Int64(count), 0) if result.axis is None else (each, cutlass.Int64(elements), 1)
         tensors = []
-        for i in range(len(NEUTRAL[result.kind])):
-            ptr = cute.make_ptr(
-                cutlass.Float32, address + i * each * count * 4, cute.AddressSpace.gmem, assumed_align=4
-            )
+        for i in range(len(NEUTRAL.get(result.kind, (0,)))):
+            size = numeric.width // 8
+            place = address + i * each * count * size
+            ptr = cute.make_ptr(numeric, place, cute.AddressSpace.gmem, assumed_align=size)
             tensors.append(cute.make_tensor(ptr, cute.make_layout((count, batch, elements), stride=strides)))
         found.append(Partials(result, tuple(tensors)))
     return tuple(found)

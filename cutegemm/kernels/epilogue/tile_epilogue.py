@@ -17,9 +17,9 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import PARTIAL_ROWS, KernelConfig
+from cutegemm.config import PARTIAL_ROWS, KernelConfig, scale_places
 from cutegemm.dtypes import DType
-from cutegemm.epilogue.graph import Node
+from cutegemm.epilogue.graph import REDUCTIONS, Node
 from cutegemm.kernels.epilogue import element_functions as functions
 from cutegemm.kernels.epilogue import partial_reductions as reduce
 from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind, wide
@@ -32,6 +32,7 @@ from cutegemm.kernels.epilogue.output_store import (
     synchronise_warpgroup,
 )
 from cutegemm.kernels.epilogue.partial_reductions import Partials
+from cutegemm.kernels.epilogue.quantized_blocks import Blocks, Held
 from cutegemm.kernels.epilogue.subtile_loads import SubtileLoads
 from cutegemm.kernels.epilogue.subtiles import Role, Subtile, key_of, step_to
 from cutegemm.kernels.epilogue.vector_inputs import Vectors
@@ -51,6 +52,7 @@ class Epilogue:
     vectors: Vectors
     outputs: tuple[Output, ...]
     partials: tuple[Partials, ...]
+    blocks: Blocks | None
     extent: Extent
 
     @staticmethod
@@ -61,7 +63,7 @@ class Epilogue:
         shape = (extent.m, extent.n)
         if not config.stores:
             return Epilogue(
-                config, Inputs({}, {}, {}, shape), None, Vectors(config, None, None), (), (), extent
+                config, Inputs({}, {}, {}, shape), None, Vectors(config, None, None), (), (), None, extent
             )
         outputs = tuple(
             Output.create(config, result.name, matrix, atom, tensor, shared, memory)
@@ -81,7 +83,9 @@ class Epilogue:
         vectors = Vectors.create(config, inputs, shared)
         results = config.epilogue.reductions
         found = reduce.partials(results, tensors.partials, extent.partials, (*shape, extent.l))
-        return Epilogue(config, inputs, loads, vectors, outputs, found, extent)
+        blocks = Blocks.create(config, found, shared) if config.epilogue.blocks else None
+        found = tuple(x for x in found if not x.result.block)
+        return Epilogue(config, inputs, loads, vectors, outputs, found, blocks, extent)
 
     @property
     def atoms(self) -> list[Any]:
@@ -150,25 +154,42 @@ class Epilogue:
         role = placed(role, self.outputs)
         self.vectors.share(role, ahead[0])
         sums, rests = _Sums(self, role, tile), {}
+        held: Held = []
         for number in range(config.subtiles):
             subtile = self._subtile(role, tile, number)
             read = {} if self.loads is None else self.loads.read(subtile, phase)
-            values = self._evaluate(acc, subtile, read, ahead[1])
-            buffer = (turn + number) % config.epilogue_stages
-            stored = [v for v, x in zip(values, config.epilogue.outputs) if x.kind == "store"]
-            synchronised = store_subtile(self.outputs, subtile, stored, buffer, rests)
-            if self.loads is not None:
-                following = number + config.input_stages
-                if not synchronised:
-                    role.barrier()  # every thread has read the subtile
-                if following < config.subtiles:
-                    self.loads.fetch(role, self._subtile(role, tile, following))
-            sums.add(subtile, [v for v, x in zip(values, config.epilogue.outputs) if x.kind != "store"])
+            held.append((subtile, self._evaluate(acc, subtile, read, ahead[1])))
+            if self.blocks is not None:
+                self._fetch(role, tile, number, False)
+            if len(held) < scale_places.block_subtiles(config):
+                continue
+            if self.blocks is not None:
+                self.blocks.quantise(held)
+            for subtile, values in held:
+                buffer = (turn + subtile.number) % config.epilogue_stages
+                stored = [v for v, x in zip(values, config.epilogue.outputs) if x.kind == "store"]
+                synchronised = store_subtile(self.outputs, subtile, stored, buffer, rests)
+                if self.blocks is None:
+                    self._fetch(role, tile, number, synchronised)
+                sums.add(
+                    subtile, [v for v, x in zip(values, config.epilogue.outputs) if x.kind in REDUCTIONS]
+                )
+            held = []
         sums.finish()
         if self.vectors.sRow is not None and not synchronise_warpgroup(self.outputs) and self.loads is None:
             role.barrier()  # every thread has read the rows, which the next tile overwrites
         turn = (turn + config.subtiles) % config.epilogue_stages
         return turn, phase if self.loads is None else self.loads.turn(phase)
+
+    def _fetch(self, role: Role, tile: OutputTile, number: int, synchronised: bool) -> None:
+        """Have TMA fetch the input subtile that takes the place of one that has been read."""
+        if self.loads is None:
+            return
+        following = number + self.config.input_stages
+        if not synchronised:
+            role.barrier()  # every thread has read the subtile
+        if following < self.config.subtiles:
+            self.loads.fetch(role, self._subtile(role, tile, following))
 
     def end(self, role: Role) -> None:
         """Before the CTA ends."""

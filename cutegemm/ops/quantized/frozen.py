@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,11 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.entry_points import linear, matmul, server_of
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling
+from cutegemm.ops.quantized.made import Quantized, quantized
 from cutegemm.ops.quantized.operands import KINDS
-from cutegemm.ops.quantized.quantize import Quantized, dequantized, quantized
 from cutegemm.ops.quantized.training import gemm
 from cutegemm.running.arguments.describe import OPERANDS
+from cutegemm.running.numerics.eight_bits import dequantized
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
@@ -70,7 +72,7 @@ def frozen_linear(
         return found
     who = server_of(x.device, fallback, "cutegemm.nn.QuantizedLinear")
     how = storage, fallback, "reference" if who == "torch" else who
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     recorded = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
     if recorded:
         apply: Any = _Frozen.apply

@@ -14,38 +14,44 @@ from cutegemm.config import Config, QuantizeConfig
 from cutegemm.config.helpers import CHUNK, MOST_CHUNKS, TILE
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, Kind
-from cutegemm.launch_layout import layout_of
+from cutegemm.launch_layout import QUANTIZED, layout_of
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.serve import hopper
 from cutegemm.running.backends import launcher
-from cutegemm.running.numerics.reference import EXPONENTS
+from cutegemm.running.numerics.eight_bits import EXPONENTS
 
 ALIGN = 16  # bytes of a load
 THREADS = (128, 256, 512, 1024)
 MOST_GRID = 65_535  # CTAs along a grid's second and third axis
-_NAMES: dict[Kind, str] = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128"}
+FEW = 4  # rows of a thread where a tile is not one of scales: more CTAs share an SM, and load while others store
+_NAMES: dict[Kind, str] = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128", ROW: "row", TENSOR: "tensor"}
 # (config, the groups of extents and strides, tensors by name)
-Launch = Callable[[Config, tuple[Any, Any], dict[str, Tensor]], None]
+Launch = Callable[[Config, tuple[Any, Any], dict[str, Tensor]], Any]
+Made = tuple[Tensor, Tensor]
 
 
 def fits(x: Tensor, kind: Kind, given: bool) -> bool:
-    """Whether the kernel serves a call: a grid's extents are limited, and a CTA holds a row that has one scale.
+    """Whether the kernel serves a call: a grid's extents are limited.
 
     Args:
         given: whether scales are; of all elements alone may they be.
     """
     if not (x.is_cuda and hopper(x.device) and direct(x)) or (given and kind != TENSOR):
         return False
-    m, k = x.shape[-2:]
     batches = x.shape[0] if x.dim() == 3 else 1
-    held = isinstance(kind, tuple) or k <= CHUNK * MOST_CHUNKS * THREADS[-1]
-    return held and batches <= MOST_GRID and -(-m // TILE) <= MOST_GRID
+    rows = THREADS[0] * CHUNK // TILE * FEW
+    return batches <= MOST_GRID and all(-(-extent // rows) <= MOST_GRID for extent in x.shape[-2:])
+
+
+def held(dtype: torch.dtype) -> int:
+    """Elements of a row that the registers of a CTA hold."""
+    return CHUNK * MOST_CHUNKS * THREADS[-1] * 2 // max(dtype.itemsize, 2)
 
 
 @lru_cache(1024)
 def _laid(
     shape: tuple[int, ...], strides: tuple[int, ...], size: int, aligned: bool
-) -> tuple[bool, bool, int, tuple[Any, Any]]:
+) -> tuple[bool, bool, tuple[Any, Any]]:
     """How a matrix is read and written.
 
     Args:
@@ -53,8 +59,8 @@ def _laid(
         aligned: whether it begins at a multiple of ALIGN.
 
     Returns:
-        Whether threads can read 16 bytes at a time of its rows, whether of its columns; elements from row to row of the
-        values; the launch's groups of extents and strides.
+        Whether threads can read 16 bytes at a time of its rows, whether of its columns, whose rows are then read; the
+        launch's groups of extents and strides.
     """
     *lead, m, k = shape
     readable = []
@@ -63,78 +69,122 @@ def _laid(
         whole = aligned and shape[fast] % CHUNK == 0 and all(step % ALIGN == 0 for step in steps)
         readable.append(whole and strides[fast] == 1)
     fast, slow = (-2, -1) if readable[1] and not readable[0] else (-1, -2)
-    pitch = k + -k % ALIGN
+    rows, columns = shape[slow], shape[fast]
     values = {
-        "shape": {"rows": shape[slow], "columns": shape[fast], "batch": lead[0] if lead else 1},
+        "shape": {"rows": rows, "columns": columns, "batch": lead[0] if lead else 1},
         "strides": {
             "source.row": strides[slow],
             "source.batch": strides[0] if lead else 0,
-            "values.row": pitch,
-            "values.batch": m * pitch,
+            "values.row": _padded(columns),
+            "values.batch": rows * _padded(columns),
+            "turned.row": _padded(rows),
+            "turned.batch": columns * _padded(rows),
         },
     }
     layout = layout_of(QuantizeConfig(source=DType.BF16, dtype=DType.INT8, kind="given"))
     shape_group, strides_group = (layout[name].pack(x) for name, x in values.items())
-    return readable[0], readable[1], pitch, (shape_group, strides_group)
+    return readable[0], readable[1], (shape_group, strides_group)
+
+
+def _padded(extent: int) -> int:
+    """Bytes from row to row of values of so many columns."""
+    return extent + -extent % ALIGN
 
 
 def quantized_by(
-    launch: Launch, x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None, exponents: bool
-) -> tuple[Tensor, Tensor]:
-    """Values and scales, as `quantize.quantized` says.
+    launch: Launch,
+    x: Tensor,
+    kind: Kind,
+    dtype: torch.dtype,
+    scale: Tensor | None,
+    exponents: bool,
+    twin: bool = False,
+) -> tuple[Made, Made | None]:
+    """Values and scales of a matrix, as `quantize.quantized` says, and for a twin of its transpose.
 
     Args:
         launch: how kernels are launched.
         x: for which `fits` holds, or on a CPU for the emulator.
         scale: of all elements, 0-d; None computes scales.
     """
-    *lead, m, k = x.shape
+    k = x.shape[-1]
     aligned = x.data_ptr() % ALIGN == 0 and not x.is_neg()
-    by_rows, by_columns, pitch, groups = _laid(x.shape, x.stride(), x.element_size(), aligned)
+    by_rows, by_columns, groups = _laid(x.shape, x.stride(), x.element_size(), aligned)
     if not (by_rows or by_columns):
         # a copy, with zeros behind its rows
         copied = torch.nn.functional.pad(x, (0, -k % CHUNK)).contiguous()
-        values, scale = quantized_by(launch, copied, kind, dtype, scale, exponents)
-        return values[..., :k], scale
-    turned = not by_rows
-    values = x.new_empty((*lead, m, pitch), dtype=torch.uint8)
+        (values, scale), other = quantized_by(launch, copied, kind, dtype, scale, exponents, twin)
+        if other is not None:
+            lines = kind in (ROW, BLOCKS[0])
+            below = other[1].narrow(x.dim() - 2, 0, k) if lines else other[1]
+            other = other[0][..., :k, :], below
+        return (values[..., :k], scale), other
+    # the matrix whose rows are read: x or its transpose
+    y, made = (x, (True, twin)) if by_rows else (x.mT, (twin, True))
+    plain, turned = _quantized(launch, y, groups, (kind, dtype, scale, exponents), made)
+    return (plain, turned) if by_rows else (turned, plain)  # type: ignore[return-value]
 
-    def run(name: str, found: Tensor) -> None:
-        config = _config(x.dtype, dtype, name, 0 if turned else k, exponents)
-        launch(config, groups, {"source": x, "values": values, "scale": found})
+
+def _quantized(
+    launch: Launch,
+    y: Tensor,
+    groups: tuple[Any, Any],
+    how: tuple[Kind, torch.dtype, Tensor | None, bool],
+    made: tuple[bool, bool],
+) -> tuple[Made | None, Made | None]:
+    """Values and scales of a matrix whose rows are read, and of its transpose; None of what is not made.
+
+    Args:
+        how: the kind, type, given scale and whether scales are exponents.
+        made: whether the matrix is, and whether its transpose.
+    """
+    (kind, dtype, scale, exponents), (plain, turned) = how, made
+    (*lead, m, n), number = y.shape, torch.uint8 if exponents else torch.float32
+    blocks = -(-m // TILE), -(-n // TILE)
 
     def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return x.new_empty((*lead, *shape), dtype=dtype)
+        return y.new_empty((*lead, *shape), dtype=dtype)
 
-    blocks = -(-k // TILE)
-    largest = _config(x.dtype, dtype, "given", 0, False).largest
-    if kind in (TENSOR, ROW) and scale is None and (turned or kind == TENSOR):
-        most = new(blocks, m) if turned else new(m)
-        run("amax", most)
-        scale = scales_of(most.amax() if kind == TENSOR else most.amax(-2), largest)
-        run("given" if kind == TENSOR else "row", scale)
-    elif kind == TENSOR:
-        run("given", scale)  # type: ignore[arg-type]
-    elif kind == ROW:
-        run("row", scale := new(m))
+    def run(name: str, tensors: dict[str, Tensor]) -> None:
+        launch(_config(y.dtype, dtype, name, n, exponents, made), groups, {"source": y} | tensors)
+
+    name = _NAMES[kind]
+    out: dict[str, Tensor] = {}
+    if plain:
+        out["values"] = new(m, _padded(n), dtype=torch.uint8)
+    if turned:
+        out["turned"] = new(n, _padded(m), dtype=torch.uint8)
+    if kind == ROW:
+        out |= ({"scale": new(m)} if plain else {}) | ({"turned.scale": new(n)} if turned else {})
+        if turned or n > held(y.dtype):
+            name, extents = "lines", {"most": m} if plain else {}
+            extents |= {"turned.most": n} if turned else {}
+            maxima = {key: y.new_zeros((*lead, x), dtype=torch.float32) for key, x in extents.items()}
+            run("amax_lines", maxima)
+            out |= maxima
+    elif kind == TENSOR and scale is None:
+        most = y.new_zeros((), dtype=torch.float32)
+        run("amax", {"most": most})
+        out |= {"most": most, "scale": y.new_empty((), dtype=torch.float32)}
+    elif scale is not None:
+        name, out["scale"] = "given", scale
+    elif kind[1] == 1:
+        # unit stride along M
+        out |= {"scale": new(blocks[1], m, dtype=number)} if plain else {}
+        out |= {"turned.scale": new(blocks[0], n, dtype=number)} if turned else {}
     else:
-        held = torch.uint8 if exponents else torch.float32
-        # scales of 1 x 128 have unit stride along M
-        squares = kind[1] != 1
-        run(
-            _NAMES[kind],
-            found := new(-(-m // TILE), blocks, dtype=held) if squares else new(blocks, m, dtype=held),
-        )
-        scale = found if squares else found.mT
-        scale = scale.view(EXPONENTS) if exponents else scale
-    return values.view(dtype)[..., :k], scale  # type: ignore[return-value]
+        out["scale"] = new(*(blocks if plain else blocks[::-1]), dtype=number)
+    run(name, out)
 
+    def shown(which: str, columns: int) -> Made:
+        own = "turned.scale" if which == "turned" else "scale"
+        found = out[own if own in out else "scale"]
+        if isinstance(kind, tuple) and (kind[1] == 1 or (which == "turned" and plain)):
+            found = found.mT
+        found = found.view(EXPONENTS) if exponents else found
+        return out[which].view(dtype)[..., :columns], found
 
-def scales_of(amax: Tensor, largest: float) -> Tensor:
-    """The scales of groups of these largest magnitudes, in fp32."""
-    smallest = torch.finfo(torch.float32).tiny  # reciprocals of smaller scales overflow
-    # on a GPU torch multiplies by the reciprocal of a number
-    return torch.where(amax == 0, 1.0, (amax / amax.new_full((), largest)).clamp(min=smallest))
+    return shown("values", n) if plain else None, shown("turned", m) if turned else None
 
 
 def on_gpu(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor]) -> None:
@@ -147,8 +197,10 @@ def on_gpu(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor]) 
     launcher.function_for(config, device)(_addresses(tensors), *groups, stream)
 
 
-def on_emulator(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor]) -> None:
-    """Run by the emulator, on CPU tensors.
+def on_emulator(
+    config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor], options: Any = None
+) -> list[Any]:
+    """Run by the emulator, on CPU tensors; its reports.
 
     Raises:
         EmulatorError: the kernel breaks a rule of the hardware.
@@ -158,26 +210,28 @@ def on_emulator(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tens
     from cutegemm.running.backends.emulator_steps import of_launch
 
     steps = of_launch(config, (_addresses(tensors), *groups, 0))
-    run_steps(steps, [tensor_buffer(x, name) for name, x in tensors.items()])
+    return run_steps(steps, [tensor_buffer(x, name) for name, x in tensors.items()], options)
 
 
 def _addresses(tensors: dict[str, Tensor]) -> tuple[int, ...]:
-    """In the order of a launch's, which is that of `tensors`."""
-    return tuple([x.data_ptr() for x in tensors.values()])
+    """In the order of a launch's; 0 of what a kernel does not take."""
+    return tuple([tensors[x].data_ptr() if x in tensors else 0 for x in QUANTIZED])
 
 
 @lru_cache(1024)
-def _config(source: torch.dtype, dtype: torch.dtype, kind: str, k: int, exponents: bool) -> QuantizeConfig:
-    """The kernel of a call: of rows of `k` elements, or of columns of the matrix that is read, where `k` is 0.
+def _config(
+    source: torch.dtype, dtype: torch.dtype, kind: str, columns: int, exponents: bool, made: tuple[bool, bool]
+) -> QuantizeConfig:
+    """The kernel of a call. A CTA that has a row has no more threads than hold it."""
+    how: Any = {"source": as_dtype(source), "dtype": as_dtype(dtype), "kind": kind, "exponents": exponents}
+    how |= {"plain": made[0], "turned": made[1]}
+    if kind == "row":
+        chunks = -(-columns // CHUNK)
+        threads = next(x for x in THREADS if chunks * CHUNK <= x * held(source) // THREADS[-1])
+        return QuantizeConfig(**how, threads=threads, chunks=-(-chunks // threads))
+    if made[1] or kind == "128x128":
+        return QuantizeConfig(**how)
+    return QuantizeConfig(**how, threads=THREADS[0], chunks=FEW)
 
-    A CTA that has a row has no more threads than hold it.
-    """
-    how: Any = {"source": as_dtype(source), "dtype": as_dtype(dtype), "kind": kind, "turned": not k}
-    if not k or kind not in ("row", "amax"):
-        return QuantizeConfig(**how, exponents=exponents)
-    chunks = -(-k // CHUNK)
-    threads = next(x for x in THREADS if chunks <= x * MOST_CHUNKS)
-    return QuantizeConfig(**how, threads=threads, chunks=-(-chunks // threads))
 
-
-__all__ = ["fits", "on_emulator", "on_gpu", "quantized_by", "scales_of"]
+__all__ = ["fits", "on_emulator", "on_gpu", "quantized_by"]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, PADDED, ROW, TENSOR, Kind
+from cutegemm.epilogue.scales import NAMES as SCALES
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
@@ -26,7 +27,6 @@ KINDS: dict[str, Kind] = {TENSOR: TENSOR, ROW: ROW, "1x128": BLOCKS[0], "128x128
 # of the scales of A and B, of their zero points, and perhaps D's type, as `FIELDS` of a spec; "" has none
 Kinds = tuple[str, ...]
 NONE: Kinds = ("", "", "", "")
-SCALES = ("scale_a", "scale_b")
 FIELDS = (*SCALES, *zero_points.NAMES)
 NO_GRADIENT = "operands of 8 bits and their scales have no gradient; use torch.no_grad() or detach()"
 

@@ -10,6 +10,7 @@ The forward keeps the transposed x in 8 bits for the last, and the weight itself
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling, product, program_of
 from cutegemm.ops.program import BIASED
+from cutegemm.ops.quantized.made import Quantized, quantized, twins
 from cutegemm.ops.quantized.operands import KINDS
-from cutegemm.ops.quantized.quantize import Quantized, quantized, twins
 from cutegemm.ops.shortcuts import remember_scaled, scaled_again
 from cutegemm.running.arguments.describe import OPERANDS, check_tensor
 from cutegemm.spec import GemmSpec
@@ -67,7 +68,7 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
     if bias is not None and bias.shape[0] != n:
         raise field_error(InputError, "bias.shape", tuple(bias.shape), f"must be {(n,)}")
     apply: Any = _Fp8Linear.apply
-    found: Tensor = apply(x.reshape(-1, k), weight, bias, recipe, who)
+    found: Tensor = apply(x.reshape(math.prod(x.shape[:-1]), k), weight, bias, recipe, who)
     return found.reshape(*x.shape[:-1], n)
 
 

@@ -59,7 +59,7 @@ def _kind(program: Program, name: str) -> str:
 
 def _rows_only(program: Program, mapped: list[bool]) -> bool:
     """Whether every mapped input lies along rows, and no result is summed over them."""
-    if program.graph.scales:
+    if program.graph.scales or program.graph.blocks:
         # of rows that more of them would not have
         return False
     along = all(_kind(program, name) in ("matrix", "col") or not m for name, m in zip(program.inputs, mapped))
@@ -134,9 +134,9 @@ def _unfolded(
     result = next(r for r in program.graph.outputs if r.name == name)
     if program.form == "matrix":
         return x.reshape(size, *lead, *x.shape[1:])
-    if result.kind == STORE:
-        return x.view(size, *lead, x.shape[-1])
-    return x.view(size, *lead) if result.axis == 1 else x
+    if result.kind == STORE or result.block == 1:
+        return x.reshape(size, *lead, x.shape[-1])
+    return x.view(size, *lead) if result.axis == 1 and not result.block else x
 
 
 __all__ = ["batched"]

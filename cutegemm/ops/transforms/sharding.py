@@ -70,7 +70,7 @@ def cuts(program: Program, shapes: Sequence[Sequence[int]]) -> list[tuple[list[A
     """
     read, given = axes(program, shapes)
     found: list[tuple[list[Any], list[Any]]] = [([None] * len(given), [None] * len(read))]
-    if program.graph.scales:
+    if program.graph.scales or program.graph.blocks:
         # blocks of 128 need not end where parts do
         return found
     for name in dict.fromkeys(x for y in read[:2] for x in y if x):

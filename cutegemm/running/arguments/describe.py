@@ -15,11 +15,12 @@ import torch
 from cutegemm.arch.instructions import partners, types_fault
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import call_order, element_types, scaling
-from cutegemm.epilogue.graph import Graph, Result, linear_combination
+from cutegemm.epilogue.graph import SCALE, Graph, Result, linear_combination
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
-from cutegemm.running.numerics.reference import EXPONENTS, TORCH_DTYPE
+from cutegemm.running.numerics.eight_bits import EXPONENTS
+from cutegemm.running.numerics.reference import TORCH_DTYPE
 
 # epilogues whose D is the sum, or alpha times the sum
 SUMS = (*scaling.SUMS, linear_combination(False))
@@ -73,8 +74,7 @@ def describe(
     a, b, inputs, outs, kinds = request.a, request.b, request.inputs, request.outs, graph.tensors
     _check_tensors(graph, request)
     _check_devices(request)
-    if a.dtype != b.dtype and types_fault(as_dtype(a.dtype), as_dtype(b.dtype)) is not None:
-        raise field_error(InputError, "b.dtype", b.dtype, f"must be a's dtype, {a.dtype}")
+    check_pair(a, b)
     k = a.shape[-1]
     if b.shape[-2] != k:
         turned = ", as b.T has" if b.shape[-1] == k else ""
@@ -108,10 +108,9 @@ def describe(
         stored.append((x.name, operand))
         wanted.append(shown)
     for x in graph.reductions:
-        shape = (*lead, *x.by_axis((n,), (m,), ()))
+        wanted.append(_reduced(x, lead, m, n))
         if x.name in outs:
-            _check_reduction_out(x, outs[x.name], shape)
-        wanted.append(Wanted(x.name, shape, DType.FP32))
+            _check_reduction_out(x, outs[x.name], wanted[-1])
     problem = Problem(
         m=m,
         n=b.shape[-1],
@@ -124,6 +123,21 @@ def describe(
         device_scalars=tuple(x for x in graph.numbers if x in inputs),
     )
     return Call(problem, tuple(wanted))
+
+
+def check_pair(a: Any, b: Any) -> None:
+    """Check that kernels multiply the operands' types, each of which is legal by itself.
+
+    Raises:
+        InputError: they do not.
+    """
+    kind = as_dtype(a.dtype)
+    if a.dtype == b.dtype or types_fault(kind, as_dtype(b.dtype)) is None:
+        return
+    rule, legal = f"must be a's dtype, {a.dtype}", [str(TORCH_DTYPE[x]) for x in partners(kind)]
+    if len(legal) > 1:
+        rule = f"must be {' or '.join(legal)}: the other operand is {a.dtype}"
+    raise field_error(InputError, "b.dtype", b.dtype, rule)
 
 
 def result_type(graph: Graph, kind: DType) -> DType:
@@ -155,9 +169,9 @@ class Layouts:
         if kind == "matrix":
             return self.of(tensor)
         if kind in ("blocks_m", "blocks_n"):
-            scales = tensor.view(torch.uint8) if tensor.dtype == EXPONENTS else tensor
-            # B\'s along N, like its columns
-            return self.of(scales if kind == "blocks_m" else scales.mT)
+            blocks = tensor.view(torch.uint8) if tensor.dtype == EXPONENTS else tensor
+            # B's along N, like its columns
+            return self.of(blocks if kind == "blocks_m" else blocks.mT)
         return self.of(tensor.unsqueeze(-2 if kind == "row" else -1))
 
 
@@ -187,7 +201,7 @@ def _check_tensors(graph: Graph, request: Request) -> None:
     scalars = (name for name in graph.numbers if name in request.inputs)
     for name, role in ((x.name, x.role) for x in call_order.tensors(graph, scalars) if x.name in given):
         tensor, field = given[name], shown(name) if role.written else name
-        check_tensor(field, tensor, role.ranks, _legal(role.types, request))
+        check_tensor(field, tensor, role.ranks, _legal(element_types.of(name, role.types), request))
         if role.written and tensor.is_neg():
             rule = "must not be a negated view; give the tensor that it is a view of"
             raise field_error(InputError, f"{field}.is_neg()", True, rule)
@@ -255,14 +269,25 @@ def _check_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
         raise field_error(InputError, f"{name}.stride()", out.stride(), rule)
 
 
-def _check_reduction_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
+def _reduced(x: Result, lead: tuple[int, ...], m: int, n: int) -> Wanted:
+    """A reduction's results, or scales of blocks, whose rows are neighbours in memory, batch beside batch."""
+    if x.kind != SCALE:
+        return Wanted(x.name, (*lead, *x.by_axis((n,), (m,), ())), DType.FP32)
+    blocks, _, rows = x.shape(1, m, n, (0, 0, 0))
+    order = (2, 0, 1) if lead else (1, 0)
+    return Wanted(x.name, (*lead, rows, blocks), DType.UINT8 if x.exponents else DType.FP32, order)
+
+
+def _check_reduction_out(result: Result, out: Any, wanted: Wanted) -> None:
     if result.partial:
         rule = "partial results lie as the tile has them and cannot be given"
         raise InputError(rule, field=result.name)
-    if tuple(out.shape) != shape or out.dtype != torch.float32 or not out.is_contiguous():
+    dtype, shape = TORCH_DTYPE[wanted.dtype], wanted.shape
+    lies = out.permute(wanted.order) if wanted.order and out.dim() == len(shape) else out
+    if tuple(out.shape) != shape or out.dtype != dtype or not lies.is_contiguous():
         what = f"{tuple(out.shape)} of {out.dtype}"
-        rule = f"is {what}, must be {shape} of torch.float32, contiguous"
-        raise InputError(rule, field=result.name)
+        how = f"contiguous in the order {wanted.order} of its dimensions" if wanted.order else "contiguous"
+        raise InputError(f"is {what}, must be {shape} of {dtype}, {how}", field=result.name)
 
 
 def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
@@ -307,6 +332,7 @@ __all__ = [
     "Call",
     "Layouts",
     "Wanted",
+    "check_pair",
     "check_tensor",
     "describe",
     "result_type",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm import checks
-from cutegemm.epilogue import call_order
+from cutegemm.epilogue import call_order, scales
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.running.arguments.call import Request
@@ -173,9 +173,9 @@ def number(name: str, value: Any, rule: str = "must be a number or a 0-d fp32 te
     """A scalar as a float.
 
     Raises:
-        InputError: it is no real number, or beyond any float.
+        InputError: it is no real number, or beyond any float. A truth value is not a scale.
     """
-    if not isinstance(value, numbers.Real):
+    if not isinstance(value, numbers.Real) or (isinstance(value, bool) and name in scales.NAMES):
         raise field_error(InputError, name, value, rule)
     try:
         return float(value)

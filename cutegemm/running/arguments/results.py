@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from cutegemm.epilogue.graph import NEUTRAL, Graph, Result
+from cutegemm.epilogue.graph import NEUTRAL, SCALE, Graph, Result
 from cutegemm.running.arguments.call import Planned
 from cutegemm.running.arguments.describe import Call, Wanted
+from cutegemm.running.numerics.eight_bits import EXPONENTS
 from cutegemm.running.numerics.reference import TORCH_DTYPE, combine
 
 
@@ -99,12 +100,19 @@ class Shapes:
 
     def named(self, values: dict[str, Any]) -> Outputs:
         """Outputs in the order in which the epilogue names them."""
-        return Outputs(**{x.name: values[x.name] for x in self.graph.outputs})
+        shown = {x.name: values[x.name] for x in self.graph.outputs}
+        return Outputs(
+            **{
+                name: x.view(EXPONENTS) if self.results[name].kind == SCALE and x.dtype == torch.uint8 else x
+                for name, x in shown.items()
+            }
+        )
 
     def fill_empty(self, tensors: dict[str, torch.Tensor]) -> None:
         """The values of reductions over an empty D."""
         for x in self.graph.reductions:
-            numbers = NEUTRAL[x.kind]
+            # scales of no elements are none
+            numbers = NEUTRAL.get(x.kind, ())
             for tensor, value in zip(tensors[x.name] if x.partial else (tensors[x.name],), numbers):
                 tensor.fill_(value)
 

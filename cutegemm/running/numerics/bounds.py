@@ -2,10 +2,9 @@
 """What a kernel's result may be: the epilogue graph in fp64 with a running error bound (Higham, Accuracy and
 Stability of Numerical Algorithms, section 3.3).
 
-Every node carries its fp64 value and a bound on how far an fp32 evaluation with the GPU's approximate
-functions may be from it: the operands' bounds propagated through the operation, plus the operation's own
-error. Where an operand is so near a pole, a domain's edge or fp32's range that its error decides whether the
-result is finite, the bound is infinite and nothing is demanded.
+Every node carries its fp64 value and a bound on how far an fp32 evaluation with the GPU's approximate functions may be
+from it: the operands' bounds propagated through the operation, plus the operation's own error. Where an operand is so
+near a pole, a domain's edge or fp32's range that its error decides on infinity, nothing is demanded.
 """
 
 import math
@@ -20,8 +19,10 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.running.numerics import reference
+from cutegemm.running.numerics.eight_bits import powers, quantised
 
 INFINITY = float("inf")
+INT32 = torch.iinfo(torch.int32)
 # roundoff of fp32
 U = 2.0**-24
 # of one fp32 accumulation; tensor cores truncate, so four times fp32's roundoff
@@ -110,8 +111,8 @@ def bound(
     how = _instruction(a, b, arithmetic)
     if how is not None:
         a, b = reference.taken(a, how.ignored), reference.taken(b, how.ignored)
-    accumulators = reference.products(graph, a, b, inputs, torch.float64)
-    sizes = {x.name: reference.powers(inputs[x.name]).abs() for x in graph.scales}
+    accumulators = reference.products(graph, a.double(), b.double(), inputs, torch.float64)
+    sizes = {x.name: powers(inputs[x.name]).abs() for x in graph.scales}
     magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), sizes, torch.float64)
     relative = _accumulated(a.shape[-1], how, promote, bool(graph.scales))
     shape = next(iter(accumulators.values())).shape
@@ -121,7 +122,12 @@ def bound(
             name = None if node.value is None else str(node.value)
             value, magnitude = accumulators[name], magnitudes[name]
             error = torch.where(magnitude == 0, 0.0, relative * magnitude + FLUSHED)
-            return _settle(value, error, [], [])
+            doubtful = []
+            if not a.dtype.is_floating_point:
+                # a partial sum may saturate before products of the other sign are added
+                doubtful = [(magnitude > INT32.max) & (value.abs() < magnitude)]
+                value = value.clamp(INT32.min, INT32.max)
+            return _settle(value, error, [], doubtful)
         value = torch.as_tensor(
             node.value if node.op == "const" else inputs[str(node.value)], device=a.device
         )
@@ -327,12 +333,12 @@ def _bound_of(x: Result, node: Bounded, shape: tuple[int, ...], dtype: torch.dty
     """An output's bound, rounded to its type: what lies between two numbers does so when rounded."""
     value, error = node.value.expand(shape), node.error.expand(shape)
     free = error == INFINITY
+    if x.block:
+        return _bound_of_blocks(x, value, torch.where(free, 0.0, error), free, dtype)
     low, high = value - error.nan_to_num(posinf=0.0), value + error.nan_to_num(posinf=0.0)
     if x.kind != STORE:
         dims = {0: (-2,), 1: (-1,), None: (-2, -1)}[x.axis]
-        count = 1
-        for d in dims:
-            count *= shape[d]
+        count = math.prod(shape[d] for d in dims)
         own = _OWN_REDUCTION[x.kind](value, dims, count)
         if x.kind == "sum":
             own = own + reference.combine("sum", error.nan_to_num(posinf=0.0), dims)
@@ -344,6 +350,34 @@ def _bound_of(x: Result, node: Bounded, shape: tuple[int, ...], dtype: torch.dty
         low, high = low - own, high + own
     low, high = (reference.round_to(v, dtype).double() for v in (low, high))
     return Bound(value, low, high, free)
+
+
+def _bound_of_blocks(
+    x: Result, value: torch.Tensor, error: torch.Tensor, free: torch.Tensor, dtype: torch.dtype
+) -> Bound:
+    """The bound of values of blocks or of their scales, which grow with the largest magnitude of a block."""
+    of, kind, (m, n) = reference.TORCH_DTYPE[as_dtype(x.dtype)], ("block", x.block, K_BLOCK), value.shape[-2:]
+    size = value.abs()
+    scale, least, most = (
+        powers(
+            quantised(torch.where(value.isfinite(), y, value), kind, of, exponents=x.exponents)[1]
+        ).double()
+        for y in (size, (size - error).clamp(min=0.0), size + error)
+    )
+    # of int8 a scale tells of one element that is not finite
+    free = quantised(torch.where(free, INFINITY, 0.0), kind, torch.int8)[1].isnan()
+    if x.kind != STORE:
+        return Bound(scale, least, most, free)
+    wide = lambda y: y.repeat_interleave(x.block, -2).repeat_interleave(K_BLOCK, -1)[..., :m, :n]
+    scale, least, most, free = map(wide, (scale, least, most, free))
+    low, high = value - error, value + error
+    low = low / torch.where(low < 0, least, most) - U * (low / least).abs()
+    high = high / torch.where(high < 0, most, least) + U * (high / least).abs()
+    expected = torch.where(value.isfinite(), value / scale, torch.nan)
+    if not of.is_floating_point:
+        expected, low, high = expected.nan_to_num(0.0), low.nan_to_num(0.0), high.nan_to_num(0.0)
+    low, high = (reference.round_to(y, dtype).double() for y in (low, high))
+    return Bound(expected, low, high, free)
 
 
 def _sum_error(value: torch.Tensor, dims: tuple[int, ...], count: int) -> torch.Tensor:

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-from cutegemm.dtypes import DType
+from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.graph import STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
+from cutegemm.running.numerics.eight_bits import powers, quantised
 
+_INT32 = torch.iinfo(torch.int32)
 _WORD = 0xFFFF_FFFF
 # batch, row and column of D's first element
 ORIGIN = (0, 0, 0)
@@ -28,8 +30,6 @@ TORCH_DTYPE = {
     DType.UINT8: torch.uint8,
     DType.INT32: torch.int32,
 }
-# torch's type of scales that are powers of two, ue8m0; torch has it since 2.7
-EXPONENTS: Any = getattr(torch, "float8_e8m0fnu", None)
 # every operation but "random", which needs the shape
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
@@ -111,14 +111,16 @@ def products(
 ) -> dict[str | None, torch.Tensor]:
     """The accumulators by name, (M, N) or (L, M, N): a @ b as None, or its "gate" and "up" parts.
 
-    Operands are multiplied by the scales of their blocks first.
+    With scales of blocks they are the sums over blocks of K of partial sums times both scales, whose product is fp32,
+    as kernels compute it. Sums of integers saturate at 32 bits.
     """
-    factors = {"m": a.to(dtype), "n": b.to(dtype).mT}
-    for x in graph.scales:
-        factor = factors[x.axis]
-        wide = powers(inputs[x.name]).to(dtype).repeat_interleave(x.extent, -2).repeat_interleave(K_BLOCK, -1)
-        factors[x.axis] = factor * wide[..., : factor.shape[-2], : factor.shape[-1]]
-    product = torch.matmul(factors["m"], factors["n"].mT)
+    x, y = a.to(dtype), b.to(dtype)
+    if graph.scales:
+        product = _scaled_sums(graph, x, y, inputs)
+    else:
+        product = torch.matmul(x, y)
+    if not a.dtype.is_floating_point:
+        product = product.clamp(_INT32.min, _INT32.max)
     if graph.gated is None:
         return {None: product}
     axis = -2 if graph.gated_axis == "m" else -1
@@ -128,6 +130,22 @@ def products(
     return {"gate": gate, "up": up}
 
 
+def _scaled_sums(graph: Graph, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """a @ b, whose partial sums over blocks of K are multiplied by scales."""
+    scales = []
+    for x in graph.scales:
+        rows = a.shape[-2] if x.axis == "m" else b.shape[-1]
+        # (..., M, 1, blocks of K) or (..., 1, N, blocks of K)
+        wide = powers(inputs[x.name]).float().repeat_interleave(x.extent, -2)[..., :rows, :]
+        scales.append(wide.unsqueeze(-2 if x.axis == "m" else -3))
+    total: torch.Tensor = torch.matmul(a[..., :0], b[..., :0, :])
+    for first in range(0, a.shape[-1], K_BLOCK):
+        part = torch.matmul(a[..., first : first + K_BLOCK], b[..., first : first + K_BLOCK, :])
+        one, *other = (x[..., first // K_BLOCK] for x in scales)
+        total = total + part * (one * other[0] if other else one).to(a.dtype)
+    return total
+
+
 def taken(x: torch.Tensor, ignored: int) -> torch.Tensor:
     """fp32 operands as an instruction multiplies them that ignores low bits: rounded to nearest even before."""
     if not ignored:
@@ -135,14 +153,6 @@ def taken(x: torch.Tensor, ignored: int) -> torch.Tensor:
     bits = x.view(torch.int32)
     near = (bits + ((1 << ignored - 1) - 1) + (bits >> ignored & 1)) & -(1 << ignored)
     return torch.where(x.isfinite(), near, bits & -(1 << ignored)).view(x.dtype)
-
-
-def powers(scales: torch.Tensor) -> torch.Tensor:
-    """Scales of blocks as numbers: themselves, or in fp64 2**(x - 127) of bytes, which are exponents; 255 is NaN."""
-    if scales.dtype.itemsize > 1:
-        return scales
-    exponents = scales.view(torch.uint8).double()
-    return torch.where(exponents == 255, torch.nan, torch.exp2(exponents - 127))
 
 
 def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -220,7 +230,12 @@ def broadcastable(kind: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def _result(x: Result, value: torch.Tensor) -> torch.Tensor:
-    """An output from the values of its node."""
+    """An output from the values of its node; exponents as numbers."""
+    if x.block:
+        how = ("block", x.block, K_BLOCK), TORCH_DTYPE[as_dtype(x.dtype)]
+        values, scale = quantised(value, *how, exponents=x.exponents)
+        scale = scale.view(torch.uint8) if x.exponents else scale
+        return (values if x.kind == STORE else scale).to(value.dtype)
     if x.kind == STORE:
         return value
     return combine(x.kind, value, x.by_axis(-2, -1, (-2, -1)))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of 8 bits and their scales, of checked arguments: by the kernel, or by torch's operations.
+
+Compilers call the op `cutegemm::quantize`, so that a compiled call runs the kernel and gives its bits. What the op
+returns shares no memory: scales that a matrix and its transpose share are returned once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cutegemm.epilogue.scales import BLOCKS, TENSOR, Kind
+from cutegemm.ops.quantized import kernel
+from cutegemm.ops.quantized.operands import KINDS
+from cutegemm.running.numerics import eight_bits
+from cutegemm.running.numerics.eight_bits import EXPONENTS, ROW_ALIGN, shape_of
+
+_NAMES = {kind: name for name, kind in KINDS.items()}
+_compiling = torch.compiler.is_compiling
+_ARGUMENTS = "Tensor x, str kind, ScalarType dtype, Tensor? scale, bool exponents, bool twin"
+library = torch.library.Library("cutegemm", "FRAGMENT")
+library.define(f"quantize({_ARGUMENTS}) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+
+
+class Quantized(NamedTuple):
+    """An operand of 8 bits: values (M, K) or (L, M, K), and their scales in fp32, as `Gemm.run` takes both."""
+
+    values: Tensor
+    scale: Tensor
+
+
+def quantized(
+    x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None, exponents: bool = False
+) -> Quantized:
+    """x in 8 bits; its scales, fp32 or `exponents`, are computed where none are given."""
+    values, *found = _made(x, kind, dtype, scale, exponents, False)
+    return Quantized(values, found[0] if scale is None else scale)
+
+
+def twins(
+    x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None, exponents: bool = False
+) -> tuple[Quantized, Quantized]:
+    """x and x.mT in 8 bits."""
+    values, turned, *found = _made(x, kind, dtype, scale, exponents, True)
+    one = found[0] if scale is None else scale
+    if _shared(kind):
+        return Quantized(values, one), Quantized(turned, one if kind == TENSOR else one.mT)
+    return Quantized(values, one), Quantized(turned, found[1])
+
+
+def _shared(kind: Kind) -> bool:
+    """Whether a matrix and its transpose have the same scales."""
+    return kind == TENSOR or kind == BLOCKS[1]
+
+
+def _made(
+    x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
+) -> list[Tensor]:
+    """Values, a twin's values, and the scales of both that were computed; shared ones once."""
+    if _compiling() and not torch._C._are_functorch_transforms_active():
+        op: Any = torch.ops.cutegemm.quantize
+        found: list[Tensor] = op(x.detach(), _NAMES[kind], dtype, scale, exponents, twin)
+        return found
+    if x.numel() and kernel.fits(x, kind, scale is not None):
+        one, other = kernel.quantized_by(kernel.on_gpu, x, kind, dtype, scale, exponents, twin)
+    else:
+        one, other = eight_bits.quantised(x, kind, dtype, scale, exponents), None
+        if twin and _shared(kind):
+            other = one[0].mT, one[1]
+        elif twin:
+            other = eight_bits.quantised(x.mT, kind, dtype, None, exponents)
+    values = [_rows_aligned(one[0]), *([] if other is None else [_rows_aligned(other[0])])]
+    scales = [] if scale is not None else [one[1]]
+    return values + scales + ([] if other is None or _shared(kind) else [other[1]])
+
+
+def _rows_aligned(values: Tensor) -> Tensor:
+    """Values with unit stride along columns, whose rows lie the next multiple of 16 bytes apart; a copy if needed."""
+    k = values.shape[-1]
+    pitch = k + -k % ROW_ALIGN
+    if not _compiling() and values.stride()[-2:] == (pitch, 1):
+        return values
+    # as bytes, which every device pads
+    wide = torch.nn.functional.pad(values.view(torch.uint8), (0, pitch - k)).contiguous()
+    return wide.view(values.dtype)[..., :k]
+
+
+def _op(
+    x: Tensor, kind: str, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
+) -> list[Tensor]:
+    return _made(x, KINDS[kind], dtype, scale, exponents, twin)
+
+
+def _described(
+    x: Tensor, kind: str, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
+) -> list[Tensor]:
+    """What the op returns, without content."""
+    found, of, held = [], [x, *([x.mT] if twin else [])], EXPONENTS if exponents else torch.float32
+    for y in of:
+        k = y.shape[-1]
+        found.append(y.new_empty((*y.shape[:-1], k + -k % ROW_ALIGN), dtype=dtype)[..., :k])
+    for y in of[: 1 if _shared(KINDS[kind]) else 2] if scale is None else ():
+        shape = shape_of(y, KINDS[kind])
+        if kind == "1x128":
+            *lead, m, blocks = shape
+            found.append(y.new_empty((*lead, blocks, m), dtype=held).mT)
+        else:
+            found.append(y.new_empty(shape, dtype=held))
+    return found
+
+
+for _key in ("CPU", "CUDA"):
+    library.impl("quantize", _op, _key)
+torch.library.register_fake("cutegemm::quantize", _described, lib=library)
+
+__all__ = ["Quantized", "quantized", "twins"]
