@@ -31,7 +31,7 @@ from benchmarks import runs, sweep_rows
 from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
-from cutegemm.arch.records import KERNELS_FILE, RECORDS, TIMES_FILE
+from cutegemm.arch.records import KERNELS_FILE, RECORD_MHZ, RECORDS, TIMES_FILE
 from cutegemm.planning import known_kernels
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import REDUCTIONS, Counts, Seen, counts, nanoseconds
@@ -77,6 +77,8 @@ SCALED = ["scaled", "scale_read"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
 # known from clocks, widths and the board's limit, so that they are held back by more
 FIRM = {"mma": 30.0, "smem": 30.0, "port": 10.0, "l2": 10.0, "dram": 30.0, "watts": 30.0}
+# a WGMMA takes its cycles at the highest clock at least
+LEAST = {"mma": 1e3 / RECORD_MHZ}
 # a kernel's mean error: like how many configs none is, beyond which a config has outliers, its most weight over the
 # mean config's, and what is too little to record
 NONE, OUTLIER, MOST_WEIGHT, LEAST_FACTOR = 2.0, 0.2, 3.0, 0.004
@@ -234,6 +236,7 @@ def fit(data: Data, start: CostModel, steps: int = STEPS, names: Sequence[str] =
     """The rates that fit best, from some."""
     begin = np.log([getattr(start, x) for x in names])
     firm = np.array([FIRM.get(x, HELD_BACK) for x in names])
+    least_of = np.log([LEAST.get(x, 1e-30) for x in names])
 
     def model(at: Column) -> CostModel:
         return dataclasses.replace(start, **dict(zip(names, np.exp(at).tolist(), strict=True)))
@@ -253,7 +256,7 @@ def fit(data: Data, start: CostModel, steps: int = STEPS, names: Sequence[str] =
         before = least
         for _ in range(8):
             step = -np.linalg.solve(square + damping * np.diag(np.diag(square)), slope)
-            tried = at + np.clip(step, -LONGEST_STEP, LONGEST_STEP)
+            tried = np.maximum(at + np.clip(step, -LONGEST_STEP, LONGEST_STEP), least_of)
             new = data.errors(model(tried))
             if (cost := costs(new, tried)) < least:
                 at, errors, least, damping = tried, new, cost, max(damping / 3, 1e-6)

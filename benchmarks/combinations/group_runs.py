@@ -19,7 +19,7 @@ from benchmarks.combinations.runs import ALPHA, BETA, OFFSET, POLICIES, SCALAR, 
 from cutegemm import Groups
 from cutegemm.compiling import kernel_cache
 from cutegemm.errors import GemmError
-from cutegemm.ops.groups.routing import scattered
+from cutegemm.ops.groups.routing import added
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished
@@ -250,7 +250,7 @@ def scatter(call: Call, d: torch.Tensor) -> None:
         for x in (d, d.float().abs())
     )
     kind = d.dtype if d.dtype.is_floating_point and d.dtype.itemsize > 1 else torch.float32
-    found = scattered(d, index.to(d.device), None, None, kind).cpu().double()
+    found = added(d, index.to(d.device), count).to(kind).cpu().double()
     off = (found - wanted).abs() > size * d.shape[0] * 2.0**-23 + wanted.abs() * torch.finfo(kind).eps
     # what overflows the result's type, and what the terms hold that is no number
     known = wanted.isfinite() & (wanted.abs() < torch.finfo(kind).max)

@@ -379,23 +379,17 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def set_registers(self) -> tuple[Number, Number]:
-        """As `registers`, with 0 for the launch's allocation.
-
-        They sum to at most 512 over all warpgroups of an SM: its registers divided by 128 threads.
-        """
+        """As `registers`, with 0 for the launch's allocation. All warpgroups of an SM have 512 (registers / 128 threads)."""
         roles, none, held = self.roles, (0, 0), self.roles.accumulators.get(PLAIN_CONSUMERS, 0)
         # with what this leaves it a producer spills that loads several scales of B, or any beside early tiles
         loaded = sum(self.scales_of(x) << bool(self.early) for x in self.epilogue.scales if x.axis == "n")
         wide = (self.consumers == PLAIN_CONSUMERS) & (self.held_values > held) & (loaded <= 1)
-        found = []
-        for plain, usual, shared in zip(
-            roles.plain_registers or none,
-            looked_up(roles.registers.get(self.gathers, {}), self.consumers, none),
-            looked_up(roles.shared_registers, self.consumers, none),
-            strict=True,
-        ):
-            found.append(where(self.ctas_per_sm > 1, shared, where(wide, plain, usual)))
-        return found[0], found[1]
+        plain = roles.plain_registers or none
+        usual = looked_up(roles.registers.get(self.gathers, {}), self.consumers, none)
+        shared = looked_up(roles.shared_registers, self.consumers, none)
+        crowded = self.ctas_per_sm > 1
+        producer, consumer = (where(crowded, x, where(wide, y, z)) for x, y, z in zip(shared, plain, usual))
+        return producer, consumer
 
     @property
     def columns_step(self) -> int:

@@ -29,7 +29,7 @@ BOTH_WAYS = 256
 UNALIGNED_LOADS = ("relayout", "shift", "cp_async", "gather")
 LIKELY_LOADS = UNALIGNED_LOADS[:2]
 # rows or columns within which tiles count as similar
-WIDTH = 64
+WIDTH = 48
 # further candidates whose larger operand is tried with "shift"
 LOADED = 3
 # rasters that are tried for the best candidates
@@ -153,17 +153,23 @@ def _ranked(
     supported = sorted((x for x in weighed if x.serves and x.fields), key=lambda x: x.us)
     # a plan that considered swapped operands lists both
     ranked = list(dict.fromkeys(x.fields for x in supported))
-    first = {_kind(dict(x)): x for x in reversed(ranked)}
-    return sorted(ranked, key=lambda x: first[_kind(dict(x))] != x)
+    both = min(problem.m, problem.n) <= BOTH_WAYS
+    first = {_kind(dict(x), both): x for x in reversed(ranked)}
+    return sorted(ranked, key=lambda x: first[_kind(dict(x), both)] != x)
 
 
-def _kind(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A key that is equal for similar candidates: it ignores clusters and small differences of the tile."""
+def _kind(fields: Mapping[str, Any], both: bool) -> tuple[Any, ...]:
+    """A key that is equal for similar candidates: it ignores clusters and small differences of the tile.
+
+    Unless `both`, a tile and its mirror on swapped operands are similar: with many rows and columns they run alike.
+    """
     if fields["schedule"] == "simt":
         return tuple(fields.items())
     m, n, k = fields["tile"]
-    rest = (fields.get(x) for x in ("schedule", "swap", "split_reduction", "a_load", "b_load"))
-    return (m // WIDTH, n // WIDTH, k, fields.get("split_k", 1) > 1, *rest)
+    sides = m // WIDTH, n // WIDTH
+    rest = (fields.get(x) for x in ("schedule", "split_reduction", "a_load", "b_load"))
+    turned = fields.get("swap") if both else None
+    return (*(sides if both else sorted(sides)), turned, k, fields.get("split_k", 1) > 1, *rest)
 
 
 def _variants(

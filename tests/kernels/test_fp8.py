@@ -241,7 +241,7 @@ def test_lone_warpgroups_promote_one_stage_while_they_multiply_the_next(shape, f
             "nearest legal value: 'tma'",
         ),
         (
-            {"tile": Tile(128, 128, 256)},
+            {"tile": Tile(64, 64, 256), "promote": 128},
             "tile.k=256: must divide the 128 elements of K after which partial sums are promoted; nearest legal value: "
             "128",
         ),

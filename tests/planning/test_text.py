@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan as text: every figure in it is the plan's."""
 
+import re
+
 import pytest
 from hypothesis import given
 
@@ -86,7 +88,7 @@ store      D by staged (n-major, bf16), subtiles of 64 x 64, 1 buffers, 1,048,32
 because    operands swapped: D's rows lie along the instruction's columns
 because    A is copied into aligned workspace first: leading stride is 8190 bytes, no multiple of 16
 because    D is stored in words shifted together, through shared memory: leading stride is 8190 bytes, no multiple of 16
-because    tile (128, 64, 128), cluster (1, 1), 2 splits of K, added by a launch: costs least, 20.8 us"""
+because    tile (128, 64, 128), cluster (1, 1), 2 splits of K, added by a launch: costs least, ... us"""
 
 
 def test_a_swapped_plan_names_the_callers_operands():
@@ -94,7 +96,8 @@ def test_a_swapped_plan_names_the_callers_operands():
     of = problem(128, 4095, 4095)
     lines = str(plan(GemmSpec(swap=True, b_load="shift"), of)).splitlines()
     parts = ("launches", "kernel", "loads", "store", "because")
-    assert "\n".join(x for x in lines if x.startswith(parts)) == SWAPPED
+    found = "\n".join(x for x in lines if x.startswith(parts))
+    assert re.sub(r"[\d.]+ us", "... us", found) == SWAPPED
     made = plan(GemmSpec(swap=True, b_load="gather"), problem(16, 4096, 4096, dtype="fp8_e4m3", majors="kn"))
     assert "loads      A by tma (k-major), B by gather (strided-major)" in str(made)
     with pytest.raises(PlanError, match="^b_load='tma': TMA cannot address B: leading stride is 8190 bytes"):

@@ -60,7 +60,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "a": (*NO_TENSOR[:4], *COMPRESSED, COMPLEX),
             "alpha": ("2", None, [1.0], 1j, torch.ones(2)),
             "beta": ("2", [1.0], 1j, torch.ones(2)),
-            "out": (*NO_OUT, {"d": A}, A.to(torch.int8)),
+            "out": NO_OUT,
             "out_dtype": (*NO_DTYPE, torch.int32),
             "rows": (*NO_TENSOR[1:4], A[0]),
             "scatter": (*NO_TENSOR[1:4], A[0]),

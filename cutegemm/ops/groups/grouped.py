@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
+from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import check_tensor
@@ -146,7 +147,7 @@ def grouped_mm(
         check_tensor(field, x)
     if spec is not None and not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
-    _check_type(out, out_dtype, spec)
+    _check_type(a, out, out_dtype, spec)
     who = server_of(a.device, fallback, "cutegemm.grouped_mm")
     backend = "reference" if who == "torch" else BACKENDS[who]
     batched = a.dim() == b.dim() == 3 and offs is cu_seqlens is counts is None
@@ -173,7 +174,7 @@ def grouped_mm(
     return run(call, key) if scatter is None and weight is None else routed(call, scatter, weight, key)
 
 
-def _check_type(out: Any, out_dtype: Any, spec: GemmSpec | None) -> None:
+def _check_type(a: Tensor, out: Any, out_dtype: Any, spec: GemmSpec | None) -> None:
     """Refuse a type of D that is none, or not that of the D that is given or that the spec says.
 
     Raises:
@@ -181,7 +182,10 @@ def _check_type(out: Any, out_dtype: Any, spec: GemmSpec | None) -> None:
     """
     if out_dtype is None:
         return
-    asked = TORCH_DTYPE[as_dtype(out_dtype, "out_dtype")]
+    kind = as_dtype(out_dtype, "out_dtype")
+    if (fault := element_types.fault(None, "d", kind, not a.is_floating_point())) is not None:
+        raise field_error(InputError, "out_dtype", kind, *fault)
+    asked = TORCH_DTYPE[kind]
     given = out.get("d") if isinstance(out, Mapping) else out
     if isinstance(given, Tensor) and given.dtype != asked:
         raise field_error(InputError, "out.dtype", given.dtype, f"out_dtype is {asked}")

@@ -173,7 +173,8 @@ def _mapped(op: Any) -> Any:
         tensors = list(zip((a, b, ends, *inputs), (*in_dims[:3], *(in_dims[3] or [None] * len(inputs)))))
         for i in range(max(size, 1)):
             x, y, z, *read = (_element(*one, i) for one in tensors)
-            outs = op(x, y, z.contiguous(), read, *others)
+            # a copy of what does not lie densely does
+            outs = op(x, y, z.clone(), read, *others)
             found.append([outs] if isinstance(outs, Tensor) else outs)
         stacked = [torch.stack(x)[:size] for x in zip(*found, strict=True)]
         return (stacked[0], 0) if op is _OP.default else (stacked, [0] * len(stacked))

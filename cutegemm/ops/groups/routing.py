@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
-from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, Node
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
@@ -79,7 +78,7 @@ def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
         # a weight of no group may be anything
         found = found.float() * torch.where(_mine(groups, count), weight.float()[:, None], 0.0)
     if scatter is not None:
-        found = _added(found, scatter, count if out is None else out.shape[0])
+        found = added(found, scatter, count if out is None else out.shape[0])
     elif out is not None and tail != "zero":
         found = torch.where(_mine(groups, count), found, out.float())
     found = reference.round_to(found, dtype)
@@ -91,7 +90,7 @@ def _mine(groups: Groups, count: int) -> Tensor:
     return inside_groups(groups.ends, count, "rows", int(groups.name == "cu_seqlens"))
 
 
-def _added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
+def added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
     """The rows of a matrix added up where they go, (count, N): fp32 sums."""
     index, good = inside(scatter, count)
     # what goes nowhere goes into a row behind the last, which is left out
@@ -101,18 +100,11 @@ def _added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
 
 
 def _result_type(call: Call) -> torch.dtype:
-    """The type of a new D.
-
-    Raises:
-        InputError: no D has the type that is asked for.
-    """
+    """The type of a new D."""
     asked = call.dtype if call.dtype is not None or call.spec is None else call.spec.d_dtype
     if asked is None or asked == AUTO:
         return reference.TORCH_DTYPE[as_dtype(call.a.dtype).result]
-    found = as_dtype(asked, "out_dtype")
-    if (fault := element_types.fault(None, "d", found, not call.a.is_floating_point())) is not None:
-        raise field_error(InputError, "out_dtype", found, *fault)
-    return reference.TORCH_DTYPE[found]
+    return reference.TORCH_DTYPE[as_dtype(asked, "out_dtype")]
 
 
 def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
@@ -183,4 +175,4 @@ def weighed(graph: Graph) -> Graph | None:
     return dataclasses.replace(graph, nodes=nodes, outputs=(dataclasses.replace(found, node=count + 1),))
 
 
-__all__ = ["routed"]
+__all__ = ["added", "routed"]

@@ -230,10 +230,10 @@ def test_occupancy_is_the_calculator_s(threads, registers, smem, ctas, limited):
 
 
 def test_the_roof_is_the_record_s():
-    """Peak rates follow from the record, and the attainable rate is the lower of roof and bandwidth."""
+    """Peak rates are at most those of the highest clock, 1,980 MHz; the attainable rate is at most the bandwidth's."""
     _, found, _ = shown("cooperative")
     roof = found.roofline
-    assert roof.peak_tflops == pytest.approx(peak_tflops(H200, 2)) and 900 < roof.peak_tflops < 990
+    assert roof.peak_tflops == pytest.approx(peak_tflops(H200, 2)) and 900 < roof.peak_tflops < 1071
     assert 50 < peak_tflops(H200, None) < 67
     fp8 = explained(Case(GemmSpec(), problem(256, 256, 256, dtype="fp8_e4m3"), H200, ""))[1].roofline
     assert fp8.peak_tflops == pytest.approx(2 * roof.peak_tflops)
