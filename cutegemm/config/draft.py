@@ -379,7 +379,7 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def set_registers(self) -> tuple[Number, Number]:
-        """As `registers`, 0 for the launch's allocation: at most 512 (registers / 128 threads) in an SM's warpgroups."""
+        """As `registers`, 0 for the launch's allocation. Registers / 128 threads: 512 in an SM's warpgroups at most."""
         roles, none, held = self.roles, (0, 0), self.roles.accumulators.get(PLAIN_CONSUMERS, 0)
         # with what this leaves it a producer spills that loads several scales of B, or any beside early tiles
         loaded = sum(self.scales_of(x) << bool(self.early) for x in self.epilogue.scales if x.axis == "n")
