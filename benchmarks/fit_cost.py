@@ -177,13 +177,8 @@ class Data:
         total = np.add.reduceat(near, self.start)[self.of]
         self.weight = near / total * np.array([x.weight for x in found])[self.of]
         self.share = near / total
-        known = [x.problem.a.dtype.bytes == known_kernels.BYTES for x in found]
         self.kernels = np.array(
-            [
-                known_kernels.name(c) if y else ""
-                for x, y in zip(found, known, strict=True)
-                for _, c in x.configs
-            ]
+            [known_kernels.name(c, _kind(x, swapped)) for x in found for swapped, c in x.configs]
         )
         self.settled = np.array([x.settled for x in found])
 
@@ -213,6 +208,13 @@ class Data:
         ns = nanoseconds(self.counts, model) * np.array([factors.get(x, 1.0) for x in self.kernels.tolist()])
         parts = zip(np.split(ns, self.start[1:]), np.split(self.us, self.start[1:]), self.best, strict=True)
         return [float(us[int(x.argmin())] / best) for x, us, best in parts]
+
+
+def _kind(x: Measured, swapped: bool) -> str:
+    """The kind of kernel that serves a problem."""
+    if x.problem.a.dtype.bytes == known_kernels.BYTES:
+        return "plain"
+    return "scaled_columns" if swapped or x.own else "scaled"
 
 
 def _counted(x: Measured, device: Device) -> Counts:
@@ -336,11 +338,13 @@ def main(arguments: list[str]) -> int:
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
     blocks = fresh(SWEEPS / BLOCKS[args.gpu]) if args.gpu in BLOCKS else []
-    if blocks:
-        model = fit(Data(blocks, device), model, names=SCALED)
-        judged = judged + blocks
     # what launches that overlap hide is no kernel's own
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model)
+    if blocks:
+        scaled = Data(blocks, device)
+        model = fit(scaled, model, names=SCALED)
+        factors |= scaled.factors(model)
+        judged = judged + blocks
     reported = judged or beside
     regret = Data(reported, device).regret(model, factors)
     if any(x.held_back for x in judged):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured time over predicted time of single kernels, from a GPU's record.
+"""Measured time over predicted time of single kernels, from a GPU's record: of 16-bit operands, and of fp8 operands with
+scales of blocks.
 
 Kernels differ in how well ptxas schedules instructions, banks and registers, which no rate counts.
 `benchmarks.fit_cost` takes each kernel's mean error over the training problems on which it was measured, shrunk towards
@@ -17,8 +18,10 @@ from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES, Candidate
 from cutegemm.planning.cost import REDUCTIONS, Column, Counts, Rows
 
-# bytes of an element of the operands whose kernels are known
+# bytes of an element of plain operands whose kernels are known
 BYTES = 2
+# plain; with scales of blocks; with scales of blocks that a thread reads for each column
+KINDS = ("plain", "scaled", "scaled_columns")
 # above any extent of a tile
 RADIX = 1024.0
 
@@ -30,10 +33,10 @@ class Known(NamedTuple):
     factors: Column
 
 
-def name(x: Candidate) -> str:
-    """The name of a candidate's kernel: everything but the number of splits."""
+def name(x: Candidate, kind: str = KINDS[0]) -> str:
+    """The name of a candidate's kernel of a kind: everything but the number of splits."""
     (m, n, k), (across, along) = x.tile, x.cluster
-    return f"{m}x{n}x{k} {across}x{along} {x.schedule} {x.consumers} {x.reduction}"
+    return f"{kind} {m}x{n}x{k} {across}x{along} {x.schedule} {x.consumers} {x.reduction}"
 
 
 @functools.lru_cache(8)
@@ -46,26 +49,27 @@ def known(device: Device) -> Known:
 @functools.cache
 def _number(kernel: str) -> float:
     """The number of a kernel's name; a fit makes many devices of the same kernels."""
-    tile, cluster, schedule, consumers, reduction = kernel.split()
-    extents = [int(x) for x in (*tile.split("x"), *cluster.split("x"))]
+    kind, tile, cluster, schedule, consumers, reduction = kernel.split()
+    extents = [KINDS.index(kind), *(int(x) for x in (*tile.split("x"), *cluster.split("x")))]
     codes = TENSOR_CORE_SCHEDULES.index(schedule), int(consumers), REDUCTIONS.index(reduction)
     columns = np.array([*extents, *codes], dtype=np.float64)[:, None]
     return float(_numbers(*columns)[0])
 
 
 def _numbers(
-    m: Column, n: Column, k: Column, across: Column, along: Column, schedule: Column, consumers: Column,
+    kind: Column, m: Column, n: Column, k: Column, across: Column, along: Column, schedule: Column, consumers: Column,
     reduction: Column,
 ) -> Column:  # fmt: skip
     """A unique number for each kernel."""
     how = ((across * 16 + along) * 4 + schedule) * 8 + consumers
-    return ((m * RADIX + n) * RADIX + k) * 2.0**16 + how * 8 + reduction
+    return (((kind * RADIX + m) * RADIX + n) * RADIX + k) * 2.0**16 + how * 8 + reduction
 
 
 def factors(device: Device, of: Rows, counts: Counts) -> Column:
     """Measured over predicted time of each config; 1 if threads load, since those kernels differ."""
     numbers, each = known(device)
-    wanted = _numbers(of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction)
+    kind = np.where(counts.scaled > 0, np.where(counts.read > 0, 2.0, 1.0), 0.0)
+    wanted = _numbers(kind, of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction)
     places = np.searchsorted(numbers, wanted)
     found: Column = np.where((numbers[places] == wanted) & (counts.loaded == 0), each[places], 1.0)
     return found

@@ -71,7 +71,7 @@ def _nanoseconds(asked: Request, gemms: Sequence[Seen], of: Rows) -> cost.Column
         counts = counts._replace(waves=counts.waves * counts.share, share=np.ones_like(counts.share))
     assert asked.device.cost is not None
     ns = cost.nanoseconds(counts, asked.device.cost)
-    if asked.problem.a.dtype.bytes == known_kernels.BYTES:
+    if asked.problem.a.dtype.bytes == known_kernels.BYTES or any(x.scaled for x in gemms):
         ns = ns * known_kernels.factors(asked.device, of, counts)
     # to the picosecond, so that no rounding error decides between a config and its mirror image
     return np.round(ns, 3)
