@@ -40,8 +40,8 @@ _GROUPED = (
     ("groups", "int32", 1),
     ("tail", "int32", 0),
 )
-# Extents and strides of 8 elements satisfy whatever alignment a config was compiled for.
-EXTENT = 8
+# Extents and strides of 16 elements satisfy whatever alignment a config was compiled for: 16 bytes of 8-bit operands.
+EXTENT = 16
 # 32-bit words of an index, and rows that indices may name
 _INDEXED = (("rows.width", "int32", 1), ("rows.extent", "int32", EXTENT))
 COUNTERS = "run.counters"  # among a run's addresses that of all its counters (`KernelPlan.counter_bytes`)
@@ -126,7 +126,7 @@ class LaunchLayout:
         return {x.name: x.unpack(flat) for x, flat in zip(self.groups, arguments, strict=True)}
 
     def sample(self, address: int = 1024) -> tuple[tuple[int | float, ...], ...]:
-        """Arguments of a launch over matrices of 8 x 8 elements, all at one address."""
+        """Arguments of a launch over matrices of 16 x 16 elements, all at one address."""
         return tuple(x.sample(address) for x in self.groups)
 
 
@@ -217,7 +217,7 @@ def _quantize() -> LaunchLayout:
         shape=[Field("rows", INT32, 1), Field("columns", INT32, EXTENT), Field("batch", INT32, 1)],
         # elements from row to row and from batch to batch
         strides=[
-            Field(f"{x}.{step}", INT64, 2 * EXTENT)
+            Field(f"{x}.{step}", INT64, EXTENT)
             for x in ("source", "values", "turned")
             for step in ("row", "batch")
         ],

@@ -35,7 +35,11 @@ SPECS = {
     "copied": GemmSpec(tile=SMALL, a_load="relayout", swap=False),
     "shifted": GemmSpec(tile=SMALL, a_load="shift", b_load="shift", swap=False),
     "copied by threads": GemmSpec(tile=SMALL, a_load="cp_async", b_load="gather", swap=False),
+    "copied bytes": GemmSpec(a_load="relayout", b_load="relayout"),
+    "scaled bytes": GemmSpec(scale_a=("block", 1, 128), scale_b=("block", 128, 128)),
 }
+# where the operands are not bf16
+TYPES = {"copied bytes": ("fp8_e4m3", "kn"), "scaled bytes": ("fp8_e4m3", "kk")}
 
 
 @pytest.mark.sliced
@@ -43,7 +47,9 @@ SPECS = {
 def test_the_launch_that_loads_a_kernel_ends_and_writes_nothing_else(name):
     """Every launch of a plan, with the arguments that `function_for` gives it, ends within scratch memory."""
     scratch = torch.zeros(8192, dtype=torch.uint8)
-    for step in plan(SPECS[name], problem(64, 4096, 4096)).steps:
+    spec, (dtype, majors) = SPECS[name], TYPES.get(name, ("bf16", "kn"))
+    graph = spec.epilogue if spec.epilogue != "auto" else None
+    for step in plan(spec, problem(64, 4096, 4096, dtype=dtype, majors=majors, epilogue=graph)).steps:
         made = kernel_cache.artifact(step.config)
         arguments = (*layout_of(step.config).sample(scratch.data_ptr()), 0)
         launches = record_launches(made.obj, made.ptx, arguments)
