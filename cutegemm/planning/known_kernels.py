@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured time over predicted time of single kernels, from a GPU's record: of 16-bit operands, and of fp8 operands with
-scales of blocks.
+Measured time over predicted time of single kernels, from a GPU's record: of 16-bit operands, and of fp8 operands
+with scales of blocks.
 
 Kernels differ in how well ptxas schedules instructions, banks and registers, which no rate counts.
 `benchmarks.fit_cost` takes each kernel's mean error over the training problems on which it was measured, shrunk towards
