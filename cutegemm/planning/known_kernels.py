@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-Measured time over predicted time of single kernels, from a GPU's record: of 16-bit operands, and of fp8 operands
+"""Measured time over predicted time of single kernels, from a GPU's record: of 16-bit operands, and of fp8 operands
 with scales of blocks.
 
 Kernels differ in how well ptxas schedules instructions, banks and registers, which no rate counts.
