@@ -223,11 +223,7 @@ def _rows(average: float) -> int:
 
 @functools.lru_cache(REMEMBERED)
 def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
-    """The plan of the average problem, and its kernel made one of groups, whose rows indices may name.
-
-    Raises:
-        PlanError: there is none.
-    """
+    """The plan of the average problem, and its kernel made one of groups, whose rows indices may name."""
     spec, problem, form, *_ = of
     _check_fixed(spec, form)
     given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}

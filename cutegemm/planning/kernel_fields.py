@@ -110,11 +110,7 @@ UNEVEN = (0.5, 0.8)
 
 
 def configured(way: Way, candidate: Candidate) -> KernelConfig:
-    """The kernel of one candidate.
-
-    Raises:
-        PlanError: the candidate, or a given field beside it, is not possible.
-    """
+    """The kernel of one candidate; refused where it, or a given field beside it, is not possible."""
     spec = way.spec
     draft = drafted(
         way,
@@ -280,11 +276,7 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
 
 
 def _check_splits(way: Way, candidate: Candidate) -> None:
-    """K has as many tiles as splits.
-
-    Raises:
-        PlanError: it has not.
-    """
+    """Refuse more splits than K has tiles."""
     spec, parts, step = way.spec, candidate.splits, candidate.tile[2]
     k_tiles = -(-way.problem.k // step)
     if parts == 1 or parts <= k_tiles:
@@ -309,11 +301,7 @@ def _check_splits(way: Way, candidate: Candidate) -> None:
 
 
 def check_reduction(spec: GemmSpec, candidate: Candidate) -> None:
-    """No buffers are given of a kernel that leaves its sums to the next launch.
-
-    Raises:
-        PlanError: there are.
-    """
+    """Refuse buffers of a kernel that leaves its sums to the next launch."""
     if candidate.reduction != "launch":
         return
     for field in ("epilogue_stages", "input_stages"):

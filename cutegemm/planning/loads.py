@@ -88,11 +88,7 @@ class Loads:
 
 
 def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
-    """The possible loads with reasons: as given, by TMA if possible, else of copies or by threads.
-
-    Raises:
-        PlanError: a given load is not possible.
-    """
+    """The possible loads with reasons: as given, by TMA if possible, else of copies or by threads."""
     problem, gate = gated_half(asked.problem, asked.epilogue)
     pair = _pair(asked)
     each = [(getattr(problem, name), name, gate if name == pair else None) for name in AXES]
@@ -158,11 +154,7 @@ def _no_tma(asked: Request, operand: Operand, name: str) -> str | None:
 
 
 def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:
-    """The load that the spec gives an operand; if unspecified, "tma" if possible, else "auto".
-
-    Raises:
-        PlanError: the operand cannot be loaded as given.
-    """
+    """The load that the spec gives an operand; if unspecified, "tma" if possible, else "auto"."""
     given: str = getattr(asked.spec, f"{name}_load")
     why_not, bytewise = _no_tma(asked, operand, name), operand.dtype.bits == 8
     if given == AUTO and why_not is None:

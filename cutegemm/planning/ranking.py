@@ -26,11 +26,7 @@ np.empty(4 << 20, dtype=np.uint8)
 
 
 def options(asked: Request) -> Iterator[Option]:
-    """The configs that the spec allows, fastest first; those that are predicted slower than many others are left out.
-
-    Raises:
-        PlanError: a given load or store is not possible.
-    """
+    """The configs that the spec allows, fastest first, without those that are predicted slower than many others."""
     ways = list(ways_of(asked))
     gemms = [gemm_of(x) for x in ways]
     of = _rows(asked, ways, gemms)

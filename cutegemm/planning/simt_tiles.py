@@ -163,11 +163,7 @@ TILES = (
 
 
 def plan_simt(asked: Request, order: Order) -> KernelPlan:
-    """The plan of a problem on the CUDA cores; their tiles have a cost model of their own and ignore `order`.
-
-    Raises:
-        PlanError: given fields name none of their tiles, or the grid exceeds a launch's limit.
-    """
+    """The plan of a problem on the CUDA cores; their tiles have a cost model of their own and ignore `order`."""
     problem, device = asked.problem, asked.device
     config, half, gate = _configured(asked, choose(asked))
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
@@ -232,11 +228,7 @@ def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, in
 
 
 def choose(asked: Request) -> SimtTile:
-    """The tile and splits of K with the least predicted time for a request.
-
-    Raises:
-        PlanError: the given fields allow none.
-    """
+    """The tile and splits of K with the least predicted time for a request."""
     return min(weighed(asked), key=lambda pair: pair[0])[1]
 
 
@@ -244,9 +236,6 @@ def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
     """(nanoseconds, tile) of every possible tile and split of K, larger tiles and fewer splits first.
 
     Each has as many CTAs per SM as registers allow. Tiles that spill are left out if there are others.
-
-    Raises:
-        PlanError: the given fields allow none.
     """
     problem, device, epilogue, limits = asked.problem, asked.device, asked.epilogue, asked.device.limits
     # without K there is no mainloop, and a given tile means nothing
@@ -298,11 +287,7 @@ def _kinds(problem: Problem, pairs: bool, whole: bool, summed: bool) -> list[Sim
 
 
 def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
-    """The tiles that satisfy a spec's tile and stages.
-
-    Raises:
-        PlanError: there are none.
-    """
+    """The tiles that satisfy a spec's tile and stages."""
     if isinstance(spec.tile, Tile):
         given = tuple(spec.tile)
         legal = [x.tile for x in kinds]
@@ -330,11 +315,7 @@ def _no_tile(spec: GemmSpec, given: tuple[int, ...], legal: list[tuple[int, int,
 
 
 def _splits(spec: GemmSpec, alone: bool) -> tuple[int] | None:
-    """The splits that a spec gives; None if unspecified.
-
-    Raises:
-        PlanError: CUDA-core kernels do not have them.
-    """
+    """The splits that a spec gives; None if unspecified."""
     parts = spec.split_k
     if isinstance(parts, str):
         return None
