@@ -66,11 +66,14 @@ PAIR_ROWS = 256
 SHORT_K = 2048
 
 
-def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
-    """Panels along M, as high as shares most L2 traffic within a wave; lower for wide tiles.
+def raster(way: Way, found: Candidate) -> tuple[str, int]:
+    """The given raster, else panels along M, as high as shares most L2 traffic within a wave; lower for wide tiles.
 
     The cost model does not rank rasters.
     """
+    problem = way.problem
+    if isinstance(way.spec.raster, tuple):
+        return way.spec.raster
     if found.schedule == "multistage" and problem.k <= SHORT_K and problem.batch == 1:
         return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
     rows = found.tile[0] * found.cluster[0]
@@ -128,11 +131,9 @@ def configured(way: Way, candidate: Candidate) -> KernelConfig:
     except (PlanError, ArithmeticError):
         # refusals that do not depend on buffers come first
         check(draft, TILE)
-        check_reduction(spec, candidate)
-        _check_splits(way, candidate)
+        _check_given(way, candidate)
         raise
-    check_reduction(spec, candidate)
-    _check_splits(way, candidate)
+    _check_given(way, candidate)
     return made
 
 
@@ -199,12 +200,6 @@ def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Number, depth: Numbe
     for name, span in SWIZZLE_SPANS.items():
         widest = where(contiguous % span == 0, name, widest)
     return dataclasses.replace(operand, swizzle=widest)
-
-
-def raster(way: Way, candidate: Candidate) -> tuple[str, int]:
-    """The given raster, or the usual one."""
-    found = way.spec.raster
-    return found if isinstance(found, tuple) else raster_for(way.problem, candidate)
 
 
 def _box_rows(way: Way, candidate: Candidate, a: OperandConfig) -> Number:
@@ -275,9 +270,10 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _check_splits(way: Way, candidate: Candidate) -> None:
-    """Refuse more splits than K has tiles."""
+def _check_given(way: Way, candidate: Candidate) -> None:
+    """Refuse buffers of a kernel that stores no output, and more splits than K has tiles."""
     spec, parts, step = way.spec, candidate.splits, candidate.tile[2]
+    check_reduction(spec, candidate)
     k_tiles = -(-way.problem.k // step)
     if parts == 1 or parts <= k_tiles:
         return

@@ -15,7 +15,14 @@ from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning.candidates import multiplied
-from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, aligned_copy, gated_half, major, split_copy
+from cutegemm.planning.operand_rules import (
+    WORKSPACE_ALIGN,
+    access_bytes,
+    aligned_copy,
+    gated_half,
+    major,
+    split_copy,
+)
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
@@ -111,12 +118,14 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
 
 def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tuple[str, ...]:
     """Loads of an operand that TMA cannot address: of a copy, or by threads in the fastest possible way."""
-    rates = asked.device.loads
-    if _how(asked).parts > 1:
+    rates, how = asked.device.loads, _how(asked)
+    if how.parts > 1:
         return ("relayout",)
-    if not _by_words(asked, operand):
+    # threads load by words what has at least 16 bits and is contiguous along an axis
+    if operand.dtype.bits <= 8 or how.ignored or not (operand.unit_row or operand.unit_col):
         return "relayout", "gather"
-    return "relayout", "cp_async" if copy_width(operand, gate) and rates.copy > rates.shift else "shift"
+    copies = access_bytes(operand, COPY_WIDTHS, gate) and rates.copy > rates.shift
+    return "relayout", "cp_async" if copies else "shift"
 
 
 def along_k(operand: Operand, name: str) -> bool:
@@ -134,23 +143,13 @@ def _only_along_k(asked: Request) -> bool:
     return _how(asked).majors == ("k",)
 
 
-def _by_words(asked: Request, operand: Operand) -> bool:
-    """Whether threads may load an operand by words: of 16 bits, and contiguous along an axis."""
-    wide = operand.dtype.bits > 8 and not _how(asked).ignored
-    return wide and (operand.unit_row or operand.unit_col)
-
-
-def _turned(asked: Request, operand: Operand, name: str) -> bool:
-    """Whether a copy or threads transpose an operand: its instruction reads it along K only, and it lies otherwise."""
-    return _only_along_k(asked) and not along_k(operand, name)
-
-
 def _no_tma(asked: Request, operand: Operand, name: str) -> str | None:
     """Why TMA cannot load an operand, or None if it can; TMA does not transpose."""
     if _how(asked).parts > 1:
         return f'math="{asked.spec.arithmetic}" multiplies parts of its elements'
-    turned = "it is not contiguous along K" if _turned(asked, operand, name) else None
-    return operand.tma_reason() or turned
+    if (why_not := operand.tma_reason()) or not _only_along_k(asked) or along_k(operand, name):
+        return why_not
+    return "it is not contiguous along K"
 
 
 def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:
@@ -174,31 +173,17 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
         nearest = "relayout"
     elif pieces and not (operand.unit_row or operand.unit_col):
         rule, nearest = "neither dimension has unit stride", "gather"
-    elif given == "cp_async" and not copy_width(operand, gate):
+    elif given == "cp_async" and not access_bytes(operand, COPY_WIDTHS, gate):
         rule, nearest = f"its lines begin at no multiples of {min(COPY_WIDTHS)} bytes", "shift"
     else:
         return given
     raise field_error(PlanError, f"{asked.called(name)}_load", given, rule, nearest)
 
 
-def copy_width(operand: Operand, gate: int | None = None) -> int:
-    """Bytes of the widest cp.async at whose multiples all contiguous rows of an operand begin; 0 if there is none.
-
-    Args:
-        gate: elements between the first elements of a gated pair's halves.
-    """
-    if not (operand.unit_row or operand.unit_col):
-        return 0
-    leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-    steps = [leading, operand.strides[2] if operand.batch > 1 else 0, gate or 0]
-    ends = [operand.align, *(x * operand.dtype.bytes for x in steps)]
-    return next((width for width in COPY_WIDTHS if all(x % width == 0 for x in ends)), 0)
-
-
 def _width(load: str, operand: Operand, gate: int | None) -> int:
     """`OperandConfig.width`."""
     if load == "cp_async":
-        return copy_width(operand, gate)
+        return access_bytes(operand, COPY_WIDTHS, gate)
     if load != "shift" or gate is not None:
         return 0
     leading = operand.strides[0] if operand.unit_col else operand.strides[1]

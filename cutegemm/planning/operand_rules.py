@@ -33,6 +33,22 @@ def major(operand: Operand, row: str, col: str) -> str:
     return col if operand.unit_col else row if operand.unit_row else "strided"
 
 
+def access_bytes(x: Operand, widths: tuple[int, ...], gate: int | None = None, *, whole: bool = False) -> int:
+    """Bytes of the widest access at whose multiples all contiguous lines of a matrix begin; 0 if there is none.
+
+    Args:
+        widths: in bytes, widest first.
+        gate: elements between the first elements of a gated pair's halves.
+        whole: whether lines must also end at them.
+    """
+    if not (x.unit_row or x.unit_col):
+        return 0
+    extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
+    steps = leading, x.strides[2] if x.batch > 1 else 0, gate or 0, extent if whole else 0
+    ends = x.align, *(step * x.dtype.bytes for step in steps)
+    return next((width for width in widths if all(end % width == 0 for end in ends)), 0)
+
+
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:
     """The configs of the epilogue's tensors if threads read them element by element.
 

@@ -22,7 +22,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import plan_reductions
-from cutegemm.planning.operand_rules import epilogue_inputs, gated_half, grid_fault, major
+from cutegemm.planning.operand_rules import access_bytes, epilogue_inputs, gated_half, grid_fault, major
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Order
@@ -36,15 +36,8 @@ OUTPUT_WIDTHS = (4,)
 
 def vector_elements(x: Operand, widths: tuple[int, ...], gate: int | None = None) -> int:
     """Elements per global access of a CUDA-core kernel: the first of `widths` that every row allows, or 1."""
-    if not (x.unit_row or x.unit_col):
-        return 1
-    extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
-    batch = x.strides[2] if x.batch > 1 else 0
-    for width in widths:
-        whole = all(v % width == 0 for v in (extent, leading, batch, gate or 0))
-        if whole and x.align % (width * x.dtype.bytes) == 0:
-            return width
-    return 1
+    size = x.dtype.bytes
+    return max(1, access_bytes(x, tuple(width * size for width in widths), gate, whole=True) // size)
 
 
 def along_k(problem: Problem) -> tuple[bool, bool]:
