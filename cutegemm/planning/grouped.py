@@ -126,13 +126,6 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     made, config = _alike(Average(asked, _average(spec, problem, how), how, device, indexed))
     step = made.multiply
     assert step is not None
-    whole = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
-    kept = how.kept(spec, problem)
-    operands: dict[str, Operand] = {}
-    for name, seen in step.operands.items():
-        given = step.factors["ab".index(name)] if name in ("a", "b") else name
-        real = whole[given].transposed if made.swapped else whole[given]
-        operands[name] = seen if given in kept else real
     m, n = step.extents[:2]
     if how.packed:
         extent = getattr(problem, how.axis)
@@ -147,7 +140,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         config=config,
         extents=extents,
         raster=_raster(spec, step.raster),
-        operands=operands,
+        operands=_operands(step, problem, how.kept(spec, problem)),
         clusters=_clusters(spec, config, problem.batch if how.packed else 0, extents, device),
         parts=reduced.parts,
         in_workspace=reduced.partials,
@@ -160,6 +153,18 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         steps=(multiply, *reduced.steps),
         workspace_bytes=reduced.workspace_bytes,
     )
+
+
+def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Operand]:
+    """The operands of all groups as the kernel sees them; those of the average problem where they are its own."""
+    whole = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
+    called = dict(zip("ab", step.factors, strict=True))
+    found = {}
+    for name, seen in step.operands.items():
+        given = called.get(name, name)
+        real = whole[given].transposed if step.swapped else whole[given]
+        found[name] = seen if given in kept else real
+    return found
 
 
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:

@@ -280,7 +280,7 @@ def _check_given(way: Way, candidate: Candidate) -> None:
     rule = f"K is {k_tiles} tiles of {step}; each part needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
         # a tile may be as deep as one instruction
-        least = multiplied(spec, way.problem.a.dtype, way.problem.b.dtype).k
+        least = way.seen.instruction.k
         most = -(-way.problem.k // least)
         if parts <= most:
             raise field_error(PlanError, "tile.k", step, rule, least)

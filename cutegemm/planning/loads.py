@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.arch.instructions import Instruction
 from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
-from cutegemm.planning.candidates import multiplied
 from cutegemm.planning.operand_rules import (
     WORKSPACE_ALIGN,
     access_bytes,
@@ -118,7 +116,7 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
 
 def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tuple[str, ...]:
     """Loads of an operand that TMA cannot address: of a copy, or by threads in the fastest possible way."""
-    rates, how = asked.device.loads, _how(asked)
+    rates, how = asked.device.loads, asked.instruction
     if how.parts > 1:
         return ("relayout",)
     # threads load by words what has at least 16 bits and is contiguous along an axis
@@ -133,19 +131,14 @@ def along_k(operand: Operand, name: str) -> bool:
     return operand.unit_col if name == "a" else operand.unit_row
 
 
-def _how(asked: Request) -> Instruction:
-    """The instruction."""
-    return multiplied(asked.spec, asked.problem.a.dtype, asked.problem.b.dtype)
-
-
 def _only_along_k(asked: Request) -> bool:
     """Whether the instruction reads operands only if they are contiguous along K in shared memory."""
-    return _how(asked).majors == ("k",)
+    return asked.instruction.majors == ("k",)
 
 
 def _no_tma(asked: Request, operand: Operand, name: str) -> str | None:
     """Why TMA cannot load an operand, or None if it can; TMA does not transpose."""
-    if _how(asked).parts > 1:
+    if asked.instruction.parts > 1:
         return f'math="{asked.spec.arithmetic}" multiplies parts of its elements'
     if (why_not := operand.tma_reason()) or not _only_along_k(asked) or along_k(operand, name):
         return why_not
@@ -159,14 +152,14 @@ def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str
     if given == AUTO and why_not is None:
         return "tma"
     pieces = given in ("shift", "cp_async")
-    if _how(asked).parts > 1 and given not in (AUTO, "relayout"):
+    if asked.instruction.parts > 1 and given not in (AUTO, "relayout"):
         rule, nearest = f"{why_not}, which a copy makes", "relayout"
     elif given == "tma" and why_not:
         rule, nearest = f"TMA cannot address {asked.called(name).upper()}: {why_not}", "relayout"
     elif bytewise and pieces:
         rule = f"{operand.dtype.value} operands are loaded by TMA, copied first or gathered by threads"
         nearest = "relayout" if why_not else "tma"
-    elif pieces and _how(asked).ignored:
+    elif pieces and asked.instruction.ignored:
         rule = (
             f'math="{asked.spec.arithmetic}" rounds elements as they are loaded, which copies of bytes do not'
         )
@@ -199,7 +192,7 @@ def _pair(asked: Request) -> str | None:
 
 def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate: int | None) -> Loads:
     """The loads with their copies, the workspace of these, and the operands as the GEMM kernel sees them."""
-    limits, pair, how = asked.device.limits, _pair(asked), _how(asked)
+    limits, pair, how = asked.device.limits, _pair(asked), asked.instruction
     copies: list[Copy] = []
     offset, views = 0, {"a": problem.a, "b": problem.b}
     for name, load in zip(views, chosen, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from cutegemm.arch.device import Device
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import candidates, cost, generator, known_kernels
-from cutegemm.planning.candidates import Candidate, multiplied
+from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import Rows, Seen, Side
 from cutegemm.planning.loads import along_k
 from cutegemm.planning.requirements import Request, may_saturate
@@ -86,7 +86,7 @@ def gemm_of(way: Way) -> Seen:
     """The GEMM that the kernels of a way see."""
     device = way.seen.device
     x, loads = device.loads, way.loads
-    how = multiplied(way.spec, *(y.dtype for y in loads.operands))
+    how = way.seen.instruction
     rates = {"shift": x.shift, "cp_async": x.copy}
     sides, by_threads = [], 0
     for operand, view in zip(loads.operands, loads.views, strict=True):

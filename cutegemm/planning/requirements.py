@@ -6,7 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
-from cutegemm.arch.instructions import arithmetic_fault, exact_depth, on_cuda_cores, types_fault
+from cutegemm.arch.instructions import (
+    Instruction,
+    arithmetic_fault,
+    exact_depth,
+    instruction,
+    on_cuda_cores,
+    types_fault,
+)
 from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.epilogue.scales import K_BLOCK
@@ -204,6 +211,11 @@ class Request:
     reasons: tuple[str, ...] = ()
     pinned: tuple[int | None, int | None] = (None, None)
     factors: tuple[str, str] = ("a", "b")
+
+    @property
+    def instruction(self) -> Instruction:
+        """The tensor cores' instruction for the operands."""
+        return instruction(self.problem.a.dtype, self.problem.b.dtype, self.spec.arithmetic)
 
     def called(self, name: str) -> str:
         """The caller's name of operand "a" or "b"."""
