@@ -15,7 +15,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
-from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, grid_fault
+from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
 from cutegemm.planning.steps import Finish
 from cutegemm.problems import Problem, output_extent, round_up
 from cutegemm.spec import AUTO, GemmSpec
@@ -49,6 +49,20 @@ def check_per_tile(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
     fewest = problem.m * problem.n * problem.batch // limits.registers_per_sm
     if spec.scheduler == "per_tile" and fewest > limits.max_grid:
         raise grid_fault(spec, problem, fewest, limits)
+
+
+def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
+    """The error of a launch with a CTA per tile that exceeds the grid's limit.
+
+    It names what a caller can change: the field that asks for such a launch, else the problem's largest extent.
+    """
+    rule = f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
+    for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
+        given = getattr(spec, field)
+        if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
+            return field_error(PlanError, field, given, rule, nearest)
+    field, extent = max((("m", problem.m), ("n", problem.n), ("batch", problem.batch)), key=lambda x: x[1])
+    return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")
 
 
 def resident_clusters(spec: GemmSpec, config: KernelConfig, device: Device) -> int:

@@ -95,7 +95,8 @@ class Loads:
 def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
     """The possible loads with reasons: as given, by TMA if possible, else of copies or by threads."""
     problem, gate = gated_half(asked.problem, asked.epilogue)
-    pair = _pair(asked)
+    # the operand that holds a gated pair
+    pair = {None: None, "m": "a", "n": "b"}[asked.epilogue.gated_axis]
     each = [(getattr(problem, name), name, gate if name == pair else None) for name in AXES]
     given = [_given(asked, *x) for x in each]
     left = [_ways(asked, *x) if how == AUTO else (how,) for x, how in zip(each, given, strict=True)]
@@ -111,7 +112,7 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
             for name, asked_for, how in chosen
             if asked_for == AUTO
         )
-        yield _with_copies(asked, problem, (first, second), gate), reasons
+        yield _with_copies(asked, problem, (first, second), pair, gate), reasons
 
 
 def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tuple[str, ...]:
@@ -185,14 +186,11 @@ def _width(load: str, operand: Operand, gate: int | None) -> int:
     return WORD_BYTES if fits and batches % WORD_BYTES == 0 else 0
 
 
-def _pair(asked: Request) -> str | None:
-    """The operand that holds a gated pair."""
-    return {None: None, "m": "a", "n": "b"}[asked.epilogue.gated_axis]
-
-
-def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate: int | None) -> Loads:
+def _with_copies(
+    asked: Request, problem: Problem, chosen: tuple[str, str], pair: str | None, gate: int | None
+) -> Loads:
     """The loads with their copies, the workspace of these, and the operands as the GEMM kernel sees them."""
-    limits, pair, how = asked.device.limits, _pair(asked), asked.instruction
+    limits, how = asked.device.limits, asked.instruction
     copies: list[Copy] = []
     offset, views = 0, {"a": problem.a, "b": problem.b}
     for name, load in zip(views, chosen, strict=True):

@@ -12,9 +12,7 @@ from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
 from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import PlanError, field_error
 from cutegemm.problems import Operand, Problem, alignment, round_up
-from cutegemm.spec import AUTO, GemmSpec
 
 
 def widest(element_bytes: int) -> int:
@@ -117,17 +115,3 @@ def split_copy(source: Operand, along_columns: bool, how: Instruction) -> tuple[
     strides = (leading, 1, size) if along_columns else (1, leading, size)
     target = dataclasses.replace(source, strides=strides, align=LIMITS.tma_align)
     return target, size * source.batch * source.dtype.bytes
-
-
-def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
-    """The error of a launch with a CTA per tile that exceeds the grid's limit.
-
-    It names what a caller can change: the field that asks for such a launch, else the problem's largest extent.
-    """
-    rule = f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
-    for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
-        given = getattr(spec, field)
-        if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
-            return field_error(PlanError, field, given, rule, nearest)
-    field, extent = max((("m", problem.m), ("n", problem.n), ("batch", problem.batch)), key=lambda x: x[1])
-    return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")

@@ -21,8 +21,8 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import plan_reductions
-from cutegemm.planning.operand_rules import access_bytes, epilogue_inputs, gated_half, grid_fault, major
+from cutegemm.planning.launches import grid_fault, plan_reductions
+from cutegemm.planning.operand_rules import access_bytes, epilogue_inputs, gated_half, major
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Order
@@ -286,7 +286,10 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
         legal = [x.tile for x in kinds]
         kinds = [x for x in kinds if x.tile == given]
         if not kinds:
-            raise _no_tile(spec, given, legal)
+            listed = ", ".join("x".join(map(str, x)) for x in legal)
+            rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
+            nearest = Tile(*min(legal, key=lambda x: _apart(x, given)))
+            raise field_error(PlanError, "tile", spec.tile, rule, nearest)
     if spec.stages == AUTO:
         return kinds
     found = [
@@ -298,13 +301,6 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
             rule += f", a ring {STAGED_STAGES} to {MAX_STAGES}"
         raise field_error(PlanError, "stages", spec.stages, rule, STAGED_STAGES)
     return [x if x.staged else dataclasses.replace(x, stages=spec.stages) for x in found]
-
-
-def _no_tile(spec: GemmSpec, given: tuple[int, ...], legal: list[tuple[int, int, int]]) -> PlanError:
-    """The refusal of a given tile, with the nearest legal one."""
-    listed = ", ".join("x".join(map(str, x)) for x in legal)
-    rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
-    return field_error(PlanError, "tile", spec.tile, rule, Tile(*min(legal, key=lambda x: _apart(x, given))))
 
 
 def _splits(spec: GemmSpec, alone: bool) -> tuple[int] | None:
