@@ -235,7 +235,7 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     if form.deep:
         given |= {"swap": False} if spec.swap == AUTO else {}
     elif spec.store == AUTO:
-        # TMA stores no tiles that hold a group's end, nor lines of D that cross it
+        # TMA is left the choice only where groups are large and D is not contiguous along them
         across = form.packed and any(major(x, "m", "n") in (form.axis, "strided") for _, x in problem.outputs)
         given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
     # without a producer nobody loads at any row
