@@ -8,5 +8,7 @@ what follows from a candidate   `candidates`, `kernel_fields`, `operand_rules`, 
                                 `launches`, `steps`, `swap`, `invariance`; what must hold: `config.invariants`
 kernels on the CUDA cores       `simt_tiles`
 several GEMMs in one launch     `grouped`
-for people                      `kernel_plan`'s text, `why`
+for people                      `plan_text`, `why`
+
+A refusal is a `PlanError` (`errors.field_error`): checks raise it, and so does whatever honours a given field.
 """

@@ -155,9 +155,9 @@ def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:
     schedules = TENSOR_CORE_SCHEDULES if spec.schedule not in TENSOR_CORE_SCHEDULES else (spec.schedule,)
     for schedule in schedules:
         for consumers in _teams(spec, schedule):
-            found = cut(spec, Candidate(NO_TILE, cluster, schedule, consumers), given_splits(spec), limits)
+            found = Candidate(NO_TILE, cluster, schedule, consumers)
             if _allowed(spec, found):
-                yield found
+                yield cut(spec, found, given_splits(spec), limits)
 
 
 def tiles(
@@ -197,9 +197,7 @@ def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
 
 
 def _allowed(spec: GemmSpec, candidate: Candidate) -> bool:
-    """Whether the given fields allow a candidate's schedule and cluster."""
-    if spec.schedule not in (AUTO, candidate.schedule):
-        return False
+    """Whether the given fields besides the schedule allow a candidate's schedule and cluster."""
     given = spec.consumers not in (AUTO, PINGPONG_CONSUMERS) or spec.scheduler == "per_tile"
     if candidate.pingpong and given:
         return False

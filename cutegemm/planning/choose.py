@@ -7,7 +7,9 @@ teams, direct stores. A spec is refused only if all of that fails, with the firs
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -24,7 +26,7 @@ from cutegemm.planning.kernel_fields import check_reduction, configured, drafted
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import Grid
 from cutegemm.planning.requirements import Request
-from cutegemm.planning.steps import Multiply
+from cutegemm.planning.steps import Multiply, Step
 from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -50,11 +52,7 @@ class Chosen(NamedTuple):
 
 
 def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
-    """The plan of a problem on the tensor cores, with operands swapped or not.
-
-    Raises:
-        PlanError: a given field contradicts another or the problem.
-    """
+    """The plan of a problem on the tensor cores, with operands swapped or not."""
     chosen = choose(asked, order)
     way = chosen.option.way
     made = _plan_of(way.seen, chosen)
@@ -82,12 +80,15 @@ def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
         in_workspace=loads.places | reductions.partials | parts.places,
         counted=parts.counted,
     )
-    adds = () if config.stores else (launches.adding_step(multiply, storing, grid.tiles),)
+    steps: list[Step] = [*loads.steps, multiply]
+    if not config.stores:
+        adders = math.prod(grid.tiles) * storing.slices * storing.team
+        steps.append(dataclasses.replace(multiply, config=storing, clusters=adders))
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
         device=asked.device,
-        steps=(*loads.steps, multiply, *adds, *reductions.steps),
+        steps=(*steps, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
         workspace_bytes=parts.workspace_bytes,
@@ -112,11 +113,7 @@ class Refusals:
 
 
 def choose(asked: Request, order: Order) -> Chosen:
-    """The kernel of a request.
-
-    Raises:
-        PlanError: the given fields contradict one another or the problem.
-    """
+    """The kernel of a request."""
     # imports NumPy
     from cutegemm.planning.ranking import options
 
@@ -195,11 +192,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
 
 
 def served(way: Way, candidate: Candidate, device: Device) -> tuple[KernelConfig, Grid]:
-    """The kernel and the launch of a candidate.
-
-    Raises:
-        PlanError: it is not possible.
-    """
+    """The kernel and the launch of a candidate; refused where one is not possible."""
     config = configured(way, candidate)
     spec = way.spec
     grid = launches.grid_of(spec, way.problem, config, device)

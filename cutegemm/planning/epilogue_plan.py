@@ -96,9 +96,6 @@ def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
     """The draft with staging buffers for outputs, subtiles for inputs, and as many mainloop stages as fit.
 
     Unspecified buffers give way to given stages.
-
-    Raises:
-        PlanError: the given stages or buffers do not fit.
     """
     draft = dataclasses.replace(draft, epilogue_stages=_staging_buffers(spec, draft))
     if draft.input_stages != (held := _input_stages(spec, draft)):

@@ -22,40 +22,60 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import Reductions, plan_reductions, resident_clusters
+from cutegemm.planning.launches import plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import plan
 from cutegemm.planning.steps import Ends, Finish, Multiply
-from cutegemm.problems import Operand, Problem
+from cutegemm.problems import Operand, Problem, round_up
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 # launches that are kept: the same arguments give the same one
 REMEMBERED = 1024
-# how groups lie: along M of one A and D; along N of one B and D; the first rows of a batch each; along K, with a batch
-# of D each
-FORMS = ("rows", "columns", "masked", "depth")
 
 
-class Packed(NamedTuple):
-    """A form whose groups lie in one matrix of D.
+class Form(NamedTuple):
+    """How groups lie.
 
     Attributes:
-        axis: of D, along which they lie; swapped: the kernel's where operands are swapped.
-        operand: what lies so; weights: the one that has a matrix for each group.
+        axis: of the kernel's GEMM, along which they lie; swapped: the same where operands are swapped.
+        operand: what holds all groups in one matrix, as D does; "" where each group has a matrix of D.
+        weights: the operand that has a matrix for each group beside it.
         own: kinds of the epilogue's inputs that may have a part for each group.
     """
 
     axis: str
     swapped: str
-    operand: str
-    weights: str
-    own: tuple[str, str]
+    operand: str = ""
+    weights: str = ""
+    own: tuple[str, ...] = ()
+
+    @property
+    def packed(self) -> bool:
+        """Whether groups lie in one matrix of D."""
+        return bool(self.operand)
+
+    @property
+    def deep(self) -> bool:
+        """Whether groups lie along K."""
+        return self.axis == "k"
+
+    def kept(self, spec: GemmSpec, problem: Problem) -> set[str]:
+        """The operands, inputs and outputs that the average problem has as they are."""
+        if self.packed:
+            kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
+            return {self.weights, *(name for name, kind in kinds.items() if kind in self.own)}
+        others = {name for name, _ in (*problem.inputs, *problem.outputs)}
+        return others if self.deep else {"a", "b", *others}
 
 
-PACKED = {
-    "rows": Packed("m", "n", "a", "b", ("row", "blocks_n")),
-    "columns": Packed("n", "m", "b", "a", ("col", "blocks_m")),
+# along M of one A and D; along N of one B and D; the first rows of a batch each; along K, with a batch of D each
+FORMS = {
+    "rows": Form("m", "n", "a", "b", ("row", "blocks_n")),
+    "columns": Form("n", "m", "b", "a", ("col", "blocks_m")),
+    "masked": Form("m", "n"),
+    "depth": Form("k", "k"),
 }
+PACKED = {name: x for name, x in FORMS.items() if x.packed}
 # standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
 SPREAD = 2.0
 # rows up to which the series of buckets has several of each power of two
@@ -67,6 +87,16 @@ INDEXED_LOAD = "cp_async"  # of rows that indices name
 FEW_STAGES = 4
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
+
+
+class Average(NamedTuple):
+    """A spec for groups of a form that are all as large as an average one; `indexed`: whether indices name rows."""
+
+    spec: GemmSpec
+    problem: Problem
+    form: Form
+    device: Device
+    indexed: bool
 
 
 def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device: Device) -> KernelPlan:
@@ -87,37 +117,31 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     if on_cuda_cores(problem.a.dtype, spec.arithmetic):
         rule = "groups are multiplied by tensor cores, which take fp32 operands as tf32"
         raise field_error(PlanError, "math", spec.math, rule, "tf32")
-    indexed = ends.indices > 0
-    asked = spec
+    how, asked, indexed = FORMS[form], spec, ends.indices > 0
     if indexed:
         if spec.a_load not in (AUTO, INDEXED_LOAD):
             rule = "threads copy rows that indices name"
             raise field_error(PlanError, "a_load", spec.a_load, rule, INDEXED_LOAD)
         asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
-    made, config = _alike(asked, _average(spec, problem, form), form, device, indexed)
+    made, config = _alike(Average(asked, _average(spec, problem, how), how, device, indexed))
     step = made.multiply
     assert step is not None
-    swapped = step.factors == ("b", "a")
-    whole = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
-    kept = _weights(spec, problem, form)
-    operands: dict[str, Operand] = {}
-    for name, seen in step.operands.items():
-        given = step.factors["ab".index(name)] if name in ("a", "b") else name
-        real = whole[given].transposed if swapped else whole[given]
-        operands[name] = seen if given in kept else real
     m, n = step.extents[:2]
-    if form in PACKED:
-        whole_axis = getattr(problem, PACKED[form].axis)
-        m, n = (whole_axis, n) if config.grouped == "m" else (m, whole_axis)
-    extents = (m, n, problem.k, 1 if form in PACKED else problem.batch)
-    reduced = _reductions(config, problem, swapped, extents[3])
+    if how.packed:
+        extent = getattr(problem, how.axis)
+        m, n = (extent, n) if config.grouped == "m" else (m, extent)
+    extents = (m, n, problem.k, 1 if how.packed else problem.batch)
+    # parts along a row are those of the average group's
+    seen_m, seen_n = (problem.n, problem.m) if made.swapped else (problem.m, problem.n)
+    every = dataclasses.replace(problem, m=seen_m, n=seen_n, batch=extents[3])
+    reduced = plan_reductions(config, every, (1, 1, 1), 0)
     multiply = dataclasses.replace(
         step,
         config=config,
         extents=extents,
         raster=_raster(spec, step.raster),
-        operands=operands,
-        clusters=_clusters(spec, config, problem, form, extents, device),
+        operands=_operands(step, problem, how.kept(spec, problem)),
+        clusters=_clusters(spec, config, problem.batch if how.packed else 0, extents, device),
         parts=reduced.parts,
         in_workspace=reduced.partials,
         groups=dataclasses.replace(ends, count=problem.batch),
@@ -131,10 +155,16 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     )
 
 
-def _reductions(config: KernelConfig, problem: Problem, swapped: bool, batch: int) -> Reductions:
-    """The reductions of all groups, as the kernel sees them: parts along a row are those of the average group's."""
-    m, n = (problem.n, problem.m) if swapped else (problem.m, problem.n)
-    return plan_reductions(config, dataclasses.replace(problem, m=m, n=n, batch=batch), (1, 1, 1), 0)
+def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Operand]:
+    """The operands of all groups as the kernel sees them; those of the average problem where they are its own."""
+    whole = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
+    called = dict(zip("ab", step.factors, strict=True))
+    found = {}
+    for name, seen in step.operands.items():
+        given = called.get(name, name)
+        real = whole[given].transposed if step.swapped else whole[given]
+        found[name] = seen if given in kept else real
+    return found
 
 
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
@@ -144,131 +174,101 @@ def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
     return found[0], max(found[1], PANEL) if found[1] < TURNS_PANEL else found[1]
 
 
-def _weights(spec: GemmSpec, problem: Problem, form: str) -> set[str]:
-    """The operands and inputs that the average problem has as they are."""
-    others = {name for name, _ in (*problem.inputs, *problem.outputs)}
-    if form not in PACKED:
-        # masked groups are the batches that were planned
-        return others if form == "depth" else {"a", "b", *others}
-    kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
-    packed = PACKED[form]
-    return {packed.weights, *(name for name, kind in kinds.items() if kind in packed.own)}
-
-
 def _clusters(
-    spec: GemmSpec,
-    config: KernelConfig,
-    problem: Problem,
-    form: str,
-    extents: tuple[int, ...],
-    device: Device,
+    spec: GemmSpec, config: KernelConfig, packed: int, extents: tuple[int, ...], device: Device
 ) -> int:
-    """Clusters that can have a tile, of those that the device holds."""
+    """Clusters that can have a tile, of those that the device holds; `packed`: groups that lie in one matrix."""
     each = (config.rows * config.cluster[0], config.columns * config.cluster[1])
     tiles = [math.ceil(x / y) for x, y in zip(extents, each, strict=False)]
-    if form in PACKED:
+    if packed:
         # a group begins with a tile of its own, so that each may have one more than its rows fill
         axis = "mn".index(config.grouped)
-        tiles[axis] = extents[axis] // each[axis] + min(problem.batch, extents[axis])
-    count: int = tiles[0] * tiles[1] * (1 if form in PACKED else problem.batch)
+        tiles[axis] = extents[axis] // each[axis] + min(packed, extents[axis])
+    count: int = tiles[0] * tiles[1] * extents[3]
     return max(1, min(count, resident_clusters(spec, config, device)))
 
 
-def _average(spec: GemmSpec, problem: Problem, form: str) -> Problem:
+def _average(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
     """The problem of batches that are all as large as an average group."""
-    groups = problem.batch
-    if form == "masked":
-        return problem
-    if form == "depth":
+    groups, a, b = problem.batch, problem.a, problem.b
+    if form.deep:
         depth = 1 << max(math.ceil(problem.k / groups) - 1, 0).bit_length()
-        a, b = problem.a, problem.b
         a = dataclasses.replace(a, cols=depth, batch=groups, strides=(*a.strides[:2], depth * a.strides[1]))
         b = dataclasses.replace(b, rows=depth, batch=groups, strides=(*b.strides[:2], depth * b.strides[0]))
         return dataclasses.replace(problem, k=depth, a=a, b=b)
-    axis, _, operand, *_ = PACKED[form]
-    rows = _rows(getattr(problem, axis) / groups)
-    kept, side = _weights(spec, problem, form), "rows" if axis == "m" else "cols"
+    if not form.packed:
+        return problem
+    rows = _rows(getattr(problem, form.axis) / groups)
+    kept, along = form.kept(spec, problem), "mn".index(form.axis)
 
-    def batched(*found: tuple[str, Operand]) -> Iterator[tuple[str, Operand]]:
-        for name, x in found:
-            each: dict[str, Any] = {
-                side: rows,
-                "strides": (*x.strides[:2], rows * x.strides["mn".index(axis)]),
-            }
-            yield name, x if name in kept else dataclasses.replace(x, batch=groups, **each)
+    def batched(name: str, x: Operand) -> Operand:
+        if name in kept:
+            return x
+        extent: dict[str, Any] = {("rows", "cols")[along]: rows}
+        return dataclasses.replace(
+            x, batch=groups, strides=(*x.strides[:2], rows * x.strides[along]), **extent
+        )
 
-    ((_, whole),) = batched((operand, getattr(problem, operand)))
-    inputs, outputs = tuple(batched(*problem.inputs)), tuple(batched(*problem.outputs))
-    changed: dict[str, Any] = {axis: rows, operand: whole, "inputs": inputs, "outputs": outputs}
+    changed: dict[str, Any] = {form.axis: rows, form.operand: batched("", getattr(problem, form.operand))}
+    for name in ("inputs", "outputs"):
+        changed[name] = tuple((x, batched(x, y)) for x, y in getattr(problem, name))
     return dataclasses.replace(problem, **changed)
 
 
 def _rows(average: float) -> int:
-    """Rows of a tile's worth of a group: of sizes that scatter as those of random routing do, nearly all."""
-    return _bucket(math.ceil(average + SPREAD * math.sqrt(average)))
+    """Rows of a tile's worth of a group: of sizes that scatter as those of random routing do, nearly all.
 
-
-def _bucket(value: int) -> int:
-    """The number that stands for one: the next of a series that grows by a quarter to a half, later by doubling."""
+    The next of a series that grows by a quarter to a half, later by doubling.
+    """
+    value = math.ceil(average + SPREAD * math.sqrt(average))
     whole = 1 << max(value - 1, 0).bit_length()
     parts = 1 if whole <= 16 or whole > FINE else 2 if whole <= 64 else 4
-    step = max(whole // 2 // parts, 1)
-    return -(-value // step) * step
+    return round_up(value, max(whole // 2 // parts, 1))
 
 
 @functools.lru_cache(REMEMBERED)
-def _alike(
-    spec: GemmSpec, problem: Problem, form: str, device: Device, indexed: bool
-) -> tuple[KernelPlan, KernelConfig]:
-    """The plan of the average problem, and its kernel made one of groups, whose rows indices may name.
+def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
+    """The plan of the average problem, and its kernel made one of groups, whose rows indices may name."""
+    spec, problem, form, *_ = of
+    _check_fixed(spec, form)
+    given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
+    if form.deep:
+        given |= {"swap": False} if spec.swap == AUTO else {}
+    elif spec.store == AUTO:
+        # TMA is left the choice only where groups are large and D is not contiguous along them
+        across = form.packed and any(major(x, "m", "n") in (form.axis, "strided") for _, x in problem.outputs)
+        given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
+    # without a producer nobody loads at any row
+    schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
+    first: PlanError | None = None
+    for loads, schedule in itertools.product(_loads(spec), schedules):
+        asked = of._replace(spec=dataclasses.replace(spec, **given, **loads, schedule=schedule))
+        try:
+            found = _narrowed(asked)
+        except PlanError as error:
+            first = first or error
+            continue
+        return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
+    assert first is not None
+    raise first
 
-    Raises:
-        PlanError: there is none.
-    """
-    fixed: tuple[tuple[str, Any, str], ...] = (
-        ("scheduler", "persistent", "groups take persistent kernels without splits"),
-        ("split_k", 1, "groups take persistent kernels without splits"),
-        (
-            "constant",
-            AUTO,
-            "where operands are loaded is known when earlier launches have written the groups' ends",
-        ),
-    )
-    if form != "depth":
-        fixed += (("input_stages", 1, "threads read what the epilogue of groups of rows reads"),)
+
+def _check_fixed(spec: GemmSpec, form: Form) -> None:
+    """Refuse fields that no kernel of groups has."""
+    whole = "groups take persistent kernels without splits"
+    early = "where operands are loaded is known when earlier launches have written the groups' ends"
+    fixed = [("scheduler", "persistent", whole), ("split_k", 1, whole), ("constant", AUTO, early)]
+    if not form.deep:
+        fixed.append(("input_stages", 1, "threads read what the epilogue of groups of rows reads"))
     if spec.arithmetic == TF32X3:
         rule = "a copy before cuts elements into parts, and groups take one launch"
         raise field_error(PlanError, "math", spec.math, rule, TF32)
     for name, legal, rule in fixed:
         if getattr(spec, name) not in (AUTO, legal):
             raise field_error(PlanError, name, getattr(spec, name), rule, legal)
-    given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
-    axis = PACKED[form].axis if form in PACKED else "m"
-    across = form in PACKED and any(major(x, "m", "n") in (axis, "strided") for _, x in problem.outputs)
-    if form != "depth" and spec.store == AUTO and (getattr(problem, axis) < WHOLE or across):
-        given["store"] = "staged"
-    if form == "depth" and spec.swap == AUTO:
-        given["swap"] = False
-    # without a producer nobody loads at any row
-    schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
-    first: PlanError | None = None
-    for loads, schedule in itertools.product(_loads(spec), schedules):
-        asked = dataclasses.replace(spec, **given, **loads, schedule=schedule)
-        try:
-            found = _narrowed(asked, problem, form, device, indexed)
-        except PlanError as error:
-            first = first or error
-            continue
-        if form != "depth" or spec.tile != AUTO:
-            return found
-        return _shallow(asked, problem, found, device)
-    assert first is not None
-    raise first
 
 
-def _shallow(
-    spec: GemmSpec, problem: Problem, found: tuple[KernelPlan, KernelConfig], device: Device
-) -> tuple[KernelPlan, KernelConfig]:
+def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[KernelPlan, KernelConfig]:
     """A plan of groups along K with stages half as deep, where groups have few of them and rows of K lie apart.
 
     What a group's last stage holds behind its end is loaded for nothing: half a stage a group on average. Loads share
@@ -276,32 +276,27 @@ def _shallow(
     along K keeps its rows of 128 bytes, and threads load as deep stages as before.
     """
     _, config = found
-    tile = config.tile
-    if any(x.k_major or x.load != "tma" for x in config.operands) or problem.k > FEW_STAGES * tile[2]:
+    m, n, k = config.tile
+    if any(x.k_major or x.load != "tma" for x in config.operands) or of.problem.k > FEW_STAGES * k:
         return found
-    asked = dataclasses.replace(
-        spec, tile=Tile(*tile[:2], tile[2] // 2), schedule=config.schedule, cluster=config.cluster
+    spec = dataclasses.replace(
+        of.spec, tile=Tile(m, n, k // 2), schedule=config.schedule, cluster=config.cluster
     )
     try:
-        return _narrowed(asked, problem, "depth", device, False)
+        return _narrowed(of._replace(spec=spec))
     except PlanError:
         return found
 
 
-def _narrowed(
-    spec: GemmSpec, problem: Problem, form: str, device: Device, indexed: bool
-) -> tuple[KernelPlan, KernelConfig]:
-    """As `_alike`, of one way in; a chosen cluster is not one along a group's rows, which would end in two tiles.
-
-    Raises:
-        PlanError: there is none.
-    """
-    made = plan(spec, problem, device)
-    config = _config(made, form, indexed)
-    if form == "depth" or spec.cluster != AUTO or config.cluster["mn".index(config.grouped)] == 1:
+def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
+    """As `_alike`, of one way in; a chosen cluster is not one along a group's rows, which would end in two tiles."""
+    made = plan(of.spec, of.problem, of.device)
+    config = _config(made, of)
+    if of.form.deep or of.spec.cluster != AUTO or config.cluster["mn".index(config.grouped)] == 1:
         return made, config
-    made = plan(dataclasses.replace(spec, cluster=(2, 1) if form == "columns" else (1, 2)), problem, device)
-    return made, _config(made, form, indexed)
+    spec = dataclasses.replace(of.spec, cluster=(2, 1) if of.form.axis == "n" else (1, 2))
+    made = plan(spec, of.problem, of.device)
+    return made, _config(made, of)
 
 
 def _loads(spec: GemmSpec) -> Iterator[dict[str, Any]]:
@@ -313,29 +308,23 @@ def _loads(spec: GemmSpec) -> Iterator[dict[str, Any]]:
         yield {"a_load": a, "b_load": b}
 
 
-def _config(made: KernelPlan, form: str, indexed: bool) -> KernelConfig:
-    """The kernel of a plan as one of groups.
-
-    Raises:
-        PlanError: it cannot be one.
-    """
-    step = made.multiply
-    if step is None or not isinstance(step.config, KernelConfig):
+def _config(made: KernelPlan, of: Average) -> KernelConfig:
+    """The kernel of a plan as one of groups; refused where it cannot be one."""
+    found = made.config
+    if not isinstance(found, KernelConfig):
         raise PlanError("groups are multiplied by tensor-core kernels only, of fp16, bf16, fp8 or tf32")
     if not all(isinstance(x, Multiply | Finish) for x in made.steps):
         raise PlanError("groups take one launch, and the operands need copies first")
-    found = step.config
-    swapped = step.factors == ("b", "a")
-    axis = "k" if form == "depth" else PACKED.get(form, PACKED["rows"])[int(swapped)]
-    changed: dict[str, Any] = {"serpentine": False, "early": (), "grouped": axis, "masked": form == "masked"}
+    axis = of.form.swapped if made.swapped else of.form.axis
+    changed: dict[str, Any] = {"grouped": axis, "masked": not (of.form.packed or of.form.deep)}
     # a group may have more rows than the average
     changed["operands"] = tuple(
-        dataclasses.replace(x, box_rows=0, indexed=indexed and x.axes[0] == axis) for x in found.operands
+        dataclasses.replace(x, box_rows=0, indexed=of.indexed and x.axes[0] == axis) for x in found.operands
     )
-    if form != "depth":
+    if not of.form.deep:
         changed["inputs"] = tuple(dataclasses.replace(x, load="direct") for x in found.inputs)
         changed["input_stages"] = 1
-    return KernelConfig.of(dataclasses.replace(found.draft, **changed))
+    return KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
 
 
 __all__ = ["FORMS", "INDEXED_LOAD", "PACKED", "Ends", "plan_groups"]

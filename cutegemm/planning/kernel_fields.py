@@ -66,11 +66,14 @@ PAIR_ROWS = 256
 SHORT_K = 2048
 
 
-def raster_for(problem: Problem, found: Candidate) -> tuple[str, int]:
-    """Panels along M, as high as shares most L2 traffic within a wave; lower for wide tiles.
+def raster(way: Way, found: Candidate) -> tuple[str, int]:
+    """The given raster, else panels along M, as high as shares most L2 traffic within a wave; lower for wide tiles.
 
     The cost model does not rank rasters.
     """
+    problem = way.problem
+    if isinstance(way.spec.raster, tuple):
+        return way.spec.raster
     if found.schedule == "multistage" and problem.k <= SHORT_K and problem.batch == 1:
         return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
     rows = found.tile[0] * found.cluster[0]
@@ -110,11 +113,7 @@ UNEVEN = (0.5, 0.8)
 
 
 def configured(way: Way, candidate: Candidate) -> KernelConfig:
-    """The kernel of one candidate.
-
-    Raises:
-        PlanError: the candidate, or a given field beside it, is not possible.
-    """
+    """The kernel of one candidate; refused where it, or a given field beside it, is not possible."""
     spec = way.spec
     draft = drafted(
         way,
@@ -132,11 +131,9 @@ def configured(way: Way, candidate: Candidate) -> KernelConfig:
     except (PlanError, ArithmeticError):
         # refusals that do not depend on buffers come first
         check(draft, TILE)
-        check_reduction(spec, candidate)
-        _check_splits(way, candidate)
+        _check_given(way, candidate)
         raise
-    check_reduction(spec, candidate)
-    _check_splits(way, candidate)
+    _check_given(way, candidate)
     return made
 
 
@@ -203,12 +200,6 @@ def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Number, depth: Numbe
     for name, span in SWIZZLE_SPANS.items():
         widest = where(contiguous % span == 0, name, widest)
     return dataclasses.replace(operand, swizzle=widest)
-
-
-def raster(way: Way, candidate: Candidate) -> tuple[str, int]:
-    """The given raster, or the usual one."""
-    found = way.spec.raster
-    return found if isinstance(found, tuple) else raster_for(way.problem, candidate)
 
 
 def _box_rows(way: Way, candidate: Candidate, a: OperandConfig) -> Number:
@@ -279,20 +270,17 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _check_splits(way: Way, candidate: Candidate) -> None:
-    """K has as many tiles as splits.
-
-    Raises:
-        PlanError: it has not.
-    """
+def _check_given(way: Way, candidate: Candidate) -> None:
+    """Refuse buffers of a kernel that stores no output, and more splits than K has tiles."""
     spec, parts, step = way.spec, candidate.splits, candidate.tile[2]
+    check_reduction(spec, candidate)
     k_tiles = -(-way.problem.k // step)
     if parts == 1 or parts <= k_tiles:
         return
     rule = f"K is {k_tiles} tiles of {step}; each part needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
         # a tile may be as deep as one instruction
-        least = multiplied(spec, way.problem.a.dtype, way.problem.b.dtype).k
+        least = way.seen.instruction.k
         most = -(-way.problem.k // least)
         if parts <= most:
             raise field_error(PlanError, "tile.k", step, rule, least)
@@ -309,11 +297,7 @@ def _check_splits(way: Way, candidate: Candidate) -> None:
 
 
 def check_reduction(spec: GemmSpec, candidate: Candidate) -> None:
-    """No buffers are given of a kernel that leaves its sums to the next launch.
-
-    Raises:
-        PlanError: there are.
-    """
+    """Refuse buffers of a kernel that leaves its sums to the next launch."""
     if candidate.reduction != "launch":
         return
     for field in ("epilogue_stages", "input_stages"):

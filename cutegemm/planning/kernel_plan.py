@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as plain data: `KernelPlan`, its text, its table of candidates (`Why`), and its launches' arguments."""
+"""Plans as plain data: `KernelPlan`, its table of candidates (`Why`), and its launches' arguments."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from cutegemm.checks import plain
 from cutegemm.config import Config, GemmConfig, KernelConfig, SimtConfig, boxes, registers
 from cutegemm.config.shared import Barrier, SharedPlan
 from cutegemm.config.smem_budget import Region
-from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import layout_of
 from cutegemm.planning.steps import Multiply, Step
-from cutegemm.problems import Operand, Problem
+from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
 
@@ -178,11 +177,6 @@ class KernelPlan:
         return {"m": "n", "n": "m"}.get(axis, axis) if self.swapped else axis
 
     @property
-    def views(self) -> tuple[Operand, Operand] | None:
-        """A and B as the GEMM kernel sees them, after re-layouts; a gated B is one of its halves."""
-        return None if self.multiply is None else (self.multiply.operands["a"], self.multiply.operands["b"])
-
-    @property
     def gate(self) -> int | None:
         """Elements between the first elements of a gated B's two halves."""
         return None if self.multiply is None else self.multiply.gate
@@ -190,7 +184,7 @@ class KernelPlan:
     @property
     def swapped(self) -> bool:
         """Whether the GEMM kernel computes D^T = B^T A^T."""
-        return self.multiply is not None and self.multiply.factors == ("b", "a")
+        return self.multiply is not None and self.multiply.swapped
 
     @property
     def parts(self) -> tuple[int, int, int]:
@@ -234,7 +228,7 @@ class KernelPlan:
         return {name: plain(value) for name, value in data.items()}
 
     def __str__(self) -> str:
-        return describe(self)
+        return str(load("cutegemm.planning.plan_text:describe")(self))
 
 
 def launch_arguments(
@@ -257,107 +251,3 @@ def launch_arguments(
     for step in plan.steps:
         packed = layout_of(step.config).pack(step.values(addresses, workspace, numbers))
         yield step.config, (*packed, stream)
-
-
-# where splits are reduced, by `KernelConfig.split_reduction`
-_REDUCED = {
-    "cluster": "a cluster",
-    "workspace": "workspace",
-    "launch": "the next launch",
-    "atomic": "workspace, by atomics",
-}
-
-
-def describe(plan: KernelPlan) -> str:
-    """The plan, one fact a line."""
-    pairs = [*facts(plan), *(("because", reason) for reason in plan.reasons)]
-    pairs += [("bf16", x) for x in (plan.faster_in_bf16,) if x]
-    lines = [f"{label:<11}" + text.replace("\n", "\n" + " " * 11) for label, text in pairs]
-    return "\n".join(lines + ([f"chosen by: {plan.chosen_by}"] if plan.chosen_by else []))
-
-
-def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
-    """(label, text) of each fact about a plan's launches; `describe` and the command line print them."""
-    p = plan.problem
-    shape = f"{p.m} x {p.n} x {p.k}" + (f", batch {p.batch}" if p.batch > 1 else "")
-    outputs = (f", {name.upper() if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
-    yield "problem", f"M x N x K = {shape}; A, B {p.a.dtype.value}{''.join(outputs)}"
-    if plan.steps:
-        yield "launches", " -> ".join(step.name for step in plan.steps)
-    if isinstance(plan.config, KernelConfig):
-        yield from _tensor_facts(plan, plan.config)
-    elif plan.config is not None:
-        yield "kernel", f"{plan.config.family}, tile {plan.config.tile}, {plan.config.threads} threads"
-        yield "epilogue", str(plan.config.epilogue)
-    if plan.workspace_bytes:
-        yield "workspace", f"{plan.workspace_bytes:,} B"
-    if plan.counter_bytes:
-        yield "counters", f"{plan.counter_bytes:,} B, left zero"
-
-
-def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str, str]]:
-    tile, cluster = config.tile, config.cluster
-    if plan.swapped:
-        tile, cluster = (tile[1], tile[0], tile[2]), (cluster[1], cluster[0])
-    roles = f"{config.consumers} warpgroups that load and compute"
-    if config.producers:
-        turns = " in turn" if config.pingpong else ""
-        roles = f"{config.producers} producer + {config.consumers} consumer warpgroups{turns}"
-    setmaxnreg = "" if plan.registers is None else f", registers {plan.registers[0]} / {plan.registers[1]}"
-    regions = ", ".join(f"{r.name} {r.size:,}" for r in plan.smem)
-    scheduler = "persistent" if config.persistent else "a CTA per tile"
-    scheduler += ", dynamic" if config.dynamic else ", stream-K" if config.streamed else ""
-    if config.splits > 1:
-        scheduler += f", {config.splits} splits of K reduced in {_REDUCED[config.split_reduction]}"
-        if config.cluster_splits not in (1, config.splits):
-            scheduler += f", {config.cluster_splits} of them in a cluster first"
-    along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
-    if config.serpentine:
-        along += ", there and back"
-    operands = config.operands[:: -1 if plan.swapped else 1]
-    loads = ", ".join(f"{y} by {x.load} ({plan.along(x.major)}-major)" for y, x in zip("AB", operands))
-    yield (
-        "kernel",
-        f"{config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "
-        f"{config.stages} stages{', on the transposes' if plan.swapped else ''}",
-    )
-    yield "roles", f"{roles}, {config.threads} threads{setmaxnreg}, {plan.accumulators} accumulators a thread"
-    yield "loads", f"{loads}; swizzle {' / '.join(x.swizzle for x in operands)}"
-    yield from _epilogue_facts(plan, config)
-    yield "smem", f"{plan.smem_bytes:,} of {config.limits.smem_bytes:,} B: {regions}"
-    boxes = (f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes)
-    yield "tma boxes", ", ".join(boxes)
-    yield "barriers", ", ".join(f"{b.count} {b.name} ({b.arrivals} arrivals)" for b in plan.barriers)
-    yield (
-        "grid",
-        f"{plan.clusters} clusters, {scheduler}, {along}; "
-        f"{plan.tiles[0]} x {plan.tiles[1]} x {plan.tiles[2]} tiles, {plan.waves:.2f} waves",
-    )
-
-
-def _epilogue_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str, str]]:
-    """The graph, one operation a line, the load of each input and the store of each output."""
-    graph = config.epilogue.transposed() if plan.swapped else config.epilogue
-    yield "epilogue", str(graph)
-    for name, x in config.input_of.items():
-        kind, how = graph.tensors[name], "once per tile"
-        if kind == "matrix":
-            ahead = f"by TMA, {config.input_stages} of {config.subtiles} subtiles ahead"
-            how = ahead if x.load == "tma" else "by loads"
-        elif kind.startswith("blocks"):
-            how = "at every promotion"
-        size = dict(plan.problem.inputs)[name].bytes
-        yield "input", f"{name}: {kind}, {x.dtype.value}, {how}, {size:,} B"
-    for result, out in zip(graph.stores, config.outputs):
-        size = dict(plan.problem.outputs)[result.name].bytes
-        shown = "D" if result.name == "d" else result.name
-        rows, columns = (config.limits.mma_m, config.epi_n)[:: -1 if plan.swapped else 1]
-        yield (
-            "store",
-            f"{shown} by {out.store} ({plan.along(out.major)}-major, {out.dtype.value}), "
-            f"subtiles of {rows} x {columns}, {config.epilogue_stages} buffers, {size:,} B",
-        )
-    for result, offset in zip(graph.reductions, plan.partials):
-        ends = "partial results" if offset is None else "finished by a launch in a fixed order"
-        ends = f"a block of {result.block} x {K_BLOCK}" if result.block else ends
-        yield "reduce", f"{result.name}: {result.kind}, {ends}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cutegemm.arch.device import Device
@@ -16,8 +15,8 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
-from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, grid_fault
-from cutegemm.planning.steps import AddPartials, Finish, Multiply
+from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
+from cutegemm.planning.steps import Finish
 from cutegemm.problems import Problem, output_extent, round_up
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -31,11 +30,7 @@ class Grid(NamedTuple):
 
 
 def check_sms(spec: GemmSpec, cluster_size: int) -> None:
-    """Check that the given SMs hold a cluster of so many CTAs, and that the tile scheduler can respect them.
-
-    Raises:
-        PlanError: they do not.
-    """
+    """Check that the given SMs hold a cluster of so many CTAs, and that the tile scheduler can respect them."""
     if not isinstance(spec.sms, int):
         return
     if spec.scheduler == "per_tile":
@@ -50,13 +45,24 @@ def check_per_tile(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
     """Refuse a launch of a CTA per tile before any tile is tried, if no tile is large enough.
 
     A tile's accumulators lie in the registers of an SM, so a tile has at most that many elements.
-
-    Raises:
-        PlanError: the grid would be larger than a launch may be.
     """
     fewest = problem.m * problem.n * problem.batch // limits.registers_per_sm
     if spec.scheduler == "per_tile" and fewest > limits.max_grid:
         raise grid_fault(spec, problem, fewest, limits)
+
+
+def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
+    """The error of a launch with a CTA per tile that exceeds the grid's limit.
+
+    It names what a caller can change: the field that asks for such a launch, else the problem's largest extent.
+    """
+    rule = f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
+    for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
+        given = getattr(spec, field)
+        if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
+            return field_error(PlanError, field, given, rule, nearest)
+    field, extent = max((("m", problem.m), ("n", problem.n), ("batch", problem.batch)), key=lambda x: x[1])
+    return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")
 
 
 def resident_clusters(spec: GemmSpec, config: KernelConfig, device: Device) -> int:
@@ -66,11 +72,7 @@ def resident_clusters(spec: GemmSpec, config: KernelConfig, device: Device) -> i
 
 
 def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Device) -> Grid:
-    """The launch of a kernel.
-
-    Raises:
-        PlanError: the given SMs hold no cluster, or the grid is larger than a launch may be.
-    """
+    """The launch of a kernel."""
     cluster_m, cluster_n = config.cluster
     across_m = math.ceil(problem.m / (config.tile[0] * cluster_m))
     across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
@@ -91,14 +93,8 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
 COUNTER_BYTES = 4
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Workspace and counters of splits.
-
-    Attributes:
-        places: byte offsets in workspace by name; workspace_bytes: the size with what was there before.
-        counted: byte offsets among the run's counters by name; counter_bytes: the size of all.
-    """
+class Parts(NamedTuple):
+    """Byte offsets of splits in workspace and among the run's counters, by name, and the sizes of both."""
 
     places: dict[str, int]
     workspace_bytes: int
@@ -109,10 +105,7 @@ class Parts:
 def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
     """Plan a launch's partial sums and counters: those of every slice of a tile, and one of a dynamic scheduler.
 
-    Args:
-        clusters: launched.
-        tiles: CTA tiles along (m, n, l).
-        start: bytes of workspace already taken.
+    `start` bytes of workspace are taken already.
     """
     parts_at, counters_at = SPLIT_PLACES
     count = math.prod(tiles) * config.slices * config.counts_kept
@@ -129,26 +122,23 @@ def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int,
     return Parts(places, end, counted, COUNTER_BYTES * (count + config.dynamic))
 
 
-@dataclass(frozen=True)
-class Reductions:
-    """The reductions of a plan (`KernelPlan`)."""
+class Reductions(NamedTuple):
+    """The launches that finish reductions, partial results per result along (rows, columns, all), and the workspace."""
 
     steps: tuple[Finish, ...]
     parts: tuple[int, int, int]
-    # byte offsets in the workspace of those that a launch finishes
-    partials: dict[str, int]
     workspace_bytes: int
+
+    @property
+    def partials(self) -> dict[str, int]:
+        """Byte offsets in the workspace of those that a launch finishes."""
+        return {x.output: x.offset for x in self.steps}
 
 
 def plan_reductions(
     config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], start: int
 ) -> Reductions:
-    """Plan the reductions of a launch.
-
-    Args:
-        tiles: CTA tiles along (m, n, l).
-        start: bytes of workspace already taken.
-    """
+    """Plan the reductions of a launch of some CTA tiles; `start` bytes of workspace are taken already."""
     height, width = output_extent(config.epilogue, problem.m, problem.n)
     parts = (
         math.ceil(height / config.partial_width[0]),
@@ -156,7 +146,6 @@ def plan_reductions(
         tiles[0] * tiles[1] * config.partials_per_tile,
     )
     steps: list[Finish] = []
-    offsets: dict[str, int] = {}
     end = start
     for result in config.epilogue.reductions:
         if result.partial or result.block:
@@ -165,9 +154,8 @@ def plan_reductions(
         results = problem.batch * result.by_axis(width, height, 1)
         finish = FinishConfig(kind=result.kind, across=result.axis is not None)
         steps.append(Finish(config=finish, output=result.name, offset=end, parts=count, results=results))
-        offsets[result.name] = end
         end = round_up(end + 4 * len(NEUTRAL[result.kind]) * count * results, WORKSPACE_ALIGN)
-    return Reductions(tuple(steps), parts, offsets, end)
+    return Reductions(tuple(steps), parts, end)
 
 
 # most accumulators of a thread of the reduction launch, if columns allow such slices
@@ -209,10 +197,3 @@ def adding_config(
     # shared memory holds only the epilogue's subtiles, and all of them
     reads = any(x.load == "tma" for x in made.inputs)
     return KernelConfig.of(dataclasses.replace(made, input_stages=made.subtiles if reads else 1))
-
-
-def adding_step(product: Multiply, config: KernelConfig, tiles: tuple[int, int, int]) -> AddPartials:
-    """The reduction launch after a GEMM, with the same arguments by name."""
-    fields = {f.name: getattr(product, f.name) for f in dataclasses.fields(product)}
-    fields |= {"config": config, "clusters": math.prod(tiles) * config.slices * config.team}
-    return AddPartials(**fields)

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.arch.instructions import Instruction
 from cutegemm.config import OperandConfig
 from cutegemm.config.parts import WORD_BYTES
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
-from cutegemm.planning.candidates import multiplied
-from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, aligned_copy, gated_half, major, split_copy
+from cutegemm.planning.operand_rules import (
+    WORKSPACE_ALIGN,
+    access_bytes,
+    aligned_copy,
+    gated_half,
+    major,
+    split_copy,
+)
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Copy, Relayout
 from cutegemm.problems import Operand, Problem, round_up
@@ -88,13 +93,10 @@ class Loads:
 
 
 def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
-    """The possible loads with reasons: as given, by TMA if possible, else of copies or by threads.
-
-    Raises:
-        PlanError: a given load is not possible.
-    """
+    """The possible loads with reasons: as given, by TMA if possible, else of copies or by threads."""
     problem, gate = gated_half(asked.problem, asked.epilogue)
-    pair = _pair(asked)
+    # the operand that holds a gated pair
+    pair = {None: None, "m": "a", "n": "b"}[asked.epilogue.gated_axis]
     each = [(getattr(problem, name), name, gate if name == pair else None) for name in AXES]
     given = [_given(asked, *x) for x in each]
     left = [_ways(asked, *x) if how == AUTO else (how,) for x, how in zip(each, given, strict=True)]
@@ -110,17 +112,19 @@ def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
             for name, asked_for, how in chosen
             if asked_for == AUTO
         )
-        yield _with_copies(asked, problem, (first, second), gate), reasons
+        yield _with_copies(asked, problem, (first, second), pair, gate), reasons
 
 
 def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tuple[str, ...]:
     """Loads of an operand that TMA cannot address: of a copy, or by threads in the fastest possible way."""
-    rates = asked.device.loads
-    if _how(asked).parts > 1:
+    rates, how = asked.device.loads, asked.instruction
+    if how.parts > 1:
         return ("relayout",)
-    if not _by_words(asked, operand):
+    # threads load by words what has at least 16 bits and is contiguous along an axis
+    if operand.dtype.bits <= 8 or how.ignored or not (operand.unit_row or operand.unit_col):
         return "relayout", "gather"
-    return "relayout", "cp_async" if copy_width(operand, gate) and rates.copy > rates.shift else "shift"
+    copies = access_bytes(operand, COPY_WIDTHS, gate) and rates.copy > rates.shift
+    return "relayout", "cp_async" if copies else "shift"
 
 
 def along_k(operand: Operand, name: str) -> bool:
@@ -128,85 +132,52 @@ def along_k(operand: Operand, name: str) -> bool:
     return operand.unit_col if name == "a" else operand.unit_row
 
 
-def _how(asked: Request) -> Instruction:
-    """The instruction."""
-    return multiplied(asked.spec, asked.problem.a.dtype, asked.problem.b.dtype)
-
-
 def _only_along_k(asked: Request) -> bool:
     """Whether the instruction reads operands only if they are contiguous along K in shared memory."""
-    return _how(asked).majors == ("k",)
-
-
-def _by_words(asked: Request, operand: Operand) -> bool:
-    """Whether threads may load an operand by words: of 16 bits, and contiguous along an axis."""
-    wide = operand.dtype.bits > 8 and not _how(asked).ignored
-    return wide and (operand.unit_row or operand.unit_col)
-
-
-def _turned(asked: Request, operand: Operand, name: str) -> bool:
-    """Whether a copy or threads transpose an operand: its instruction reads it along K only, and it lies otherwise."""
-    return _only_along_k(asked) and not along_k(operand, name)
+    return asked.instruction.majors == ("k",)
 
 
 def _no_tma(asked: Request, operand: Operand, name: str) -> str | None:
     """Why TMA cannot load an operand, or None if it can; TMA does not transpose."""
-    if _how(asked).parts > 1:
+    if asked.instruction.parts > 1:
         return f'math="{asked.spec.arithmetic}" multiplies parts of its elements'
-    turned = "it is not contiguous along K" if _turned(asked, operand, name) else None
-    return operand.tma_reason() or turned
+    if (why_not := operand.tma_reason()) or not _only_along_k(asked) or along_k(operand, name):
+        return why_not
+    return "it is not contiguous along K"
 
 
 def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:
-    """The load that the spec gives an operand; if unspecified, "tma" if possible, else "auto".
-
-    Raises:
-        PlanError: the operand cannot be loaded as given.
-    """
+    """The load that the spec gives an operand; if unspecified, "tma" if possible, else "auto"."""
     given: str = getattr(asked.spec, f"{name}_load")
     why_not, bytewise = _no_tma(asked, operand, name), operand.dtype.bits == 8
     if given == AUTO and why_not is None:
         return "tma"
     pieces = given in ("shift", "cp_async")
-    if _how(asked).parts > 1 and given not in (AUTO, "relayout"):
+    if asked.instruction.parts > 1 and given not in (AUTO, "relayout"):
         rule, nearest = f"{why_not}, which a copy makes", "relayout"
     elif given == "tma" and why_not:
         rule, nearest = f"TMA cannot address {asked.called(name).upper()}: {why_not}", "relayout"
     elif bytewise and pieces:
         rule = f"{operand.dtype.value} operands are loaded by TMA, copied first or gathered by threads"
         nearest = "relayout" if why_not else "tma"
-    elif pieces and _how(asked).ignored:
+    elif pieces and asked.instruction.ignored:
         rule = (
             f'math="{asked.spec.arithmetic}" rounds elements as they are loaded, which copies of bytes do not'
         )
         nearest = "relayout"
     elif pieces and not (operand.unit_row or operand.unit_col):
         rule, nearest = "neither dimension has unit stride", "gather"
-    elif given == "cp_async" and not copy_width(operand, gate):
+    elif given == "cp_async" and not access_bytes(operand, COPY_WIDTHS, gate):
         rule, nearest = f"its lines begin at no multiples of {min(COPY_WIDTHS)} bytes", "shift"
     else:
         return given
     raise field_error(PlanError, f"{asked.called(name)}_load", given, rule, nearest)
 
 
-def copy_width(operand: Operand, gate: int | None = None) -> int:
-    """Bytes of the widest cp.async at whose multiples all contiguous rows of an operand begin; 0 if there is none.
-
-    Args:
-        gate: elements between the first elements of a gated pair's halves.
-    """
-    if not (operand.unit_row or operand.unit_col):
-        return 0
-    leading = operand.strides[0] if operand.unit_col else operand.strides[1]
-    steps = [leading, operand.strides[2] if operand.batch > 1 else 0, gate or 0]
-    ends = [operand.align, *(x * operand.dtype.bytes for x in steps)]
-    return next((width for width in COPY_WIDTHS if all(x % width == 0 for x in ends)), 0)
-
-
 def _width(load: str, operand: Operand, gate: int | None) -> int:
     """`OperandConfig.width`."""
     if load == "cp_async":
-        return copy_width(operand, gate)
+        return access_bytes(operand, COPY_WIDTHS, gate)
     if load != "shift" or gate is not None:
         return 0
     leading = operand.strides[0] if operand.unit_col else operand.strides[1]
@@ -215,14 +186,11 @@ def _width(load: str, operand: Operand, gate: int | None) -> int:
     return WORD_BYTES if fits and batches % WORD_BYTES == 0 else 0
 
 
-def _pair(asked: Request) -> str | None:
-    """The operand that holds a gated pair."""
-    return {None: None, "m": "a", "n": "b"}[asked.epilogue.gated_axis]
-
-
-def _with_copies(asked: Request, problem: Problem, chosen: tuple[str, str], gate: int | None) -> Loads:
+def _with_copies(
+    asked: Request, problem: Problem, chosen: tuple[str, str], pair: str | None, gate: int | None
+) -> Loads:
     """The loads with their copies, the workspace of these, and the operands as the GEMM kernel sees them."""
-    limits, pair, how = asked.device.limits, _pair(asked), _how(asked)
+    limits, how = asked.device.limits, asked.instruction
     copies: list[Copy] = []
     offset, views = 0, {"a": problem.a, "b": problem.b}
     for name, load in zip(views, chosen, strict=True):

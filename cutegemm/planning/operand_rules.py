@@ -12,9 +12,7 @@ from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
 from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import PlanError, field_error
 from cutegemm.problems import Operand, Problem, alignment, round_up
-from cutegemm.spec import AUTO, GemmSpec
 
 
 def widest(element_bytes: int) -> int:
@@ -31,6 +29,22 @@ L2_LINE = 128
 def major(operand: Operand, row: str, col: str) -> str:
     """The unit-stride axis of an operand, by the names of its row and column axes."""
     return col if operand.unit_col else row if operand.unit_row else "strided"
+
+
+def access_bytes(x: Operand, widths: tuple[int, ...], gate: int | None = None, *, whole: bool = False) -> int:
+    """Bytes of the widest access at whose multiples all contiguous lines of a matrix begin; 0 if there is none.
+
+    Args:
+        widths: in bytes, widest first.
+        gate: elements between the first elements of a gated pair's halves.
+        whole: whether lines must also end at them.
+    """
+    if not (x.unit_row or x.unit_col):
+        return 0
+    extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
+    steps = leading, x.strides[2] if x.batch > 1 else 0, gate or 0, extent if whole else 0
+    ends = x.align, *(step * x.dtype.bytes for step in steps)
+    return next((width for width in widths if all(end % width == 0 for end in ends)), 0)
 
 
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:
@@ -101,17 +115,3 @@ def split_copy(source: Operand, along_columns: bool, how: Instruction) -> tuple[
     strides = (leading, 1, size) if along_columns else (1, leading, size)
     target = dataclasses.replace(source, strides=strides, align=LIMITS.tma_align)
     return target, size * source.batch * source.dtype.bytes
-
-
-def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
-    """The error of a launch with a CTA per tile that exceeds the grid's limit.
-
-    It names what a caller can change: the field that asks for such a launch, else the problem's largest extent.
-    """
-    rule = f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
-    for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
-        given = getattr(spec, field)
-        if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
-            return field_error(PlanError, field, given, rule, nearest)
-    field, extent = max((("m", problem.m), ("n", problem.n), ("batch", problem.batch)), key=lambda x: x[1])
-    return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")

@@ -11,7 +11,7 @@ import numpy as np
 from cutegemm.arch.device import Device
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import candidates, cost, generator, known_kernels
-from cutegemm.planning.candidates import Candidate, multiplied
+from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import Rows, Seen, Side
 from cutegemm.planning.loads import along_k
 from cutegemm.planning.requirements import Request, may_saturate
@@ -26,11 +26,7 @@ np.empty(4 << 20, dtype=np.uint8)
 
 
 def options(asked: Request) -> Iterator[Option]:
-    """The configs that the spec allows, fastest first; those that are predicted slower than many others are left out.
-
-    Raises:
-        PlanError: a given load or store is not possible.
-    """
+    """The configs that the spec allows, fastest first, without those that are predicted slower than many others."""
     ways = list(ways_of(asked))
     gemms = [gemm_of(x) for x in ways]
     of = _rows(asked, ways, gemms)
@@ -90,7 +86,7 @@ def gemm_of(way: Way) -> Seen:
     """The GEMM that the kernels of a way see."""
     device = way.seen.device
     x, loads = device.loads, way.loads
-    how = multiplied(way.spec, *(y.dtype for y in loads.operands))
+    how = way.seen.instruction
     rates = {"shift": x.shift, "cp_async": x.copy}
     sides, by_threads = [], 0
     for operand, view in zip(loads.operands, loads.views, strict=True):

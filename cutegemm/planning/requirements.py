@@ -6,13 +6,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.arch.device import Device
-from cutegemm.arch.instructions import arithmetic_fault, exact_depth, on_cuda_cores, types_fault
+from cutegemm.arch.instructions import (
+    Instruction,
+    arithmetic_fault,
+    exact_depth,
+    instruction,
+    on_cuda_cores,
+    types_fault,
+)
 from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.families import Family, of_schedule
-from cutegemm.problems import Operand, Problem, columns
+from cutegemm.problems import Problem, columns
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
 
 # the default epilogue, by whether the problem has a C
@@ -42,11 +49,7 @@ def check_arguments(spec: object, problem: object, device: object, order: object
 
 
 def check_extents(problem: Problem) -> None:
-    """Check that A is M x K, B is K x N, and that every operand has one matrix for all batches or one for each.
-
-    Raises:
-        PlanError: the problem contradicts itself.
-    """
+    """Check that A is M x K, B is K x N, and that every operand has one matrix for all batches or one for each."""
     wanted = {"a": (problem.m, problem.k), "b": (problem.k, problem.n)}
     for name, shape in wanted.items():
         operand = getattr(problem, name)
@@ -62,11 +65,7 @@ def check_extents(problem: Problem) -> None:
 
 
 def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
-    """Check that given types are the problem's, and that all types are legal beside those of the operands.
-
-    Raises:
-        PlanError: they are not.
-    """
+    """Check that given types are the problem's, and that all types are legal beside those of the operands."""
     for name in ("a", "b", "c", "d"):
         given, operand = getattr(spec, f"{name}_dtype"), getattr(problem, name)
         if operand is not None and given not in (AUTO, operand.dtype):
@@ -89,34 +88,23 @@ def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
 
 
 def check_majors(spec: GemmSpec, problem: Problem) -> None:
-    """Check that given majors are the problem's.
-
-    Raises:
-        PlanError: they are not.
-    """
+    """Check that given majors are the problem's."""
     axes = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n"), "d": ("m", "n")}
     for name, (row, col) in axes.items():
         given, operand = getattr(spec, f"{name}_major"), getattr(problem, name)
-        if operand is None or given == AUTO or lies(operand, along_rows=given == row):
+        if operand is None or given == AUTO:
+            continue
+        unit, count = (operand.unit_row, operand.rows) if given == row else (operand.unit_col, operand.cols)
+        if unit or count <= 1:
+            # a single row or column lies either way
             continue
         actual = col if operand.unit_col else row if operand.unit_row else AUTO
         rule = f"the problem's {name.upper()} has strides {operand.strides[:2]} (row, column)"
         raise field_error(PlanError, f"{name}_major", given, rule, actual)
 
 
-def lies(operand: Operand, along_rows: bool) -> bool:
-    """Whether consecutive rows (or columns) of a matrix are adjacent; a single row (or column) always is."""
-    if along_rows:
-        return operand.unit_row or operand.rows <= 1
-    return operand.unit_col or operand.cols <= 1
-
-
 def check_epilogue(epilogue: Graph, problem: Problem) -> None:
-    """Check that the problem has what the epilogue reads and stores, in the right shapes.
-
-    Raises:
-        PlanError: it does not.
-    """
+    """Check that the problem has what the epilogue reads and stores, in the right shapes."""
     for what, wanted, given in (
         ("inputs", set(epilogue.tensors), {name for name, _ in problem.inputs}),
         ("outputs", {x.name for x in epilogue.stores}, {name for name, _ in problem.outputs}),
@@ -151,11 +139,7 @@ def check_epilogue(epilogue: Graph, problem: Problem) -> None:
 
 
 def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
-    """Why the problem runs on the CUDA cores, or None.
-
-    Raises:
-        PlanError: a field has no meaning for fp32 operands on the CUDA cores.
-    """
+    """Why the problem runs on the CUDA cores, or None."""
     if problem.k == 0:
         return "K is 0: there is no mainloop, only the epilogue"
     if on_cuda_cores(problem.a.dtype, spec.arithmetic):
@@ -182,40 +166,30 @@ def may_saturate(epilogue: Graph, problem: Problem) -> bool:
 
 
 def check_saturation(spec: GemmSpec, problem: Problem) -> None:
-    """No splits of K are given of sums that may leave int32.
-
-    Raises:
-        PlanError: there are.
-    """
+    """Refuse splits of K of sums that may leave int32."""
     rule = f"sums of {problem.k:,} products may exceed int32, where they saturate; those of splits saturate apart"
-    legal = {"split_k": 1, "scheduler": "persistent", "cluster": spec.plane}
-    given = {
-        "split_k": spec.split_k not in (AUTO, 1),
-        "scheduler": spec.scheduler == "stream_k",
-        "cluster": (spec.depth or 1) > 1,
-    }
-    for name, wrong in given.items():
+    for name, wrong, legal in (
+        ("split_k", spec.split_k not in (AUTO, 1), 1),
+        ("scheduler", spec.scheduler == "stream_k", "persistent"),
+        ("cluster", (spec.depth or 1) > 1, spec.plane),
+    ):
         if wrong:
-            raise field_error(PlanError, name, getattr(spec, name), rule, legal[name])
+            raise field_error(PlanError, name, getattr(spec, name), rule, legal)
 
 
-def check_blocks(epilogue: Graph, cuda_cores: str | None) -> None:
-    """Refuse values of blocks where no kernel makes them.
-
-    Raises:
-        PlanError: naming the first output.
-    """
-    if cuda_cores is None:
-        raise field_error(
-            PlanError, "swap", True, "D's transpose has blocks of 128 rows, not of columns", False
-        )
-    x = epilogue.blocks[0]
-    rule = f"kernels of the tensor cores quantise blocks: {cuda_cores}"
-    raise field_error(PlanError, f"epilogue.{x.name}", ("block", x.block, K_BLOCK), rule)
-
-
-# the default epilogue, by whether the problem has a C
-PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
+def check_blocks(spec: GemmSpec, problem: Problem, epilogue: Graph, cuda_cores: str | None) -> None:
+    """Refuse scales and values of blocks where no kernel reads or makes them."""
+    if cuda_cores and epilogue.scales and problem.k:
+        scale = epilogue.scales[0]
+        rule = f"scales of blocks multiply partial sums of the tensor cores: {cuda_cores}"
+        raise field_error(PlanError, scale.name, ("block", scale.extent, K_BLOCK), rule, "row")
+    if cuda_cores and epilogue.blocks:
+        x = epilogue.blocks[0]
+        rule = f"kernels of the tensor cores quantise blocks: {cuda_cores}"
+        raise field_error(PlanError, f"epilogue.{x.name}", ("block", x.block, K_BLOCK), rule)
+    if epilogue.blocks and spec.swap is True:
+        rule = "D's transpose has blocks of 128 rows, not of columns"
+        raise field_error(PlanError, "swap", True, rule, False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,26 +212,22 @@ class Request:
     pinned: tuple[int | None, int | None] = (None, None)
     factors: tuple[str, str] = ("a", "b")
 
+    @property
+    def instruction(self) -> Instruction:
+        """The tensor cores' instruction for the operands."""
+        return instruction(self.problem.a.dtype, self.problem.b.dtype, self.spec.arithmetic)
+
     def called(self, name: str) -> str:
         """The caller's name of operand "a" or "b"."""
         return self.factors["ab".index(name)]
 
 
 def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request, Family]:
-    """The request of a spec and a problem, and the family of kernels for it.
-
-    Raises:
-        PlanError: they do not agree.
-    """
+    """The request of a spec and a problem, and the family of kernels for it."""
     epilogue = epilogue_of(spec, problem)
     check_epilogue(epilogue, problem)
     cuda_cores = cuda_cores_reason(spec, problem)
-    if cuda_cores and epilogue.scales and problem.k:
-        rule = f"scales of blocks multiply partial sums of the tensor cores: {cuda_cores}"
-        x = epilogue.scales[0]
-        raise field_error(PlanError, x.name, ("block", x.extent, K_BLOCK), rule, "row")
-    if epilogue.blocks and (cuda_cores or spec.swap is True):
-        check_blocks(epilogue, cuda_cores)
+    check_blocks(spec, problem, epilogue, cuda_cores)
     whole = None
     if may_saturate(epilogue, problem):
         check_saturation(spec, problem)

@@ -21,8 +21,8 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import plan_reductions
-from cutegemm.planning.operand_rules import epilogue_inputs, gated_half, grid_fault, major
+from cutegemm.planning.launches import grid_fault, plan_reductions
+from cutegemm.planning.operand_rules import access_bytes, epilogue_inputs, gated_half, major
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Order
@@ -36,15 +36,8 @@ OUTPUT_WIDTHS = (4,)
 
 def vector_elements(x: Operand, widths: tuple[int, ...], gate: int | None = None) -> int:
     """Elements per global access of a CUDA-core kernel: the first of `widths` that every row allows, or 1."""
-    if not (x.unit_row or x.unit_col):
-        return 1
-    extent, leading = (x.cols, x.strides[0]) if x.unit_col else (x.rows, x.strides[1])
-    batch = x.strides[2] if x.batch > 1 else 0
-    for width in widths:
-        whole = all(v % width == 0 for v in (extent, leading, batch, gate or 0))
-        if whole and x.align % (width * x.dtype.bytes) == 0:
-            return width
-    return 1
+    size = x.dtype.bytes
+    return max(1, access_bytes(x, tuple(width * size for width in widths), gate, whole=True) // size)
 
 
 def along_k(problem: Problem) -> tuple[bool, bool]:
@@ -163,11 +156,7 @@ TILES = (
 
 
 def plan_simt(asked: Request, order: Order) -> KernelPlan:
-    """The plan of a problem on the CUDA cores; their tiles have a cost model of their own and ignore `order`.
-
-    Raises:
-        PlanError: given fields name none of their tiles, or the grid exceeds a launch's limit.
-    """
+    """The plan of a problem on the CUDA cores; their tiles have a cost model of their own and ignore `order`."""
     problem, device = asked.problem, asked.device
     config, half, gate = _configured(asked, choose(asked))
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
@@ -232,11 +221,7 @@ def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, in
 
 
 def choose(asked: Request) -> SimtTile:
-    """The tile and splits of K with the least predicted time for a request.
-
-    Raises:
-        PlanError: the given fields allow none.
-    """
+    """The tile and splits of K with the least predicted time for a request."""
     return min(weighed(asked), key=lambda pair: pair[0])[1]
 
 
@@ -244,9 +229,6 @@ def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
     """(nanoseconds, tile) of every possible tile and split of K, larger tiles and fewer splits first.
 
     Each has as many CTAs per SM as registers allow. Tiles that spill are left out if there are others.
-
-    Raises:
-        PlanError: the given fields allow none.
     """
     problem, device, epilogue, limits = asked.problem, asked.device, asked.epilogue, asked.device.limits
     # without K there is no mainloop, and a given tile means nothing
@@ -298,17 +280,16 @@ def _kinds(problem: Problem, pairs: bool, whole: bool, summed: bool) -> list[Sim
 
 
 def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
-    """The tiles that satisfy a spec's tile and stages.
-
-    Raises:
-        PlanError: there are none.
-    """
+    """The tiles that satisfy a spec's tile and stages."""
     if isinstance(spec.tile, Tile):
         given = tuple(spec.tile)
         legal = [x.tile for x in kinds]
         kinds = [x for x in kinds if x.tile == given]
         if not kinds:
-            raise _no_tile(spec, given, legal)
+            listed = ", ".join("x".join(map(str, x)) for x in legal)
+            rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
+            nearest = Tile(*min(legal, key=lambda x: _apart(x, given)))
+            raise field_error(PlanError, "tile", spec.tile, rule, nearest)
     if spec.stages == AUTO:
         return kinds
     found = [
@@ -322,19 +303,8 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
     return [x if x.staged else dataclasses.replace(x, stages=spec.stages) for x in found]
 
 
-def _no_tile(spec: GemmSpec, given: tuple[int, ...], legal: list[tuple[int, int, int]]) -> PlanError:
-    """The refusal of a given tile, with the nearest legal one."""
-    listed = ", ".join("x".join(map(str, x)) for x in legal)
-    rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
-    return field_error(PlanError, "tile", spec.tile, rule, Tile(*min(legal, key=lambda x: _apart(x, given))))
-
-
 def _splits(spec: GemmSpec, alone: bool) -> tuple[int] | None:
-    """The splits that a spec gives; None if unspecified.
-
-    Raises:
-        PlanError: CUDA-core kernels do not have them.
-    """
+    """The splits that a spec gives; None if unspecified."""
     parts = spec.split_k
     if isinstance(parts, str):
         return None

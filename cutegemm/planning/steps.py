@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launches of a plan, a `Step` each, with their arguments by name (`launch_layout`)."""
+"""The launches of a plan, a `Step` each, with their arguments by name (`launch_layout`).
+
+A step has the `config` of its kernel, a `name` for texts, the arguments that are the same for every call of a plan
+(`fixed`), and all arguments of one call (`values`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cutegemm.config import FinishConfig, GemmConfig, RelayoutConfig
+from cutegemm.config import FinishConfig, GemmConfig, KernelConfig, RelayoutConfig
 from cutegemm.launch_layout import COUNTERS, Values
 from cutegemm.problems import Operand, Problem
 
@@ -67,11 +71,9 @@ class Relayout:
 
     @property
     def name(self) -> str:
-        """What the step is called in texts."""
         return f"relayout {' and '.join(sorted({x.operand for x in self.copies}))}"
 
     def fixed(self) -> Named:
-        """The arguments that are the same for every call of a plan."""
         shape: dict[str, int] = {}
         strides: dict[str, tuple[int, int, int]] = {}
         for i, x in enumerate(self.copies):
@@ -80,7 +82,6 @@ class Relayout:
         return {"shape": shape, "strides": strides}
 
     def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
-        """All arguments of one call."""
         places: dict[str, int] = {}
         for i, x in enumerate(self.copies):
             places[f"source.{i}"] = addresses[x.operand] + x.source_offset
@@ -111,18 +112,19 @@ class Ends:
     @property
     def schedule(self) -> dict[str, int]:
         """What a launch is told of them."""
-        ends = {
+        return {
             "ends.width": self.width,
             "ends.lead": self.lead,
             "tail": int(self.tail),
             "groups": self.count,
+            "rows.width": self.indices,
+            "rows.extent": self.rows,
         }
-        return ends | {"rows.width": self.indices, "rows.extent": self.rows}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Multiply:
-    """The GEMM.
+    """The GEMM, or the reduction of the splits that the GEMM before it left, which applies the epilogue.
 
     Attributes:
         config: the kernel.
@@ -163,11 +165,15 @@ class Multiply:
 
     @property
     def name(self) -> str:
-        """What the step is called in texts."""
-        return "gemm"
+        adds = isinstance(self.config, KernelConfig) and not self.config.multiplies
+        return "add parts" if adds else "gemm"
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the kernel computes D^T = B^T A^T."""
+        return self.factors == ("b", "a")
 
     def fixed(self) -> Named:
-        """The arguments that are the same for every call of a plan."""
         strides = {name: x.strides for name, x in self.operands.items()}
         row, col, batch = strides["b"]
         return {
@@ -184,7 +190,6 @@ class Multiply:
         }
 
     def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
-        """All arguments of one call."""
         copies = {name: workspace + offset for name, offset in self.in_workspace.items()}
         counters = {name: addresses[COUNTERS] + offset for name, offset in self.counted.items()}
         factors = {role: addresses[name] for role, name in zip("ab", self.factors, strict=True)}
@@ -192,16 +197,6 @@ class Multiply:
             "addresses": {**addresses, **factors, **copies, **counters},
             "numbers": {"no.number": 0.0, **numbers},
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class AddPartials(Multiply):
-    """The reduction of the splits that the GEMM before it left, and the epilogue; its arguments are the GEMM's."""
-
-    @property
-    def name(self) -> str:
-        """What the step is called in texts."""
-        return "add parts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,17 +219,14 @@ class Finish:
 
     @property
     def name(self) -> str:
-        """What the step is called in texts."""
         return f"finish {self.output}"
 
     def fixed(self) -> Named:
-        """The arguments that are the same for every call of a plan."""
         return {"extent": {"parts": self.parts, "results": self.results}}
 
     def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
-        """All arguments of one call."""
         places = {"partials": workspace + self.offset, "results": addresses[self.output]}
         return self.fixed() | {"addresses": places}
 
 
-Step = Relayout | Multiply | AddPartials | Finish
+Step = Relayout | Multiply | Finish

@@ -170,11 +170,7 @@ def turned(asked: Request) -> tuple[bool, ...]:
 
 
 def ways_of(asked: Request) -> Iterator[Way]:
-    """Every combination of orientation and loads that the spec leaves open.
-
-    Raises:
-        PlanError: a given load or store is not possible.
-    """
+    """Every combination of orientation and loads that the spec leaves open."""
     for swapped in turned(asked):
         seen = invariance.pinned(asked, swapped=swapped)
         seen = swap.transposed(seen) if swapped else seen

@@ -18,7 +18,8 @@ from cutegemm.compiling.compiler import Artifact
 from cutegemm.config import GemmConfig, KernelConfig
 from cutegemm.config.smem_budget import Region
 from cutegemm.database.choice import Choice, choose
-from cutegemm.planning.kernel_plan import KernelPlan, Weighed, facts
+from cutegemm.planning.kernel_plan import KernelPlan, Weighed
+from cutegemm.planning.plan_text import facts, problem_text
 from cutegemm.planning.steps import Multiply
 
 MEASURED, PREDICTED = "measured", "predicted"
@@ -123,7 +124,7 @@ def explained(case: Case) -> tuple[KernelPlan, Explained]:
     """The plan that `build` uses for a request, and its explanation."""
     choice = choose(case.spec, case.problem, case.device)
     plan = choice.plan
-    problem, chosen = _problem(case), _origin(choice)
+    problem, chosen = problem_text(case.problem), _origin(choice)
     where = PlanGpu(case.device.name, case.device.sms, case.source, case.device.note)
     if plan.multiply is None:
         return plan, Explained(
@@ -152,12 +153,6 @@ def explained(case: Case) -> tuple[KernelPlan, Explained]:
         raster=raster_of(plan, waves.at_once),
         timeline=timeline_of(plan, step, waves.work_tiles, waves.at_once),
     )
-
-
-def _problem(case: Case) -> str:
-    p = case.problem
-    outputs = "".join(f", {'D' if name == 'd' else name} {x.dtype.value}" for name, x in p.outputs)
-    return f"{p.shape}; A, B {p.a.dtype.value}{outputs}"
 
 
 def _origin(choice: Choice) -> PlanOrigin:
