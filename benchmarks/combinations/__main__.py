@@ -44,8 +44,8 @@ SEED, RANDOM_SEED = 1, 20_261_122
 OK = "ok"
 # the planner refuses a case, by a rule that is younger than the array: it is passed over, and its pairs do not count
 REFUSED = "refused"
-# of groups, with the default seed
-GROUPS_ARRAY = Path(__file__).with_name("groups_array.json")
+# with the default seed: an array takes minutes to make
+DENSE_ARRAY, GROUPS_ARRAY = (Path(__file__).with_name(f"{x}_array.json") for x in ("dense", "groups"))
 
 
 @dataclass(frozen=True)
@@ -266,8 +266,8 @@ def main(arguments: list[str]) -> int:
         return single(args.case, args.backend, args.shrink, SETS[args.groups])
     of = SETS[args.groups]
     array = of.array(args.seed)
-    if args.groups and args.array is None and args.seed == SEED:
-        args.array = GROUPS_ARRAY
+    if args.array is None and args.seed == SEED:
+        args.array = GROUPS_ARRAY if args.groups else DENSE_ARRAY
     entries: list[farm.Entry] = []
     if not args.no_array:
         entries += [{"id": f"array {i}", "case": of.shortened(x)} for i, x in enumerate(made(array, args))]
