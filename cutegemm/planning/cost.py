@@ -85,7 +85,7 @@ class Side(NamedTuple):
         """The side of a matrix that TMA loads, or of one half of a gated pair."""
         # rows of a copy begin at whole cache lines
         whole = operand.strides[0 if operand.unit_col else 1] * operand.dtype.bytes % L2_LINE == 0
-        return cls(operand.bytes * halves, k_major, not whole and operand.tma_reason() is None)
+        return cls(float(operand.bytes * halves), k_major, not whole and operand.tma_reason() is None)
 
 
 class Seen(NamedTuple):
@@ -129,7 +129,7 @@ class Seen(NamedTuple):
         a, b = sides or (Side.of(problem.a, problem.a.unit_col), Side.of(problem.b, problem.b.unit_row))
         return cls(
             *(problem.m, problem.n, problem.k, problem.batch, a, b, problem.a.dtype.bytes),
-            bytes=a.bytes + b.bytes + sum(x.bytes for x in (*inputs, *outputs)),
+            bytes=float(a.bytes + b.bytes + sum(x.bytes for x in (*inputs, *outputs))),
             inputs=sum(
                 min(x.rows, x.cols) > 1 and x.rows * x.cols * 2 >= problem.m * problem.n for x in inputs
             ),

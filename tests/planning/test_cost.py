@@ -371,3 +371,9 @@ def test_waves_decide_which_way_a_tile_lies():
         made = plan(GemmSpec(), problem(1200, 21504, 5376), device)
         across = made.config.tile[1]
         assert made.swapped and -(-1200 // across) * across < 1.03 * 1200
+
+
+def test_problems_beyond_64_bits_of_bytes_are_planned():
+    """Bytes are counted as floating-point numbers: those of the largest extents exceed any integer type."""
+    most = 2**31 - 1
+    assert plan(GemmSpec(), problem(most, 8, 8, batch=most)).config is not None
