@@ -83,6 +83,9 @@ def _rows_aligned(values: Tensor) -> Tensor:
     pitch = k + -k % ROW_ALIGN
     if not _compiling() and values.stride()[-2:] == (pitch, 1):
         return values
+    if not _compiling() and not values.numel():
+        # an empty tensor counts as contiguous, so a copy would keep its strides
+        return values.new_empty((*values.shape[:-1], pitch))[..., :k]
     # as bytes, which every device pads
     wide = torch.nn.functional.pad(values.view(torch.uint8), (0, pitch - k)).contiguous()
     return wide.view(values.dtype)[..., :k]
@@ -98,18 +101,20 @@ def _described(
     x: Tensor, kind: str, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
 ) -> list[Tensor]:
     """What the op returns, without content."""
-    found, of, held = [], [x, *([x.mT] if twin else [])], EXPONENTS if exponents else torch.float32
-    for y in of:
-        k = y.shape[-1]
-        found.append(y.new_empty((*y.shape[:-1], k + -k % ROW_ALIGN), dtype=dtype)[..., :k])
-    for y in of[: 1 if _shared(KINDS[kind]) else 2] if scale is None else ():
-        shape = shape_of(y, KINDS[kind])
+    matrices = [x, *([x.mT] if twin else [])]
+    scale_type = EXPONENTS if exponents else torch.float32
+    outputs = []
+    for matrix in matrices:
+        k = matrix.shape[-1]
+        outputs.append(matrix.new_empty((*matrix.shape[:-1], k + -k % ROW_ALIGN), dtype=dtype)[..., :k])
+    for matrix in matrices[: 1 if _shared(KINDS[kind]) else 2] if scale is None else ():
+        shape = shape_of(matrix, KINDS[kind])
         if kind == "1x128":
             *lead, m, blocks = shape
-            found.append(y.new_empty((*lead, blocks, m), dtype=held).mT)
+            outputs.append(matrix.new_empty((*lead, blocks, m), dtype=scale_type).mT)
         else:
-            found.append(y.new_empty(shape, dtype=held))
-    return found
+            outputs.append(matrix.new_empty(shape, dtype=scale_type))
+    return outputs
 
 
 for _key in ("CPU", "CUDA"):
