@@ -348,6 +348,14 @@ def test_functions_of_torch():
     assert d.shape == (2, 3, 50, 384) and scale.shape == (2, 3, 50, 3) and y.shape == (2, 3, 50, 72)
     flat = layers(x.flatten(0, -2))
     assert torch.equal(bits(d).view(300, 384), bits(flat[0])) and torch.equal(scale.reshape(300, 3), flat[1])
+    given = {"d": torch.empty_like(d), "scale": torch.empty(3, 2, 3, 50).movedim(0, -1)}
+    cutegemm.linear(x, b, bias, epilogue=graph, scale_a=0.5, scale_b=scale_b, out=given)
+    assert torch.equal(bits(given["d"]), bits(d)) and torch.equal(given["scale"], scale)
+    for wrong in (torch.empty(2, 3, 50, 3), torch.empty(3, 300).mT):
+        with pytest.raises(GemmError, match="scale"):
+            cutegemm.linear(
+                x, b, bias, epilogue=graph, scale_a=0.5, scale_b=scale_b, out=given | {"scale": wrong}
+            )
     compiled = torch.compile(layers, fullgraph=True, backend="aot_eager")(x)
     assert all(torch.equal(bits(one), bits(other)) for one, other in zip(compiled[:2], (d, scale)))
     assert torch.equal(compiled[2], y) and compiled[1].stride() == scale.stride()

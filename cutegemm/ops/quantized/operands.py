@@ -116,10 +116,10 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
         return ROW
     m = math.prod(lead) if folds else lead[-1]
     above = -(-m // K_BLOCK)
-    if len(shape) > 1 and blocks <= shape[-1] <= -(-blocks // PADDED) * PADDED:
+    if blocks <= shape[-1] <= -(-blocks // PADDED) * PADDED:
         if shape[:-1] in legal:
             return "1x128"
-        if shape[-2] == above and (len(shape) == 2 or shape[:-2] == lead[:-1]):
+        if len(shape) > 1 and shape[-2] == above and (len(shape) == 2 or shape[:-2] == lead[:-1]):
             return "128x128"
     rule = f"must be a number, {lead}, {(*lead, blocks)} or {(above, blocks)}: of all, rows, 1 x 128 or 128 x 128"
     raise field_error(InputError, f"{name}.shape", shape, rule)
