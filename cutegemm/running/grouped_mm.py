@@ -256,6 +256,11 @@ def check_form(graph: Graph, form: str) -> None:
             )
         if result.axis != axis:
             raise field_error(InputError, f"{field}.axis", result.axis, f"groups of {what} of D", axis)
+    for result in graph.outputs:
+        if result.block:
+            rule = "groups store no quantised blocks; store D, and quantise it by cutegemm.quantize"
+            kind = ("block", result.block, K_BLOCK)
+            raise field_error(InputError, f"epilogue.{result.name}", kind, rule)
     packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)

@@ -18,7 +18,7 @@ from cutegemm.epilogue.graph import STORE
 from cutegemm.ops.groups.group_gradient import record
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.quantized.operands import Kinds
-from cutegemm.ops.register import NAMESPACE, autograd_of, autograd_out_of, library, writing
+from cutegemm.ops.register import NAMESPACE, autograd_of, autograd_out_of, library, refuse_mapped_out, writing
 from cutegemm.problems import columns
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.grouped_mm import GroupedGemm
@@ -204,6 +204,7 @@ def _register() -> None:
     for name, op in (("grouped_mm", _OP.default), ("grouped_mm.many", _OP.many)):
         torch.library.register_vmap(f"{NAMESPACE}::{name}", _mapped(op), lib=library)
     library.impl("grouped_mm.out", writing(_OP.out), "ADInplaceOrView", with_keyset=True)
+    library.impl("grouped_mm.out", refuse_mapped_out, "FuncTorchBatched")
 
 
 _register()

@@ -19,7 +19,7 @@ from torch import Tensor
 from cutegemm import checks
 from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops.dispatch import direct
+from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling, product, program_of
@@ -67,9 +67,26 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
         raise field_error(InputError, "weight.shape", tuple(weight.shape), rule)
     if bias is not None and bias.shape[0] != n:
         raise field_error(InputError, "bias.shape", tuple(bias.shape), f"must be {(n,)}")
-    apply: Any = _Fp8Linear.apply
-    found: Tensor = apply(x.reshape(math.prod(x.shape[:-1]), k), weight, bias, recipe, who)
+    flat = x.reshape(math.prod(x.shape[:-1]), k)
+    if torch._C._are_functorch_transforms_active():
+        found = _transformed(flat, weight, bias, recipe, who)
+    else:
+        apply: Any = _Fp8Linear.apply
+        found = apply(flat, weight, bias, recipe, who)
     return found.reshape(*x.shape[:-1], n)
+
+
+def _transformed(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: str, who: str) -> Tensor:
+    """Y under `vmap`, which the op's own rule maps.
+
+    Raises:
+        InputError: a transform differentiates, or autograd records.
+    """
+    if recording(x, weight, *([] if bias is None else [bias])):
+        rule = "has no gradient under torch.func and vmap; use autograd alone, or torch.no_grad()"
+        raise field_error(InputError, "fp8", recipe, rule)
+    kinds = RECIPES[recipe]
+    return gemm(_made(x, kinds[0], FORWARD), _made(weight, kinds[1], FORWARD), kinds, x.dtype, who, bias)
 
 
 class _Fp8Linear(torch.autograd.Function):
