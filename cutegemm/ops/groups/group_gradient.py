@@ -11,6 +11,7 @@ As autograd records these calls, they have gradients again. An epilogue's gradie
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -20,9 +21,12 @@ from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
 from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
+from cutegemm.epilogue.scales import KINDS
+from cutegemm.epilogue.scaling import scaled
 from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import below
 from cutegemm.ops.entry_points import matmul
+from cutegemm.ops.fallback import HALF
 from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.gradients.main_grad import added
@@ -43,6 +47,16 @@ def _plain(with_c: bool, with_bias: bool) -> Graph:
 
 # D = alpha * acc + beta * c + bias: by whether there is a c, and a bias
 PLAIN = {(x, y): _plain(x, y) for x in (False, True) for y in (False, True)}
+
+
+@lru_cache(1)
+def _plain_or_scaled() -> frozenset[Graph]:
+    """The graphs of `PLAIN`, with and without scales of operands of 8 bits."""
+    kinds = [
+        {operand: kind for operand, kind in zip("ab", pair) if kind is not None}
+        for pair in itertools.product((None, *KINDS), repeat=2)
+    ]
+    return frozenset(scaled(graph, pair) for graph in PLAIN.values() for pair in kinds)
 
 
 # of the gradients of A and of B, the form of their product
@@ -70,7 +84,7 @@ class Grouped(_SingleLevelFunction):
         """
         numbers, integers, text, how = what
         program = decode(text)
-        if program.graph not in PLAIN.values():
+        if program.graph not in _plain_or_scaled():
             rule = "groups have gradients without an epilogue; apply it to what grouped_mm gives"
             raise InputError(rule, field="epilogue")
         ctx.save_for_backward(a, b, ends)
@@ -86,7 +100,9 @@ class Grouped(_SingleLevelFunction):
         """The gradients of a, b and what the epilogue reads."""
         a, b, ends = ctx.saved_tensors
         program, numbers, how = ctx.call
-        above, backend, alpha = above.to(a.dtype), program.backend, numbers["alpha"]
+        # operands of 8 bits have no gradient; what is added to their product has one
+        above = above.to(a.dtype if a.dtype in HALF or a.dtype == torch.float32 else torch.bfloat16)
+        backend, alpha = program.backend, numbers["alpha"]
         _, need_a, need_b, _, *need = ctx.needs_input_grad
         da = _product(above, b.mT, ends, how, _OF_A, alpha, backend, a.dtype) if need_a else None
         db = None

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph, Node
+from cutegemm.epilogue.scales import NAMES as SCALES
+from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
 from cutegemm.ops.groups.group_gradient import PLAIN, added_to_main_grad
@@ -117,6 +119,9 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
     if not is_compiling():
         for x in inputs.keys() & graph.tensors.keys():
             check_tensor(x, inputs[x])
+    if unread := [x for x in SCALES if x in inputs and x not in graph.tensors and x not in graph.numbers]:
+        rule = "groups of scaled operands have gradients of bias= and c=, not through an epilogue; use torch.no_grad()"
+        raise field_error(InputError, unread[0], "...", rule)
     form, name, tail = how.split(":")
     lead = int(name == "cu_seqlens")
     spread = tuple([x for x in own if x in inputs and inputs[x].dim() == 2])
