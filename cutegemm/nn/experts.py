@@ -146,8 +146,8 @@ class MoE(torch.nn.Module):
         fallback: as of `grouped_mm`.
 
     Raises:
-        InputError: a width or a count is not a positive integer, a token takes more experts than there are, or there
-            is no such fallback.
+        InputError: an argument is of another type, a width or a count is not positive, a token takes more experts than
+            there are, or there is no such fallback.
     """
 
     def __init__(
@@ -170,6 +170,13 @@ class MoE(torch.nn.Module):
         )
         top_k = checks.integer(InputError, "top_k", top_k, 1, experts)
         checks.choice(InputError, "fallback", fallback, FALLBACKS)
+        checks.truth(InputError, "normalise", normalise)
+        if shared is not None and not isinstance(shared, torch.nn.Module):
+            raise field_error(InputError, "shared", shared, "must be a torch.nn.Module or None")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise field_error(
+                InputError, "dtype", dtype, "must be a floating-point torch.dtype", torch.bfloat16
+            )
         self.router = torch.nn.Linear(hidden, experts, bias=False, device=device, dtype=dtype)
         self.gate_up_weight, self.down_weight = (
             torch.nn.Parameter(torch.empty(experts, *shape, device=device, dtype=dtype))

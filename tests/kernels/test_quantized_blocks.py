@@ -239,7 +239,11 @@ def test_text_and_data():
             lambda acc: epi.quantize(acc, "row"),
             "kind='row': is known when all tiles of D are; store D, and quantise it",
         ),
-        (lambda acc: epi.quantize(acc, ("block", 64, 128)), "kind=('block', 64, 128): must be"),
+        (
+            lambda acc: epi.quantize(acc, ("block", 64, 128)),
+            "kind=('block', 64, 128): must be ('block', 1, 128) or ('block', 128, 128)",
+        ),
+        (lambda acc: epi.quantize(3.0), "value=3.0: must be a value of this epilogue"),
         (
             lambda acc: epi.quantize(acc, ROWS, "bf16"),
             "dtype='bf16': must be one of fp8_e4m3, fp8_e5m2, int8",
