@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer whose weight is stored in 8 bits and does not train: x is quantised, x's gradient is of 16 bits."""
+"""A linear layer whose weight is stored in 8 bits and does not train; the gradient of x is a 16-bit GEMM."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _forward(x: Tensor, weight: Quantized, bias: Any, static: Any, how: tuple[St
 
 
 class _Frozen(torch.autograd.Function):
-    """`_forward`, through which gradients pass as if x had not been quantised."""
+    """`_forward` with a gradient that ignores the quantisation of x."""
 
     @staticmethod
     def forward(
@@ -112,7 +112,7 @@ class _Frozen(torch.autograd.Function):
         """dX = dY W with the dequantised weight, and the bias's gradient.
 
         Raises:
-            InputError: a gradient of them is asked for, too.
+            InputError: autograd records the backward pass (double backward).
         """
         if not is_compiling() and torch.is_grad_enabled():
             raise InputError(TWICE)
