@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An output of an epilogue as data: what kinds there are, and the fields of each."""
+"""An output of an epilogue as data: the kinds of outputs, and the fields that each kind has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cutegemm.errors import SpecError, field_error
 STORE, SCALE = "store", "scale"
 CASTS = tuple(x.value for x in DType)  # what a value may be rounded to
 INFINITY = float("inf")
-# What a partial result of a reduction holds where it covers no element: one fp32 number, or of a logsumexp the
+# The identity of each reduction, which a partial result without elements holds: one fp32 number; for logsumexp the
 # maximum and the sum of exp(x - maximum).
 NEUTRAL = {"sum": (0.0,), "max": (-INFINITY,), "logsumexp": (-INFINITY, 0.0)}
 REDUCTIONS = tuple(NEUTRAL)
@@ -25,16 +25,16 @@ class Result:
     """One output: a node stored as an M x N matrix, or reduced over rows, columns or everything; scales of blocks.
 
     Attributes:
-        name: what the caller finds it by; "d" is the GEMM's D.
+        name: of the output for the caller; "d" is the GEMM's D.
         node: index of the node.
         kind: "store", "sum", "max", "logsumexp" or "scale".
-        dtype: of a stored matrix; None means the spec's d_dtype for d, else A's. Reductions are fp32. Of scales that
-            of the values.
+        dtype: of a stored matrix; None means the spec's d_dtype for d, else A's type. Reductions are fp32. Scales have
+            the type of their values here.
         major: of a stored matrix, "n" or "m"; None means that of the tensor passed, row-major if none is.
         axis: of a reduction: 0 reduces rows (N results), 1 columns (M results), None both (one result).
         partial: the tiles' partial results are the result; nothing finishes them.
-        block: rows of 128 columns that have a scale, 1 or 128, of values that are stored over their scales and of the
-            scales themselves; 0 of other outputs.
+        block: rows of a block of 128 columns that shares a scale, 1 or 128, for quantised values and for their scales;
+            0 for other outputs.
         exponents: whether those scales are powers of two, and stored as exponents (ue8m0).
     """
 
@@ -49,11 +49,11 @@ class Result:
     exponents: bool = False
 
     def to_data(self) -> dict[str, Any]:
-        """A JSON-serialisable form: the fields, but what most outputs do not have."""
+        """The fields as JSON data; `block` and `exponents` only where they are set."""
         return {name: x for name, x in asdict(self).items() if x or name not in ("block", "exponents")}
 
     def by_axis(self, rows: Any, columns: Any, both: Any) -> Any:
-        """Of three things the one for the axis: where rows are reduced, where columns are, where both are."""
+        """One of three values by the axis: if rows, columns, or both are reduced."""
         return {0: rows, 1: columns, None: both}[self.axis]
 
     def shape(self, batch: int, rows: int, columns: int, parts: tuple[int, int, int]) -> tuple[int, ...]:
@@ -75,7 +75,11 @@ class Result:
 
 
 def check_form(x: Result) -> None:
-    """An output's kind, and that the fields of the other kinds are left alone."""
+    """Check an output's kind, and that fields of other kinds have their defaults.
+
+    Raises:
+        SpecError: the kind is unknown, or a field has a value that the kind does not allow.
+    """
     if not checks.among(x.kind, (STORE, *REDUCTIONS, SCALE)):
         rule = f"must be one of {(STORE, *REDUCTIONS, SCALE)}"
         raise field_error(SpecError, f"{x.name}.kind", x.kind, rule)

@@ -58,20 +58,20 @@ class BlockScale:
         return len(shape) == 2 and shape[0] == wanted[0] and wanted[1] <= shape[1] <= most
 
 
-def checked(field: str, value: object) -> Kind:
+def checked(field: str, value: object, legal: tuple[Kind, ...] = KINDS) -> Kind:
     """The kind of scales that a spec names.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is not among the legal ones.
     """
     found = tuple(value) if isinstance(value, (tuple, list)) else value
     if isinstance(found, tuple):
         found = found[:1] + (checks.integers(found[1:]) or ())
-    for kind in KINDS:
+    for kind in legal:
         if type(found) is type(kind) and found == kind:
             return kind
-    *others, last = map(repr, KINDS)
-    raise field_error(SpecError, field, value, f"must be {', '.join(others)} or {last}", TENSOR)
+    *others, last = map(repr, legal)
+    raise field_error(SpecError, field, value, f"must be {', '.join(others)} or {last}", legal[0])
 
 
 __all__ = [

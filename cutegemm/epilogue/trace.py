@@ -13,7 +13,7 @@ from cutegemm.dtypes import LARGEST, DType, as_dtype
 from cutegemm.epilogue.functions import abs as magnitude
 from cutegemm.epilogue.functions import square
 from cutegemm.epilogue.graph import ACCUMULATORS, GATED, RESERVED, SCALE, STORE, Graph, Result, is_name
-from cutegemm.epilogue.scales import BLOCKS, UE8M0, checked
+from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, UE8M0, checked
 from cutegemm.epilogue.value import Trace, Value
 from cutegemm.errors import SpecError, field_error
 
@@ -192,10 +192,12 @@ def quantize(
         >>> q = quantize(relu(acc + bias))   # doctest: +SKIP
         >>> return Output(d=q.values, scale=q.scale)   # doctest: +SKIP
     """
-    found = checked("kind", kind)
-    if found not in BLOCKS:
+    if not isinstance(value, Value):
+        raise field_error(SpecError, "value", value, "must be a value of this epilogue")
+    if isinstance(kind, str) and kind in (ROW, TENSOR):
         rule = "is known when all tiles of D are; store D, and quantise it by cutegemm.quantize"
         raise field_error(SpecError, "kind", kind, rule, BLOCKS[0])
+    found = checked("kind", kind, BLOCKS)
     if (of := as_dtype(dtype)) not in LARGEST:
         rule = f"must be one of {', '.join(x.value for x in LARGEST)}"
         raise field_error(SpecError, "dtype", dtype, rule, DType.FP8_E4M3)

@@ -28,13 +28,13 @@ MOST = 2**31 - 1  # of a width or a count
 
 
 class Routes(NamedTuple):
-    """Where the R = T k pairs of a token and one of its experts lie, sorted by experts.
+    """The order of the R = T k pairs (token, expert) after a stable sort by expert.
 
     Attributes:
-        order: (R,), the number of each pair among those of the tokens one after the other.
+        order: (R,), the index of each sorted pair in the unsorted list, t * k + j.
         rows: (R,), the token of each pair.
-        place: (T, k), the inverse of `order`: where the pairs of each token are.
-        bounds: (experts + 1,), where the pairs of each expert begin and end.
+        place: (T, k), the inverse of `order`: the sorted position of each token's pairs.
+        bounds: (experts + 1,), the first sorted position of each expert, then the end of the last.
     """
 
     order: Tensor
@@ -44,11 +44,11 @@ class Routes(NamedTuple):
 
 
 def routes(experts: Tensor, count: int) -> Routes:
-    """The routes of tokens to `count` experts, (T, k) of them; pairs of others lie outside the bounds.
+    """Sort the pairs of `experts` (T, k) by expert; those of an index outside [0, count) lie outside the bounds.
 
-    Nothing waits for the device.
+    The host does not wait for the device.
     """
-    # a radix sort makes a pass for every byte of its keys
+    # a radix sort takes a pass per byte of the key, so keys are int32
     named, order = experts.reshape(-1).to(torch.int32).sort(stable=True)
     pairs = order.shape[0]
     steps = torch.arange(pairs + count + 1, dtype=torch.int32, device=experts.device)
@@ -58,12 +58,12 @@ def routes(experts: Tensor, count: int) -> Routes:
 
 
 def summed(y: Tensor, place: Tensor) -> Tensor:
-    """The sum of each token's rows, in the order in which it names its experts, in fp32 and rounded once: (T, N)."""
+    """The sum of each token's rows of y, (T, N): in the order of its experts, in fp32, rounded once."""
     return torch.embedding(y, place).sum(1)
 
 
 class _Dispatched(torch.autograd.Function):
-    """The token of each pair, (R, H)."""
+    """A copy of the token of each sorted pair, (R, H)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
@@ -105,12 +105,12 @@ def mixture(
 ) -> Tensor:
     """sum_j weights[t, j] * (silu(x gate_e) * (x up_e)) down_e with e = experts[t, j]: (T, H).
 
-    Nothing waits for the device.
+    The host does not wait for the device.
 
     Args:
         x: (T, H).
         experts, weights: (T, k), of each token. An expert below 0 or beyond the last gives 0.
-        gate_up: (E, H, 2 I), gates before linear parts; down: (E, I, H). DTensors cut by expert give partial sums.
+        gate_up: (E, H, 2 I), gates before linear parts; down: (E, I, H). DTensors sharded by expert give partial sums.
         fallback: as of `grouped_mm`.
     """
     if sharded(gate_up):
@@ -146,8 +146,8 @@ class MoE(torch.nn.Module):
         fallback: as of `grouped_mm`.
 
     Raises:
-        InputError: a width or a count is not a positive integer, a token takes more experts than there are, or there
-            is no such fallback.
+        InputError: an argument is of another type, a width or a count is not positive, a token takes more experts than
+            there are, or there is no such fallback.
     """
 
     def __init__(
@@ -170,6 +170,13 @@ class MoE(torch.nn.Module):
         )
         top_k = checks.integer(InputError, "top_k", top_k, 1, experts)
         checks.choice(InputError, "fallback", fallback, FALLBACKS)
+        checks.truth(InputError, "normalise", normalise)
+        if shared is not None and not isinstance(shared, torch.nn.Module):
+            raise field_error(InputError, "shared", shared, "must be a torch.nn.Module or None")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise field_error(
+                InputError, "dtype", dtype, "must be a floating-point torch.dtype", torch.bfloat16
+            )
         self.router = torch.nn.Linear(hidden, experts, bias=False, device=device, dtype=dtype)
         self.gate_up_weight, self.down_weight = (
             torch.nn.Parameter(torch.empty(experts, *shape, device=device, dtype=dtype))
@@ -179,13 +186,17 @@ class MoE(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the experts' weights as torch.nn.Linear draws its own."""
+        """Initialise the experts' weights as torch.nn.Linear does."""
         for x in (self.gate_up_weight, self.down_weight):
             bound = x.shape[-1] ** -0.5
             torch.nn.init.uniform_(x, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., H) of (..., H)."""
+        """The mixture of every token, (..., H) to (..., H).
+
+        Raises:
+            InputError: x has another width or type than the weights.
+        """
         check_tensor("x", x)
         weight = self.gate_up_weight
         if x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
@@ -196,7 +207,7 @@ class MoE(torch.nn.Module):
         flat = x.reshape(-1, x.shape[-1])
         chances = self.router(flat)
         if self.normalise:
-            # a softmax of the largest logits is that of all, scaled to add up to 1
+            # the softmax over the top-k logits equals the softmax over all, renormalised over the top k
             chances, experts = chances.topk(self.top_k, -1)
             weights = chances.softmax(-1, dtype=torch.float32)
         else:

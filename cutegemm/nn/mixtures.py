@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The experts of transformers' mixtures (Mixtral, Qwen3-MoE, DeepSeek-V3, gpt-oss and others), by its registry.
 
-A class that `transformers.integrations.moe.use_experts_implementation` decorates says how its weights lie, and computes
-with the function that its config names. `adopt` registers ours there and names it in a copy of the module's config;
-module, parameters and state dict stay.
+Classes decorated by `transformers.integrations.moe.use_experts_implementation` declare the layout of their weights, and
+call the function that their config names. `adopt` registers our function and names it in a copy of the module's config.
+Module, parameters and state dict stay the same.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from cutegemm.ops.quantized.made import quantized
 from cutegemm.ops.quantized.quantize import quantize
 from cutegemm.running.numerics.eight_bits import dequantized
 
-# what our function is called in the registry, and where a module keeps what to do without a Hopper GPU
+# the name of our function in the registry; the attribute of a module for its `fallback`
 REGISTERED, FALLBACK = "cutegemm", "_cutegemm_fallback"
-# of matrices of 8 bits: what their scales are called, and where a module keeps whether it multiplies in 8 bits
+# 8-bit weights: the name of their scales; the attribute of a module that says whether activations are 8-bit too
 _SCALE, _MULTIPLIES = "{}_scale", "_cutegemm_eight_bits"
-# what a class of the registry says of its weights
+# attributes by which a class of the registry describes its weights
 _SAID = (
     "has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "is_concatenated", "_is_expert_parallel",
 )  # fmt: skip
@@ -45,7 +45,7 @@ def _scaled(gate: Value, up: Value, *, scale_a: Col, scale_gate: Row, scale_up: 
     return silu(gate * scale_a * scale_gate) * (up * scale_a * scale_up)
 
 
-# activations that the first launch applies as swiglu does
+# classes of activations that the first launch can apply as SwiGLU
 _SILU = ("SiLU", "SiLUActivation")
 
 
@@ -56,7 +56,7 @@ def recognised(module: torch.nn.Module) -> bool:
 
 
 def not_adopted(module: Any) -> str | None:
-    """Why a module of the registry cannot compute with us; None if it can."""
+    """Why a module of the registry cannot use our kernels; None if it can."""
     if "forward" in vars(module):
         return "its forward has been replaced"
     for name, weight in module.named_parameters(recurse=False):
@@ -66,7 +66,7 @@ def not_adopted(module: Any) -> str | None:
 
 
 def adopt(module: Any, fallback: str, weights: str | None = None, activations: str | None = None) -> None:
-    """Have a module of the registry compute with us.
+    """Make a module of the registry use our kernels.
 
     Args:
         module: `recognised`, and not `not_adopted`.
@@ -76,7 +76,7 @@ def adopt(module: Any, fallback: str, weights: str | None = None, activations: s
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(REGISTERED, forward)
-    # the whole model has one config, whose other experts may have been left
+    # all modules share one config, and others may keep their own implementation
     module.config = copy.copy(module.config)
     module.config._experts_implementation = REGISTERED
     setattr(module, FALLBACK, fallback)
@@ -92,7 +92,7 @@ def adopt(module: Any, fallback: str, weights: str | None = None, activations: s
 
 
 def _moved(module: Any, names: list[str], fn: Any, recurse: bool = True) -> Any:
-    """`_apply` of experts in 8 bits, which keep them whatever the model becomes."""
+    """`_apply` of experts in 8 bits: `model.half()` and the like leave their 8-bit weights and scales alone."""
     return apply_but(module, fn, recurse, names)
 
 
@@ -102,15 +102,15 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     Args:
         module: the experts.
         hidden_states: (T, H).
-        top_k_index, top_k_weights: (T, k), of each token; an index beyond the last expert is one of another process.
+        top_k_index, top_k_weights: (T, k), of each token; an index outside is an expert of another process.
     """
     first, last = _names(module)
     dtype, given = module.down_proj.dtype, hidden_states.dtype
     dtype = dtype if dtype in HALF else given if given in HALF else torch.bfloat16
-    # autocast gives what a norm computed in fp32
+    # under autocast the input may be fp32, from a norm
     x, fallback = hidden_states.to(dtype), getattr(module, FALLBACK, "torch")
     recorded = recording(x, top_k_weights, *module.parameters())
-    # operands of 8 bits have no gradients: matrices are dequantised then
+    # operands of 8 bits have no gradient, so a recorded call dequantises the matrices
     eight = getattr(module, _MULTIPLIES, False) and not recorded
     fused = _fused(module)
     if fused and not eight:
@@ -129,7 +129,7 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         matrices = _rows(module, name)
         a, scale = quantized(x, ROW, matrices.dtype)
         if rows is not None:
-            # bytes, which torch copies whatever they mean
+            # torch indexes bytes on every device, whatever they encode
             a, scale = (y.index_select(0, rows) for y in (a.view(torch.uint8), scale))
         scales = {"scale_a": scale, "scale_b": getattr(module, _SCALE.format(name))}
         if fused and name == first:
@@ -154,24 +154,24 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
 
 
 def _names(module: Any) -> tuple[str, str]:
-    """Of the experts' matrices."""
+    """The names of the first and the second matrices of the experts."""
     return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
 
 
 def _rows(module: Any, name: str) -> Tensor:
-    """The experts' matrices as linear layers have them, (E, N, K)."""
+    """The experts' matrices in the layout of linear layers, (E, N, K)."""
     weight: Tensor = getattr(module, name)
     return weight.mT if module.is_transposed else weight
 
 
 def _matrices(module: Any, name: str, dtype: torch.dtype) -> Tensor:
-    """The experts' matrices, (E, K, N); of 8 bits dequantised."""
+    """The experts' matrices, (E, K, N); dequantised if stored in 8 bits."""
     rows, scale = _rows(module, name), getattr(module, _SCALE.format(name), None)
     return (rows if scale is None else dequantized(rows, scale, ROW, dtype)).mT
 
 
 def _fused(module: Any) -> bool:
-    """Whether a module is a `mixture`: its gate is silu(gate) * up, halves, without biases and a norm after it."""
+    """Whether `mixture` computes a module: silu(gate) * up of concatenated halves, no biases, no norm after it."""
     if not module.has_gate or module.has_bias or module.has_post_expert_norm or not module.is_concatenated:
         return False
     own = type(module)._apply_gate.__module__ != "transformers.integrations.moe"

@@ -169,6 +169,16 @@ def writing(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def refuse_mapped_out(*args: Any, out: Any) -> None:
+    """The vmap kernel of such an overload: torch has no batching rule for tensors that are keyword arguments.
+
+    Raises:
+        InputError: always.
+    """
+    rule = "vmap maps no call with out=; use a batch of matrices, or a call without out"
+    raise field_error(InputError, "out", "...", rule)
+
+
 def _record(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> Any:
     """A call whose gradient autograd records: D, or all outputs in a tuple."""
     known = decode(program)
@@ -214,6 +224,7 @@ def _register() -> None:
         if not out:
             torch.library.register_vmap(f"{NAMESPACE}::{name}", batched(op), lib=library)
     library.impl("gemm.out", writing(OVERLOADS[2]), "ADInplaceOrView", with_keyset=True)
+    library.impl("gemm.out", refuse_mapped_out, "FuncTorchBatched")
     flops.register()
     # what transforms, exported programs and sharded modules look into for tensors
     pytree.register_pytree_node(
@@ -230,4 +241,12 @@ def _register() -> None:
 
 _register()
 
-__all__ = ["NAMESPACE", "OVERLOADS", "autograd_of", "autograd_out_of", "library", "writing"]
+__all__ = [
+    "NAMESPACE",
+    "OVERLOADS",
+    "autograd_of",
+    "autograd_out_of",
+    "library",
+    "refuse_mapped_out",
+    "writing",
+]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from cutegemm.arch import records
 from cutegemm.epilogue.graph import STORE
+from cutegemm.epilogue.result import SCALE
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.layouts import Matrices, as_called, matrices, unfolded
 from cutegemm.ops.program import Program
@@ -114,6 +116,8 @@ def _folded_out(program: Program, name: str, x: torch.Tensor, lead: tuple[int, .
     if program.form in ("matrix", "weight"):
         return x
     result = next(r for r in program.graph.outputs if r.name == name)
+    if result.kind == SCALE:
+        return _folded_scale(name, x, lead, result.block)
     given = x.shape[:-1] if result.kind == STORE and x.dim() else x.shape
     nothing = result.kind == STORE and x.dim() == 0
     if nothing or ((result.kind == STORE or result.axis == 1) and given != lead):
@@ -126,6 +130,25 @@ def _folded_out(program: Program, name: str, x: torch.Tensor, lead: tuple[int, .
     except RuntimeError as error:
         rule = "its leading dimensions must lie in memory as one"
         raise field_error(InputError, "out.stride()", x.stride(), rule) from error
+
+
+def _folded_scale(name: str, x: torch.Tensor, lead: tuple[int, ...], block: int) -> torch.Tensor:
+    """Scales of D's blocks as the product writes them; blocks of many rows count those of all leading dimensions.
+
+    Raises:
+        InputError: they have other leading dimensions, or their layout does not let them fold.
+    """
+    if block > 1:
+        return x
+    if x.dim() != len(lead) + 1 or x.shape[:-1] != lead:
+        rule = f"must begin with the dimensions {tuple(lead)} of x"
+        raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
+    try:
+        # each column of blocks is contiguous
+        return x.movedim(-1, 0).view(x.shape[-1], math.prod(lead)).mT
+    except RuntimeError as error:
+        rule = "its leading dimensions must lie in memory as one"
+        raise field_error(InputError, f"{name}.stride()", x.stride(), rule) from error
 
 
 __all__ = ["hopper", "serve"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of grouped GEMMs: a kind of call is described and planned once.
+"""Runs of grouped GEMMs. Calls with equal layouts share one validated, planned entry.
 
-A call's tensors are those of any run, in the same order (`running.arguments.named`), then the tensor of group ends and,
-if there are any, the indices of the rows.
+The tensors of a call are in the order of any run (`running.arguments.named`), followed by the group ends and, if given,
+the row indices.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cutegemm.spec import AUTO, GemmSpec
 
 # fields of a spec that describe D alone
 _OF_D = {"d_dtype", "d_major"}
-# dimensions of an input that has a part for each group, by its kind
+# kind of an input -> its dimensions where it has a part for each group
 OWN = {"row": 2, "col": 2, "blocks_m": 3, "blocks_n": 3}
 
 
@@ -79,13 +79,13 @@ class GroupedGemm:
         Args:
             a, b: (M, K) and (G, K, N); of columns (G, M, K) and (K, N); masked (G, C, K) and (G, K, N); along K (M, K)
                 and (K, N).
-            groups: where they lie.
+            groups: their ends, and perhaps row indices.
             named: what the epilogue reads; out: as for `Gemm.run`.
             backend: as for `Gemm.run`.
 
         Raises:
             InputError: a tensor breaks a rule; nothing has been written.
-            PlanError: no kernel of groups serves the operands under the spec.
+            PlanError: no kernel of groups supports the operands under the spec.
         """
         if not isinstance(groups, Groups):
             raise field_error(InputError, "groups", groups, "must be cutegemm.Groups")
@@ -116,7 +116,7 @@ class GroupedGemm:
     def _first(
         self, call: Unprepared, how: Grouping, backend: str | None
     ) -> tuple[Prepared, tuple[Any, ...], tuple[int, ...], tuple[float, ...]]:
-        """As `prepared`, of a kind that is not among the recent ones."""
+        """`prepared` for a call that is not among the recent ones."""
         prepared = None if call.key is None else self._kinds.get(call.key)
         if prepared is None:
             order = ordered(self.signature.order(call.scalars), how)
@@ -129,7 +129,7 @@ class GroupedGemm:
         return prepared, call.given, call.addresses, call.numbers
 
     def _prepare(self, order: Order, given: tuple[Any, ...], how: Grouping, backend: str | None) -> Prepared:
-        """Validate and plan a kind of call."""
+        """Validate and plan a call that has not been seen."""
         request = order.request(order.named(given))
         call = _described(self.graph, request, how, self.spec)
         chosen = backend_for(request, backend)
@@ -142,11 +142,11 @@ class GroupedGemm:
         return found
 
     def _served(self, request: Request, order: Order, call: Call, how: Grouping, chosen: str) -> Prepared:
-        """What a backend makes of a described call."""
+        """The function that runs a described call on a backend."""
         empty = not (request.a.numel() and request.b.numel() and call.problem.batch)
         if chosen == "reference" or empty:
             if not empty and set(self.spec.given()) - _OF_D:
-                self._planned(request, call, how)  # refuses what a GPU would
+                self._planned(request, call, how)  # for its errors: a CPU refuses what a GPU would
             kind = _kind(self.graph, order, call, None, request)
             return GroupReference(kind, how.form, how.lead, how.tail)
         kind = _kind(self.graph, order, call, self._planned(request, call, how), request)
@@ -226,10 +226,10 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
 
 
 def check_own(name: str, x: Any, groups: int) -> None:
-    """Refuse an input of the epilogue that has parts for another number of groups.
+    """Refuse an input of the epilogue whose first extent is not the number of groups.
 
     Raises:
-        InputError: it has.
+        InputError: it is not.
     """
     if x.shape[0] != groups:
         rule = f"must have one for each of {groups} groups"
@@ -237,10 +237,10 @@ def check_own(name: str, x: Any, groups: int) -> None:
 
 
 def check_form(graph: Graph, form: str) -> None:
-    """Refuse an epilogue that groups of a form cannot have.
+    """Refuse an epilogue that kernels of groups do not support in a form.
 
     Raises:
-        InputError: they cannot.
+        InputError: they do not.
     """
     if form in ("depth", "columns") and graph.gated:
         along = "along K" if form == "depth" else "of columns"
@@ -256,6 +256,11 @@ def check_form(graph: Graph, form: str) -> None:
             )
         if result.axis != axis:
             raise field_error(InputError, f"{field}.axis", result.axis, f"groups of {what} of D", axis)
+    for result in graph.outputs:
+        if result.block:
+            rule = "groups store no quantised blocks; store D, and quantise it by cutegemm.quantize"
+            kind = ("block", result.block, K_BLOCK)
+            raise field_error(InputError, f"epilogue.{result.name}", kind, rule)
     packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)
@@ -272,7 +277,7 @@ def check_form(graph: Graph, form: str) -> None:
 def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
     """The problem of groups (`planning.grouped.plan_groups`) and its outputs.
 
-    It is described as the GEMM of one group, or as a batch of all groups, then changed to what each group has.
+    The operands of one group, or a batch of all, are described first, then widened to all groups.
 
     Raises:
         InputError: a tensor breaks a rule.
@@ -285,7 +290,7 @@ def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) ->
     for name in kinds:
         if not isinstance(inputs[name], torch.Tensor):
             raise InputError(f"must be a torch.Tensor, got {type(inputs[name]).__name__}", field=name)
-    # what each group has of its own beside its matrix
+    # kinds of vectors, then names of inputs, that differ by group
     kept = () if packed is None else packed.own
     own = {name for name, kind in kinds.items() if kind in kept and inputs[name].dim() == OWN[kind]}
     if how.form == "depth":
@@ -293,7 +298,7 @@ def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) ->
     elif how.form == "columns":
         a = _first(a)
     elif how.form == "rows":
-        # as many rows as there are indices; how they lie is told below
+        # D has a row for each index; the strides of A are restored below
         a = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
         b = _first(b)
     for name in own:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Groups`: where the groups of a run begin and end, told by tensors on the device; and checks of such tensors."""
+"""`Groups`: tensors on the device that say where the groups of a run begin and end; checks of such tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cutegemm.running.arguments.describe import check_tensor
 
 INTEGERS = (torch.int32, torch.int64)
 TAILS = ("zero", "undefined")
-# tensors that tell the groups, one of which a call has
+# names of the tensors of group ends; a call has exactly one
 TOLD = ("offs", "cu_seqlens", "counts")
 
 
@@ -36,18 +36,18 @@ class Grouping:
 
     @property
     def lead(self) -> int:
-        """Numbers that precede the ends."""
+        """How many elements precede the ends: 1 for cu_seqlens."""
         return 1 if self.name == "cu_seqlens" else 0
 
     @property
     def text(self) -> str:
-        """Form, name and tail as text, which an op takes."""
+        """Form, name and tail as text, for the op."""
         return f"{self.form}:{self.name}:{TAILS[not self.tail]}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Groups:
-    """Where the groups of a run lie. The host never reads these tensors, so a captured run may be replayed with others.
+    """The groups of a run. The host never reads these tensors, so a captured run may be replayed with other values.
 
     One of `offs`, `cu_seqlens` and `counts` is given: contiguous, int32 or int64, on A's device. Values outside the
     axis, or before an earlier group's end, count as the nearest that may be.
@@ -55,13 +55,12 @@ class Groups:
     Attributes:
         offs: (G,): group g ends before offs[g], and begins where the one before it ends.
         cu_seqlens: (G + 1,): the first group's begin, then the ends.
-        counts: (G,): of a (G, C, K) the first rows of each batch.
-        rows: (R,) indices of the rows of A that are multiplied, in groups; D has R rows. One outside reads zeros.
-        tail: what rows of D that are no group's become: "zero", or "undefined", which leaves them alone.
+        counts: (G,): how many first rows of each batch of a (G, C, K) are multiplied.
+        rows: (R,) indices of the rows of A that are multiplied, in groups; D has R rows. An index outside reads zeros.
+        tail: the content of rows of D outside all groups: "zero", or "undefined", which leaves them alone.
 
     Raises:
-        InputError: none or several of the three are given, what is given is no tensor of
-            integers, or there is no such tail.
+        InputError: none or several of the three are given, one is not a tensor of integers, or there is no such tail.
 
     Example:
         >>> groups = Groups(offs=torch.tensor([3, 3, 8]))
@@ -89,7 +88,7 @@ class Groups:
 
     @property
     def name(self) -> str:
-        """Which tensor tells the groups."""
+        """The name of the tensor of group ends."""
         return next(x for x in TOLD if getattr(self, x) is not None)
 
     @property
@@ -98,19 +97,19 @@ class Groups:
         return getattr(self, self.name)
 
     def how(self, a: Any, b: Any) -> Grouping:
-        """The layout of the groups of these operands.
+        """The form of the groups, which follows from the operands' dimensions.
 
         Raises:
-            InputError: groups have no such operands.
+            InputError: the dimensions are those of no form.
         """
         return Grouping(_form(a, b, self), self.name, self.tail == "zero", self.rows is not None)
 
 
 def check_tail(tail: Any) -> None:
-    """Refuse another tail than those of `Groups`.
+    """Refuse a tail that is not one of `TAILS`.
 
     Raises:
-        InputError: it is one.
+        InputError: it is not.
     """
     if not isinstance(tail, str) or tail not in TAILS:
         raise field_error(InputError, "tail", tail, f"must be one of {', '.join(TAILS)}", "zero")
@@ -141,7 +140,7 @@ def _form(a: Any, b: Any, groups: Groups) -> str:
 
 
 def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: int | None = None) -> None:
-    """Refuse what is no contiguous tensor of indices on a tensor's device.
+    """Refuse indices that are not an integer vector on the device of `like`.
 
     Args:
         name: of the argument; index: what was given.
@@ -150,13 +149,13 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
         count: of indices, where that is known.
 
     Raises:
-        InputError: it is none; under CUTEGEMM_CHECK=1 also where one is outside, for which the host waits.
+        InputError: they are not, or under CUTEGEMM_CHECK=1 one is outside; that check waits for the device.
     """
     check_tensor(name, index, (1,), INTEGERS)
     if index.device != like.device:
         rule = f"must be a's device, {like.device}"
         raise field_error(InputError, f"{name}.device", str(index.device), rule)
-    # the rule is written only to be raised: a compiler would take the text of a symbolic count for a guard on its value
+    # format the rule only when it is raised: formatting a symbolic count would make a compiler specialise on it
     if count is not None and index.shape[0] != count:
         rule = f"must be ({count},), an index for each row"
         raise field_error(InputError, f"{name}.shape", tuple(index.shape), rule)
@@ -168,12 +167,12 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
 
 
 def inside(index: torch.Tensor, extent: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(indices kept inside [0, extent), whether each was there)."""
+    """(indices clamped to [0, extent), whether each was inside)."""
     return index.clamp(0, max(extent - 1, 0)).long(), (index >= 0) & (index < extent)
 
 
 def agree(field: str, value: object, holds: bool, rule: str) -> None:
-    """Refuse a value that breaks a rule.
+    """Raise the error of a field, unless `holds`.
 
     Raises:
         InputError: `holds` is false.

@@ -203,6 +203,10 @@ REFUSED = {
         {"epilogue": epi.row_max(), "a": B.mT, "b": A.T},
         r"epilogue\.row_max\.axis=1: groups of columns reduce each column of D",
     ),
+    "scales of blocks of D": (
+        {"epilogue": epi.define(lambda acc: epi.Output(d=acc, scale=epi.quantize(acc).scale))},
+        r"epilogue\.scale=\('block', 1, 128\): groups store no quantised blocks; store D, and quantise it",
+    ),
 }
 
 

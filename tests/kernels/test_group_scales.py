@@ -143,6 +143,22 @@ def test_scales_with_alpha_a_bias_and_rows_by_index():
         close(found[first:end], 0.5 * left[first:end] @ wide(b[group], scale_b[group], 128).T + bias[group])
 
 
+@pytest.mark.parametrize("kind", ["row", ("block", 1, 128), "tensor"], ids=str)
+def test_what_is_added_has_a_gradient(kind):
+    """A bias, of all groups or of each, and c; an epilogue of scaled operands is refused by their name."""
+    (a, scale_a), (b, scale_b) = cutegemm.quantize(drawn(10, K), kind), cutegemm.quantize(drawn(3, N, K))
+    given = {"offs": torch.tensor([4, 4, 9]), "scale_a": scale_a, "scale_b": scale_b, "fallback": "reference"}
+    above, mine = drawn(10, N), (torch.arange(10) < 9)[:, None]
+    for shape in ((N,), (3, N)):
+        bias, c = torch.zeros(shape, requires_grad=True), torch.ones(10, N, requires_grad=True)
+        cutegemm.grouped_mm(a, b.mT, bias=bias, c=c, beta=2.0, **given).backward(above)
+        wanted = torch.stack([above[:4].double().sum(0), torch.zeros(N), above[4:9].double().sum(0)])
+        close(bias.grad, wanted if len(shape) == 2 else wanted.sum(0))
+        close(c.grad, 2.0 * above.double() * mine)
+    with pytest.raises(InputError, match="scale_a='...': groups of scaled operands have gradients of bias="):
+        cutegemm.grouped_mm(a, b.mT, bias=bias, epilogue=cutegemm.epilogue.bias_act("gelu"), **given)
+
+
 REFUSED = {
     "blocks of rows of A": ({"scale_a": positive(2, 3)}, "groups begin inside blocks of rows"),
     "blocks along K": ({"depth": True, "scale_a": positive(M, 3)}, "scales of blocks along K would restart"),

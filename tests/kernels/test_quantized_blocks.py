@@ -239,7 +239,11 @@ def test_text_and_data():
             lambda acc: epi.quantize(acc, "row"),
             "kind='row': is known when all tiles of D are; store D, and quantise it",
         ),
-        (lambda acc: epi.quantize(acc, ("block", 64, 128)), "kind=('block', 64, 128): must be"),
+        (
+            lambda acc: epi.quantize(acc, ("block", 64, 128)),
+            "kind=('block', 64, 128): must be ('block', 1, 128) or ('block', 128, 128)",
+        ),
+        (lambda acc: epi.quantize(3.0), "value=3.0: must be a value of this epilogue"),
         (
             lambda acc: epi.quantize(acc, ROWS, "bf16"),
             "dtype='bf16': must be one of fp8_e4m3, fp8_e5m2, int8",
@@ -348,6 +352,14 @@ def test_functions_of_torch():
     assert d.shape == (2, 3, 50, 384) and scale.shape == (2, 3, 50, 3) and y.shape == (2, 3, 50, 72)
     flat = layers(x.flatten(0, -2))
     assert torch.equal(bits(d).view(300, 384), bits(flat[0])) and torch.equal(scale.reshape(300, 3), flat[1])
+    given = {"d": torch.empty_like(d), "scale": torch.empty(3, 2, 3, 50).movedim(0, -1)}
+    cutegemm.linear(x, b, bias, epilogue=graph, scale_a=0.5, scale_b=scale_b, out=given)
+    assert torch.equal(bits(given["d"]), bits(d)) and torch.equal(given["scale"], scale)
+    for wrong in (torch.empty(2, 3, 50, 3), torch.empty(3, 300).mT):
+        with pytest.raises(GemmError, match="scale"):
+            cutegemm.linear(
+                x, b, bias, epilogue=graph, scale_a=0.5, scale_b=scale_b, out=given | {"scale": wrong}
+            )
     compiled = torch.compile(layers, fullgraph=True, backend="aot_eager")(x)
     assert all(torch.equal(bits(one), bits(other)) for one, other in zip(compiled[:2], (d, scale)))
     assert torch.equal(compiled[2], y) and compiled[1].stride() == scale.stride()

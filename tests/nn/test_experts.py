@@ -190,6 +190,9 @@ REFUSED = {
     "no width of an expert": ({"intermediate": 0}, "intermediate=0: must be from 1"),
     "experts in text": ({"experts": "4"}, "experts='4': must be an integer"),
     "another fallback": ({"fallback": "x"}, "fallback='x': must be one of torch, error, reference, emulator"),
+    "a shared number": ({"shared": 3}, "shared=3: must be a torch.nn.Module or None"),
+    "a word": ({"normalise": "no"}, "normalise='no': must be True or False"),
+    "integers": ({"dtype": torch.int8}, "dtype=torch.int8: must be a floating-point torch.dtype"),
 }
 
 

@@ -133,6 +133,20 @@ def test_gradients_pass_through(activations):
     assert torch.allclose(mine[0].bias.grad.float(), g.float().sum(0), rtol=0.01, atol=0.01)
 
 
+def test_transforms_of_a_stored_layer():
+    """vmap maps it where nothing is recorded; what has a gradient under a transform is refused by name."""
+    mine, x = model(), torch.randn(3, 6, 300, dtype=BF16)
+    nn.convert(mine, weights="fp8", activations="fp8")
+    with torch.no_grad():
+        assert torch.equal(torch.vmap(mine[0])(x), mine[0](x))
+    with pytest.raises(
+        GemmError, match="bias.requires_grad=True: has no gradient in 8 bits under torch.func"
+    ):
+        torch.vmap(mine[0])(x)
+    with pytest.raises(GemmError, match="input.requires_grad=True: has no gradient in 8 bits"):
+        torch.func.grad(lambda x: mine[0](x).sum())(x[0])
+
+
 def test_a_converted_model_compiles_and_traces():
     """One graph with the eager call's bits, with and without a gradient; one node of torch.fx."""
     mine, x = model(), torch.randn(6, 300, dtype=BF16)

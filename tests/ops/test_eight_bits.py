@@ -72,6 +72,15 @@ def test_leading_dimensions_fold(kinds):
     assert (d - exact).norm() < 0.06 * exact.norm()
 
 
+@pytest.mark.parametrize("kind", ["tensor", ROWS, SQUARES], ids=str)
+def test_a_vector_has_the_scales_of_a_row(kind):
+    """x (K,) has no leading dimensions: blocks of 1 x 128 have a scale each, (K / 128,)."""
+    (a, scale_a), (b, scale_b) = cutegemm.quantize(r(1, 300), kind), cutegemm.quantize(r(200, 300, seed=1))
+    wanted = cutegemm.linear(a, b, scale_a=scale_a, scale_b=scale_b)[0]
+    scale_a = scale_a[0] if kind == ROWS else scale_a
+    assert torch.equal(cutegemm.linear(a[0], b, scale_a=scale_a, scale_b=scale_b), wanted)
+
+
 def test_batches_have_their_scales():
     """Rows of each matrix of a batch, or shared ones; with C, alpha and beta."""
     x, w, c = r(3, 40, 256), r(3, 24, 256, seed=1), r(3, 40, 24, seed=2).bfloat16()

@@ -179,3 +179,16 @@ def test_a_gradient_of_the_gradient_is_refused():
     y = cutegemm.linear(x, w, fp8="row")
     with pytest.raises(GemmError, match="double backward"):
         torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("recipe", ["row", "block"])
+def test_vmap_maps_what_records_no_gradient(recipe):
+    """A batch of x or of weights; what differentiates under a transform is refused by the recipe's name."""
+    x, w = torch.randn(2, 4, 32), torch.randn(2, 8, 32)
+    call = lambda x, w: cutegemm.linear(x, w, torch.ones(8), fp8=recipe)
+    for dims in ((0, 0), (0, None), (None, 0)):
+        args = [t if dim == 0 else t[0] for t, dim in zip((x, w), dims)]
+        wanted = torch.stack([call(*(t[i] if d == 0 else t for t, d in zip(args, dims))) for i in (0, 1)])
+        assert torch.equal(torch.vmap(call, dims)(*args), wanted)
+    with pytest.raises(GemmError, match=f"fp8='{recipe}': has no gradient under torch.func and vmap"):
+        torch.func.grad(lambda x: call(x, w[0]).sum())(x[0])

@@ -106,6 +106,9 @@ def test_vmap_of_several_outputs_and_of_no_elements():
     d, h = torch.vmap(both)(a)
     assert torch.equal(d, torch.vmap(theirs, (0, None))(a, B)) and h.dtype == torch.float32
     assert [x.shape for x in torch.vmap(both)(a[:0])] == [(0, 10, 24)] * 2
+    call = lambda a, out: cutegemm.grouped_mm(a, B, OFFS, out=out, fallback="reference")
+    with pytest.raises(InputError, match="out='...': vmap maps no call with out="):
+        torch.vmap(call)(a, drawn(4, 10, 24))
 
 
 def test_gradients_of_torch_func():

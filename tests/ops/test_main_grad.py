@@ -164,9 +164,17 @@ def test_what_cannot_be():
             InputError, match=f"{next(iter(given))}='...': accumulate_main_grad=True goes with a bias"
         ):
             cutegemm.linear(x, weight, **given, accumulate_main_grad=True, fallback="reference")
-    for wrong in (w.main_grad.half(), w.main_grad[:2], "none"):
+    good, rule = w.main_grad, "must be a float32 tensor of the weight's shape, .3, 16, 24., on cpu"
+    for wrong, told in (
+        (good.half(), f"main_grad.dtype=torch.float16: {rule}"),
+        (good[:2], f"main_grad.shape=.2, 16, 24.: {rule}"),
+        (good.to("meta"), f"main_grad.device=.*meta.*: {rule}"),
+        ("none", f"main_grad='none': {rule}"),
+        (good.to_sparse(), "main_grad.layout=torch.sparse_coo: must be strided"),
+        (good[:1].expand(3, -1, -1), "main_grad.stride.*=.0, 24, 1.: two elements of main_grad share memory"),
+    ):
         w.main_grad = wrong
-        with pytest.raises(InputError, match="main_grad.*must be a float32 tensor of the weight's shape"):
+        with pytest.raises(InputError, match=told):
             call(b)
     found = parameter(3, 16, 24)[1]
     d = cutegemm.grouped_mm(a, found, OFFS, accumulate_main_grad=True, fallback="reference")

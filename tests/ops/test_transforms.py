@@ -179,13 +179,16 @@ def test_vmap_of_a_batched_product_is_a_larger_batch():
 
 
 def test_vmap_refuses_a_scalar_of_its_own_for_every_batch():
-    """One number serves a product."""
+    """One number serves a product; and a call with out= has no batching rule."""
     graph = epi.softmax_apply()
     x = torch.randn(4, 5, 5)
     with pytest.raises(InputError, match="torch.vmap='scale': a scalar is one number for the whole product"):
         torch.vmap(
             lambda x, s: cutegemm.matmul(x, x, epilogue=graph, scale=s, lse=x[0], fallback="reference")
         )(x, torch.randn(4))
+    call = lambda x, out: cutegemm.matmul(x, x, out=out, fallback="reference")
+    with pytest.raises(InputError, match="out='...': vmap maps no call with out="):
+        torch.vmap(call)(x, torch.empty(4, 5, 5))
 
 
 def test_gradients_of_torch_func():

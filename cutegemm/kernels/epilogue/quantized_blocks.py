@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of blocks in 8 bits and their scales, from a tile's values before they are stored.
+"""Quantises the blocks of a tile to 8 bits, before they are stored, and stores their scales.
 
-A row's 128 columns lie in some neighbouring subtiles, with the four lanes of a quad. A block of 128 x 128 lies with the
-two warpgroups that share a tile: each warp's maximum goes to shared memory, and all threads wait for the others'. There
-is a place for each block of a tile; with one block, they also wait until it has been read.
+The four lanes of a quad hold 128 columns of a row, in consecutive subtiles, so shuffles find the maximum of a block of
+1 x 128. The two warpgroups that share a tile hold a block of 128 x 128: each warp writes its maximum to shared memory,
+and a named barrier separates writes from reads. Each block of a tile has its own slots. If a tile has one block, a
+second barrier keeps the next tile from overwriting slots that are still read.
 """
 
 from __future__ import annotations
@@ -34,31 +35,29 @@ from cutegemm.kernels.epilogue.subtiles import Subtile, key_of
 from cutegemm.kernels.epilogue.vector_inputs import as_type
 from cutegemm.kernels.mainloop.shared_storage import Shared, wait_named
 
-Held = list[tuple[Subtile, list[list[Any]]]]  # subtiles of 128 columns, and their values by output
+Held = list[tuple[Subtile, list[list[Any]]]]  # the subtiles of 128 columns, each with its values by output
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The outputs of blocks: where their scales go, and the maxima that warps share."""
+    """Quantises outputs by blocks: their scales in global memory, and warps' maxima in shared memory."""
 
     config: KernelConfig
     scales: dict[str, Partials]  # by name
-    sMost: Any  # (WARPS, BLOCKS) keys, or None
+    sMost: Any  # (WARPS, BLOCKS): each warp's largest key; None without blocks of 128 rows
 
     @staticmethod
     def create(config: KernelConfig, partials: tuple[Partials, ...], shared: Shared) -> Blocks:
-        """Take the places of maxima."""
-        found, shape = (
-            {x.result.name: x for x in partials},
-            (config.consumers * 4, scale_places.shared_blocks(config)),
-        )
+        """Allocate the shared memory of maxima."""
+        scales = {x.result.name: x for x in partials}
+        shape = config.consumers * 4, scale_places.shared_blocks(config)
         sMost = None
         if scale_places.shared_blocks(config):
             sMost = shared.tensor("block maxima", cutlass.Uint32, cute.make_layout(shape))
-        return Blocks(config, found, sMost)
+        return Blocks(config, scales, sMost)
 
     def quantise(self, held: Held) -> None:
-        """Put quotients in the place of values, and store the scales."""
+        """Replace values by value / scale, and store the scales."""
         known: dict[tuple, tuple] = {}
         for place, x in enumerate(self.config.epilogue.outputs):
             if not x.block:
@@ -74,7 +73,7 @@ class Blocks:
                 self._put(x, held[0][0], scales)
 
     def _divided(self, x: Result, held: Held, place: int) -> tuple[list[list[Any]], list[Any]]:
-        """Quotients of an output's values, by subtile, and what is stored of the scales: of two rows, or of a block."""
+        """An output's values / scale, by subtile; and the scales of a thread's two rows, or of the block, as stored."""
         dtype, quotients = DType(x.dtype), [list(values[place]) for _, values in held]
         each = range(held[0][0].size)
         rows = [[(i, v) for i in range(len(held)) for v in each if key_of(v)[0] == row] for row in (0, 1)]
@@ -97,14 +96,14 @@ class Blocks:
         return quotients, stored
 
     def _inside(self, subtile: Subtile, value: int, rows: bool) -> Any:
-        """Whether a value counts: D's columns, and rows of a block of many, may end in it."""
+        """Whether a value lies in D: its columns, and with `rows` also its rows, may end inside a block."""
         row, column, _ = subtile.coord(*key_of(value))
         found = cutlass.Boolean(column < subtile.ends[1])
         return found & cutlass.Boolean(row < subtile.ends[0]) if rows else found
 
     @cute.jit
     def _top(self, rK: cute.Tensor, dtype: cutlass.Constexpr):
-        """A thread's largest key; for fp8 what is not finite does not count."""
+        """The largest key of a thread; fp8 ignores values that are not finite."""
         most = top([rK[i] for i in range(cute.size(rK))], 32)
         if cutlass.const_expr(not dtype.whole):
             if most >= cutlass.Uint32(INFINITE[cutlass.Float32]):
@@ -112,25 +111,27 @@ class Blocks:
         return most
 
     def _shared(self, most: Any, subtile: Subtile) -> Any:
-        """The largest key of both warpgroups' rows."""
+        """The largest key of a block of 128 rows, over all warps of both warpgroups."""
         config, role = self.config, subtile.role
         block = subtile.number // scale_places.block_subtiles(config)
         self._note(most, role.thread, role.band * 4, block)
         wait_named(config, "blocks")  # every warp's maximum is there
         found = top([self.sMost[warp, block] for warp in range(config.consumers * 4)], 32)
         if scale_places.shared_blocks(config) == 1:
-            wait_named(config, "blocks")  # every thread has read them, which the next tile overwrites
+            wait_named(
+                config, "blocks"
+            )  # every thread has read the maxima, so the next tile may overwrite them
         return found
 
     @cute.jit
     def _note(self, most: Any, thread: Any, first: Any, block: cutlass.Constexpr) -> None:
-        """Write a warp's maximum."""
+        """Write a warp's maximum to its slot."""
         sMost = self.sMost
         if thread % hw.WARP == 0:
             sMost[first + thread // hw.WARP, block] = most
 
     def _put(self, x: Result, subtile: Subtile, scales: list[Any]) -> None:
-        """Store the scales of a thread's two rows, from one lane of each quad, or of a block, from one thread."""
+        """Store scales: of two rows by one lane of each quad, or of a block of 128 rows by one thread."""
         thread, column = subtile.role.thread, subtile.column // scale_places.block_subtiles(self.config)
         there = cutlass.Boolean(subtile.origin[1] < subtile.ends[1])
         for i, scale in enumerate(scales):

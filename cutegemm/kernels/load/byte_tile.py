@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tile of bytes that is transposed on its way from one matrix to another.
+"""Transposes a tile of bytes between two matrices, through shared memory.
 
-Lines of the source are contiguous and begin at any address, those of the destination at multiples of 16 bytes. A
-thread reads 16 bytes of each of four neighbouring lines, from the aligned words that hold them. Where these do not all
-lie in the source, it reads byte by byte. It transposes 4 x 4 bytes at a time in registers, 8 prmt for 16 bytes, and
-writes words of four lines into shared memory; 16 bytes of a line of the destination are read back at once.
+Columns of the source are contiguous and may begin at any address; rows of the destination begin at multiples of 16
+bytes. A thread reads 16 bytes of each of four adjacent columns, as aligned words that it shifts; at the edges of the
+source it reads byte by byte. It transposes blocks of 4 x 4 bytes in registers, with 8 prmt for 16 bytes, and writes
+4-byte words into shared memory. Then it reads 16 bytes of a destination row at a time.
 
-    read    lane = (line / 4 % 4, chunk of the line): four lines, 128 bytes of each
-    write   word w of row r lies in chunk (w / 4) ^ (r / 16 % 8) of the row: a warp's words have a bank each
-    read    lane = (row, chunk): eight lanes read a row, which is all banks
+    global read    lane = (column / 4 % 4, chunk of the column): a load of a warp covers 128 bytes of four columns
+    shared write   word w of row r goes to chunk (w / 4) ^ (r / 16 % 8) of the row: no bank conflicts in a warp
+    shared read    lane = (row, chunk): eight lanes read a row, which covers all banks
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
 
 TILE = 128  # bytes: rows and columns
 SHIFT = 7  # the tile's logarithm
-LINES = 4  # of the source that a thread reads: the bytes of a register
-QUAD = WORD // REGISTER  # registers of 16 bytes
-ROW = TILE // REGISTER  # registers of a row in shared memory
-CHUNKS = TILE // WORD  # of 16 bytes, of a row
-GROUPS = TILE // LINES  # of four lines; threads are CHUNKS x GROUPS
-# what prmt selects of two registers: their lower and upper bytes in turn, then their lower and upper halves
+LINES = 4  # columns of the source that a thread reads: one byte of each fills a register
+QUAD = WORD // REGISTER  # registers that hold 16 bytes
+ROW = TILE // REGISTER  # 4-byte words of a row in shared memory
+CHUNKS = TILE // WORD  # chunks of 16 bytes in a row
+GROUPS = TILE // LINES  # groups of four columns; a CTA has CHUNKS x GROUPS threads
+# prmt selectors for two registers: interleave their lower or upper bytes; join their lower or upper halves
 BYTES, HALVES = (0x5140, 0x7362), (0x5410, 0x7632)
 
 
@@ -42,11 +42,11 @@ def transpose(sT: Any, addresses: Any, shape: Any, pitches: Any, block: Any):
         shape: (rows, columns, batch). Rows are adjacent in the source, columns in the destination.
         pitches: from column to column and from batch to batch of the source, from row to row and from batch to batch of
             the destination; bytes.
-        block: the tiles of a line of the source follow one another.
+        block: consecutive tiles lie along the columns of the source.
     """
     rows, cols, batches = shape
     thread, _, _ = cute.arch.thread_idx()
-    # numbers that are not negative: shifts, and quotients of unsigned ones, take less
+    # nothing is negative, so shifts and unsigned division suffice, which are cheaper
     down, along = (rows + (TILE - 1)) >> SHIFT, (cols + (TILE - 1)) >> SHIFT
     batch = cutlass.Int32(0)
     if batches > 1:
@@ -87,7 +87,7 @@ def transpose(sT: Any, addresses: Any, shape: Any, pitches: Any, block: Any):
 
 @cute.jit
 def _read(source: Any, pitch: Any, rX: cute.Tensor):
-    """Read 16 bytes of each line; all are requested before one is used."""
+    """Read 16 bytes of each column; all loads are issued before the first is used."""
     places = [source + i * pitch for i in range(LINES)]
     read = [words.around(x) for x in places]
     for i in cutlass.range_constexpr(LINES):
@@ -95,11 +95,11 @@ def _read(source: Any, pitch: Any, rX: cute.Tensor):
 
 
 def _turned(lines: list[Any]) -> list[Any]:
-    """Four registers of four lines as four registers of the same bytes of all lines."""
+    """Transpose 4 x 4 bytes: a register of each column becomes a register of each row."""
     first, second = ([_select(*lines[x : x + 2], how) for how in BYTES] for x in (0, 2))
     return [_select(x, y, how) for x, y in zip(first, second, strict=True) for how in HALVES]
 
 
 def _select(low: Any, high: Any, how: int) -> Any:
-    """prmt: the bytes of two registers that a selector names (PTX ISA, prmt)."""
+    """The bytes of two registers that a selector names (PTX ISA, prmt)."""
     return cutlass.Uint32(cute.arch.prmt(low, high, how))

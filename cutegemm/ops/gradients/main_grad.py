@@ -39,13 +39,32 @@ def owner_of(weight: Tensor, asked: bool) -> Tensor | None:
         main = getattr(x, "main_grad", None)
         if x is None or main is None or not (x is weight or _transposes(x, weight)):
             continue
-        if not isinstance(main, Tensor) or main.dtype != torch.float32 or main.shape != x.shape:
-            rule = f"must be a float32 tensor of the weight's shape, {tuple(x.shape)}"
-            raise field_error(
-                InputError, "main_grad", main if not isinstance(main, Tensor) else main.dtype, rule
-            )
+        _check_main_grad(main, x)
         return x
     return None
+
+
+def _check_main_grad(main: Any, weight: Tensor) -> None:
+    """Refuse a `main_grad` that a kernel cannot add a weight's gradient to.
+
+    Raises:
+        InputError: it is no strided fp32 tensor of the weight's shape on its device, or elements share memory.
+    """
+    rule = f"must be a float32 tensor of the weight's shape, {tuple(weight.shape)}, on {weight.device}"
+    if not isinstance(main, Tensor):
+        raise field_error(InputError, "main_grad", main, rule)
+    for field, value, wanted in (
+        ("dtype", main.dtype, torch.float32),
+        ("shape", tuple(main.shape), tuple(weight.shape)),
+        ("device", main.device, weight.device),
+    ):
+        if value != wanted:
+            raise field_error(InputError, f"main_grad.{field}", value, rule)
+    if main.is_nested or main.layout != torch.strided:
+        raise field_error(InputError, "main_grad.layout", main.layout, "must be strided", torch.strided)
+    if 0 in [step for step, extent in zip(main.stride(), main.shape) if extent > 1]:
+        rule = "two elements of main_grad share memory"
+        raise field_error(InputError, "main_grad.stride()", main.stride(), rule)
 
 
 def _transposes(x: Tensor, y: Tensor) -> bool:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grouped_mm`: its arguments, its op and gradients, and rows on their way to groups and back."""
+"""`grouped_mm`: its arguments, op and gradients; gathering of rows, and scatter and weights of results."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens on their way to groups: which rows of A a group takes, and who gathers them, torch or the kernel."""
+"""`rows=` of `grouped_mm`: the kernel gathers rows of A as it loads them, or torch copies them before the launch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cutegemm.running.groups import check_index
 from cutegemm.running.numerics import group_reference
 from cutegemm.spec import AUTO, GemmSpec
 
-WORD = 16  # bytes of a copy
+WORD = 16  # bytes of one cp.async
 
 
 def check_of_rows(name: str, a: Any, b: Any) -> None:
-    """Refuse groups that are not of rows.
+    """Refuse an option that only groups of rows have.
 
     Raises:
-        InputError: they are not; `name` is what asks for it.
+        InputError: the operands are not those of groups of rows; the error names the option, `name`.
     """
     for field, x in (("a", a), ("b", b)):
         check_tensor(field, x)
@@ -39,20 +39,20 @@ def check_of_rows(name: str, a: Any, b: Any) -> None:
 
 
 def gathered(a: Tensor, rows: Any) -> Tensor:
-    """The rows of a matrix by index, (R, K).
+    """The rows of a matrix by index, (R, K); an index outside gives zeros.
 
     Raises:
-        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
+        InputError: `rows` is not a tensor of indices on a's device, or under CUTEGEMM_CHECK=1 an index is outside.
     """
     check_index("rows", rows, a.shape[0], a)
     return group_reference.gathered(a, rows)
 
 
 def gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
-    """Whether a kernel gathers the rows of A itself, where torch need not know of the call: the spec says so.
+    """Whether the kernel gathers the rows of A itself: the call is direct, and spec and alignment allow it.
 
     Raises:
-        InputError: `rows` is no tensor of indices on a's device; under CUTEGEMM_CHECK=1 one is outside.
+        InputError: `rows` is not a tensor of indices on a's device, or under CUTEGEMM_CHECK=1 an index is outside.
     """
     asked = spec.a_load if isinstance(spec, GemmSpec) else AUTO
     if asked not in (AUTO, INDEXED_LOAD) or is_compiling() or not direct(a, b):
@@ -60,15 +60,15 @@ def gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
     if asked == AUTO and not (a.stride(1) == 1 and all(x.dtype in HALF and _in_words(x) for x in (a, b))):
         return False
     check_index("rows", rows, a.shape[0], a)
-    who = server_of(a.device, fallback, "cutegemm.grouped_mm")
-    kernel = who != "torch" and BACKENDS[who] != "reference"
-    return kernel and all(x.numel() for x in (a, b, rows))
+    server = server_of(a.device, fallback, "cutegemm.grouped_mm")
+    runs_kernels = server != "torch" and BACKENDS[server] != "reference"
+    return runs_kernels and all(x.numel() for x in (a, b, rows))
 
 
 def _in_words(x: Tensor) -> bool:
-    """Whether every line of a matrix begins at a multiple of 16 bytes."""
-    strides = [s for s, extent in zip(x.stride(), x.shape) if s != 1 and extent > 1]
-    return not any(y % WORD for y in (x.data_ptr(), *(s * x.element_size() for s in strides)))
+    """Whether every row or column of a matrix, whichever is contiguous, begins at a multiple of 16 bytes."""
+    strides = [stride for stride, extent in zip(x.stride(), x.shape) if stride != 1 and extent > 1]
+    return not any(offset % WORD for offset in (x.data_ptr(), *(s * x.element_size() for s in strides)))
 
 
 __all__ = ["check_of_rows", "gathered", "gathers"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of `grouped_mm` that have been read: who serves them, directly or through torch's dispatcher."""
+"""Runs calls of `grouped_mm` whose arguments have been read: directly, or through torch's dispatcher and autograd."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.backends.shortcut import shortcut_of_all
 
-# of calls on GPUs by `Key.kind`: the epilogue, which is kept alive, the shortcut, and how often one has been made
+# Shortcuts of calls on GPUs by `Key.kind`: (the epilogue, kept alive; the shortcut or None; attempts to make one)
 _shorts: Memo[tuple[Any, Any, int]] = Memo()
 _modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
 
 
 class Key(NamedTuple):
-    """What a call is remembered by.
+    """Finds the shortcut of a repeated call.
 
     Attributes:
-        kind: its shapes, and everything that is no tensor.
-        tensors: that it is given.
+        kind: shapes of the operands and all arguments that are not tensors; hashable.
+        tensors: all tensors of the call, in a fixed order.
         epilogue: as the caller gave it.
     """
 
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 def run(call: Call, key: Any) -> Any:
-    """Serve a call; what served it is kept under `key`, unless that is None.
+    """Run a call. Unless `key` is None, a shortcut for its repetition is kept under it.
 
     Raises:
         GemmError: as of `grouped_mm`.
@@ -78,7 +78,7 @@ def run(call: Call, key: Any) -> Any:
 
 
 def _known(call: Call) -> tuple[Any, ...]:
-    """The text of a call's program, and the names of what it takes and gives."""
+    """The text of a call's program, and the names of its inputs, numbers, integers and outputs."""
     if is_compiling():
         scalars = tuple([name for name, x in call.inputs.items() if isinstance(x, Tensor) and x.dim() == 0])
         found: tuple[Any, ...] = described(
@@ -101,7 +101,7 @@ def _program(call: Call) -> Program:
 
 
 def _direct(call: Call, key: Any) -> Any:
-    """A call of which torch need not know."""
+    """Run a call that needs neither autograd nor a compiler, mode or transform of torch."""
     gemm = gemm_of(_program(call))
     prepared = gemm.prepared(call.a, call.b, call.groups, call.inputs, call.out, call.backend)
     if key is not None and call.backend is None:
@@ -112,7 +112,7 @@ def _direct(call: Call, key: Any) -> Any:
 def key_of(
     a: Any, b: Any, ends: tuple[Any, Any, Any], others: dict[str, Any] | None, epilogue: Any, tail: Any, fallback: Any
 ) -> Key | None:  # fmt: skip
-    """What a call is remembered by that gives nothing else, but perhaps alpha; None of what is no tensor.
+    """The key of a call with no arguments beside these and alpha; None if an argument that must be a tensor is not.
 
     Args:
         ends: `offs`, `cu_seqlens` and `counts`.
@@ -133,7 +133,7 @@ def key_of(
 
 
 def again(key: Key, alpha: float) -> Any:
-    """D by the shortcut of a call; None where there is none, or the call is another one."""
+    """D by the shortcut of a call; None without a shortcut, or if it does not fit this call."""
     known = _shorts.recent.get(key.kind)
     if known is None or known[0] is not key.epilogue or known[1] is None:
         return None
@@ -142,12 +142,12 @@ def again(key: Key, alpha: float) -> Any:
     try:
         return known[1](key.tensors, alpha)
     except TypeError:
-        # what is given is no tensor
+        # an argument is not a tensor
         return None
 
 
 def _remember(key: Key, prepared: Any, given: tuple[Any, ...]) -> None:
-    """Make the shortcut of a call that is served by `prepared`, where a launch reads the caller's own tensors alone."""
+    """Make a shortcut for `prepared`, if its launch reads only tensors that the caller passed."""
     tried, count, found = _shorts.recent.get(key.kind, (None, None, 0))[2], len(key.tensors), None
     if tried >= ATTEMPTS:
         return

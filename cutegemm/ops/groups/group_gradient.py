@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of `cutegemm::grouped_mm` without an epilogue, made of calls of the op itself (`PLAIN`).
+"""The gradient of `cutegemm::grouped_mm` without an epilogue: calls of the same op with the graphs of `PLAIN`.
 
     rows     dA = dD B^T, groups of rows;        dB = A^T dD, groups along K
     columns  dA = dD B^T, groups along K;        dB = A^T dD, groups of columns
     depth    dA = dD B^T, groups of columns;     dB = A^T dD, groups of rows
     masked   dA = dD B^T, masked;                dB = A^T dD of batches whose other rows are zeroed
 
-As autograd records these calls, they have gradients again. An epilogue's gradient is `grouped_epilogue`'s.
+Autograd records these calls, so they have gradients too. `grouped_epilogue` differentiates epilogues.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -20,9 +21,12 @@ from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
 from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
+from cutegemm.epilogue.scales import KINDS
+from cutegemm.epilogue.scaling import scaled
 from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import below
 from cutegemm.ops.entry_points import matmul
+from cutegemm.ops.fallback import HALF
 from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.gradients.main_grad import added
@@ -41,17 +45,27 @@ def _plain(with_c: bool, with_bias: bool) -> Graph:
     )
 
 
-# D = alpha * acc + beta * c + bias: by whether there is a c, and a bias
+# (with c, with bias) -> D = alpha * acc + beta * c + bias
 PLAIN = {(x, y): _plain(x, y) for x in (False, True) for y in (False, True)}
 
 
-# of the gradients of A and of B, the form of their product
+@lru_cache(1)
+def _plain_or_scaled() -> frozenset[Graph]:
+    """The graphs of `PLAIN`, with and without scales of operands of 8 bits."""
+    kinds = [
+        {operand: kind for operand, kind in zip("ab", pair) if kind is not None}
+        for pair in itertools.product((None, *KINDS), repeat=2)
+    ]
+    return frozenset(scaled(graph, pair) for graph in PLAIN.values() for pair in kinds)
+
+
+# form of a call -> the form of the GEMM that gives the gradient of A, and of B
 _OF_A = {"rows": "rows", "columns": "depth", "depth": "columns", "masked": "masked"}
 _OF_B = {"rows": "depth", "columns": "columns", "depth": "rows"}
 
 
 class Grouped(_SingleLevelFunction):
-    """A call of the op with a gradient, level by level of functorch as `gradients.autograd.Product`."""
+    """A call of the op that autograd records; transforms nest as in `gradients.autograd.Product`."""
 
     _compiled_autograd_key = Product._compiled_autograd_key
 
@@ -62,7 +76,7 @@ class Grouped(_SingleLevelFunction):
         """D.
 
         Args:
-            what: numbers, integers, the program and how groups are told, as the op takes them.
+            what: numbers, integers, the program and the layout of groups ("form:name:tail"), as the op takes them.
             a, b, ends, inputs: as the op takes them.
 
         Raises:
@@ -70,7 +84,7 @@ class Grouped(_SingleLevelFunction):
         """
         numbers, integers, text, how = what
         program = decode(text)
-        if program.graph not in PLAIN.values():
+        if program.graph not in _plain_or_scaled():
             rule = "groups have gradients without an epilogue; apply it to what grouped_mm gives"
             raise InputError(rule, field="epilogue")
         ctx.save_for_backward(a, b, ends)
@@ -86,12 +100,14 @@ class Grouped(_SingleLevelFunction):
         """The gradients of a, b and what the epilogue reads."""
         a, b, ends = ctx.saved_tensors
         program, numbers, how = ctx.call
-        above, backend, alpha = above.to(a.dtype), program.backend, numbers["alpha"]
+        # operands of 8 bits have no gradient; what is added to their product has one
+        above = above.to(a.dtype if a.dtype in HALF or a.dtype == torch.float32 else torch.bfloat16)
+        backend, alpha = program.backend, numbers["alpha"]
         _, need_a, need_b, _, *need = ctx.needs_input_grad
         da = _product(above, b.mT, ends, how, _OF_A, alpha, backend, a.dtype) if need_a else None
         db = None
         if need_b and how.startswith("rows") and b.stride(-1) != 1:
-            # laid out as B is, whose gradient autograd would copy otherwise
+            # the gradient gets the strides of B; otherwise autograd would copy it
             db = _of_weights(a, above, ends, how, alpha, backend, b.dtype).mT
         elif need_b:
             db = _of_weights(above, a, ends, how, alpha, backend, b.dtype)
@@ -108,7 +124,7 @@ def _product(
     x: Tensor, y: Tensor, ends: Tensor, how: str, forms: Mapping[str, str], alpha: float, backend: Any, dtype: Any,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """A GEMM of the same groups, in another form by the call's: a new one, or added to `out`."""
+    """A GEMM of the same groups in the form that `forms` gives for the call's: a new tensor, or added to `out`."""
     form, name, _ = how.split(":")
     op, text = torch.ops.cutegemm.grouped_mm, derived(backend, dtype, out is not None)
     if out is None:
@@ -128,7 +144,7 @@ def _of_weights(
     dtype: Any,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The gradient of B, or what it is added to."""
+    """The gradient of B: a new tensor, or `out`, to which it is added."""
     if not how.startswith("masked"):
         return _product(a.mT, above, ends, how, _OF_B, alpha, backend, dtype, out)
     inside = inside_groups(ends, a.shape[1], "masked", 0)
@@ -146,7 +162,7 @@ def added_to_main_grad(
     """The D of `b.detach()`, whose backward pass adds the gradient of b to the `main_grad` of its owner.
 
     Args:
-        d, a, b, ends, how: of the call; alpha: what its products are multiplied by.
+        d, a, b, ends, how: of the call; alpha: its factor.
         backend: as of a program; owner: as of `main_grad.owner_of`.
     """
 
@@ -168,7 +184,7 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backe
         scaled: Tensor = numbers["beta"] * above
         return scaled.to(dtype)
     if form == "rows" and len(shape) == 2:
-        # rows of ones: their product with each group's rows is the sum of those
+        # a GEMM along K with rows of ones sums the rows of each group
         ones = above.new_ones(above.shape[0], 8).mT
         return _product(ones, above, ends, how, _OF_B, 1.0, backend, torch.float32)[:, 0].to(dtype)
     rows = above.float().sum(-2)
@@ -177,7 +193,7 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backe
 
 @lru_cache(64)
 def derived(backend: str | None, dtype: torch.dtype, with_c: bool = False) -> str:
-    """The program of a gradient's product, as text."""
+    """The program of a gradient's GEMM, as text."""
     spec = GemmSpec(d_dtype=dtype)
     return kept(Program(spec, PLAIN[with_c, False], "matrix", (), backend)).text
 

@@ -22,14 +22,14 @@ from cutegemm.running.groups import Groups
 def group_scales(
     groups: Groups | None, a: Tensor, b: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any]
 ) -> tuple[Kinds, dict[str, Any]]:
-    """The kinds of a call's scales, by their shapes, and the scales by name, which are taken out of `inputs`.
+    """The kinds of a call's scales, which follow from their shapes, and the scales by name. Removes them from `inputs`.
 
     Args:
-        groups: None of batches, which have scales as those of a product.
+        groups: None for batches of matrices, whose scales are those of `matmul`.
         a, b, epilogue, spec, inputs: of the call.
 
     Raises:
-        InputError: an operand or a scale needs a gradient, or a scale has no shape of a kind.
+        InputError: an operand or a scale needs a gradient, or the shape of a scale is that of no kind.
     """
     if a.dtype not in EIGHT_BITS and b.dtype not in EIGHT_BITS:
         return NONE, {}
@@ -45,7 +45,7 @@ def group_scales(
 def scales_of_rows(
     a: Tensor, rows: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any]
 ) -> dict[str, Tensor]:
-    """The scales of the rows of A that indices name, if rows have scales.
+    """The scales of the gathered rows of A; empty unless A has scales of rows or of blocks 1 x 128.
 
     Raises:
         InputError: as of `gathered`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grouped_mm`: products of many sizes in one launch, whose sizes lie on the device."""
+"""`grouped_mm`: GEMMs of different sizes in one launch, which reads the sizes on the device."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def grouped_mm(
     accumulate_main_grad: bool = False,
     **inputs: Any,
 ) -> Any:
-    """alpha * a @ b + beta * c + bias for each of many groups, in one launch; nothing waits for the device.
+    """alpha * a @ b + beta * c + bias for each group, in one launch that the host does not wait for.
 
-    Four forms, told by the operands' dimensions:
+    The operands' dimensions select one of four forms:
 
         a (M, K), b (G, K, N)            rows of a in groups, each times a matrix of its own; D (M, N)
         a (G, M, K), b (K, N)            columns of b in groups, likewise; D (M, N)
-        a (M, K), b (K, N)               groups along K, a product each; D (G, M, N)
-        a (G, C, K), b (G, K, N)         with `counts`: of each batch its first rows; D (G, C, N)
+        a (M, K), b (K, N)               groups along K, a GEMM each; D (G, M, N)
+        a (G, C, K), b (G, K, N)         with `counts`: the first rows of each batch; D (G, C, N)
 
     Without offsets two batches of matrices are `bmm`.
 
@@ -175,10 +175,10 @@ def grouped_mm(
 
 
 def _check_type(a: Tensor, out: Any, out_dtype: Any, spec: GemmSpec | None) -> None:
-    """Refuse a type of D that is none, or not that of the D that is given or that the spec says.
+    """Check `out_dtype` against the types that D may have, against `out`, and against the spec.
 
     Raises:
-        GemmError: it is refused.
+        GemmError: one of them disagrees.
     """
     if out_dtype is None:
         return
@@ -194,7 +194,7 @@ def _check_type(a: Tensor, out: Any, out_dtype: Any, spec: GemmSpec | None) -> N
 
 
 def _read(graph: Graph | None, inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Any:
-    """The epilogue, or the plain one of a call without; what it reads joins `inputs`.
+    """The epilogue, or without one alpha * acc + beta * c + bias. Adds what the graph reads to `inputs`.
 
     Raises:
         InputError: as of `_plain`.
@@ -208,10 +208,10 @@ def _read(graph: Graph | None, inputs: dict[str, Any], c: Any, alpha: Any, beta:
 
 
 def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
-    """The epilogue of a call without one; what it reads joins `inputs`, which hold a bias or nothing.
+    """alpha * acc + beta * c + bias as a graph. Adds what it reads to `inputs`, which hold a bias or nothing.
 
     Raises:
-        InputError: there is something else to read, or a number is none.
+        InputError: `inputs` has another name, or alpha or beta is not a number.
     """
     biased = "bias" in inputs
     if len(inputs) > biased:
@@ -233,7 +233,7 @@ def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
 def planned(
     a: Tensor, b: Tensor, offs: Tensor, spec: GemmSpec | None = None, rows: Tensor | None = None
 ) -> KernelPlan:
-    """How kernels serve a product of groups without an epilogue; of CPU tensors, on an H200.
+    """The plan of a grouped GEMM without an epilogue; for CPU tensors, that of an H200.
 
     Args:
         a, b, offs, spec: as of `grouped_mm`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups with an epilogue whose gradients are recorded: the accumulator first, then the epilogue alone.
+"""Grouped GEMMs whose epilogue autograd records: one launch for the accumulator, one for the epilogue.
 
 One launch stores the accumulators in A's type. One without a mainloop (K = 0) reads them as matrices and applies the
 epilogue. Both have gradients of their own, `group_gradient`'s and `gradients.gradient`'s.
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph, Node
+from cutegemm.epilogue.scales import NAMES as SCALES
+from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
 from cutegemm.ops.groups.group_gradient import PLAIN, added_to_main_grad
@@ -63,7 +65,7 @@ def _steps(
     graph: int, spec: int, dtype: Any, spread: tuple[str, ...], scalars: tuple[str, ...], backend: Any,
     names: tuple[str, ...],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The steps of the epilogue and the spec at two addresses, which a compiler takes for constant.
+    """Both programs of a recorded call. A compiler treats the result as constant, so graph and spec are addresses.
 
     Returns:
         The accumulators' program and the epilogue's, as text; the names of the epilogue's inputs, numbers, integers and
@@ -82,9 +84,9 @@ def _steps(
 
 @constant
 def own_of(graph: int, form: str) -> tuple[str, ...] | None:
-    """Names of an epilogue's vectors that each group of a form may have of its own: rows, of groups of columns columns.
+    """Names of an epilogue's vectors that may differ by group: rows, or columns in groups of columns.
 
-    None where stored accumulators do not suffice, or it is no epilogue. They do not where it scales blocks of K.
+    None if `graph` is not an epilogue, or scales blocks of K, which a stored accumulator no longer has.
 
     Args:
         graph: its `address`.
@@ -105,7 +107,7 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
 
     Args:
         call: whose rows have been gathered; how: "form:name:tail", as the op has it.
-        own: names of vectors that each group may have of its own (`own_of`).
+        own: names of vectors that may differ by group (`own_of`).
 
     Returns:
         D, or an object with an attribute for each output.
@@ -117,6 +119,9 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
     if not is_compiling():
         for x in inputs.keys() & graph.tensors.keys():
             check_tensor(x, inputs[x])
+    if unread := [x for x in SCALES if x in inputs and x not in graph.tensors and x not in graph.numbers]:
+        rule = "groups of scaled operands have gradients of bias= and c=, not through an epilogue; use torch.no_grad()"
+        raise field_error(InputError, unread[0], "...", rule)
     form, name, tail = how.split(":")
     lead = int(name == "cu_seqlens")
     spread = tuple([x for x in own if x in inputs and inputs[x].dim() == 2])
@@ -140,7 +145,7 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
     if spread:
         extent = acc.shape[-1 if form == "columns" else 0]
         places, lines = bounds(ends, extent, lead), torch.arange(extent, device=acc.device)
-        # of rows of no group any group's will do
+        # rows of no group may read any group's vector: their results are zeroed below
         group = (torch.searchsorted(places, lines, right=True) - 1).clamp(0, places.shape[0] - 2)
         wide = {x: inputs[x][group] for x in spread}
         inputs = inputs | {x: y.mT if form == "columns" else y for x, y in wide.items()}
@@ -154,7 +159,7 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
     inside = inside_groups(ends, acc.shape[-1 if form == "columns" else -2], form, lead)
 
     def kept(x: Tensor) -> Tensor:
-        """An output whose rows of no group are 0, or where they may be left what they are."""
+        """An output with zeros in rows of no group, unless tail="undefined" leaves those alone."""
         if x.dim() < acc.dim():
             return torch.where(inside[0] if form == "columns" else inside[..., 0], x, x.new_zeros(()))
         return x if tail != "zero" else torch.where(inside, x, x.new_zeros(()))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op `cutegemm::grouped_mm`: what torch's dispatcher, compilers and autograd know of products of groups.
+"""The op `cutegemm::grouped_mm`, through which torch's dispatcher, compilers and autograd see grouped GEMMs.
 
-Its program is a product's (`program`); how groups are told is text, "form:name:tail" (`Groups`). As of `register`, one
-overload gives D, `many` every output of the epilogue, and `out` writes them into tensors that are given.
+Its program is that of `cutegemm::gemm` (`program`). The layout of groups is text, "form:name:tail" (`Grouping.text`).
+As in `register`, one overload returns D, `many` every output, and `out` writes them into given tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cutegemm.epilogue.graph import STORE
 from cutegemm.ops.groups.group_gradient import record
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.quantized.operands import Kinds
-from cutegemm.ops.register import NAMESPACE, autograd_of, autograd_out_of, library, writing
+from cutegemm.ops.register import NAMESPACE, autograd_of, autograd_out_of, library, refuse_mapped_out, writing
 from cutegemm.problems import columns
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.grouped_mm import GroupedGemm
@@ -76,7 +76,7 @@ def typed(kinds: Kinds, dtype: Any) -> Kinds:
 
 @lru_cache(64)
 def grouping(how: str) -> Grouping:
-    """How groups are told, of its text."""
+    """The layout of groups from its text."""
     form, name, tail = how.split(":")
     return Grouping(form, name, tail == TAILS[0])
 
@@ -165,7 +165,7 @@ def _recorded(
 def _mapped(op: Any) -> Any:
     """The vmap rule of an overload that gives new tensors: a launch for each element of the batch.
 
-    Between the groups of two elements there may be rows of no group, so that one launch could not take them all.
+    One launch cannot cover the batch: rows of no group may lie between the groups of two elements.
     """
 
     def rule(info: Any, in_dims: Any, a: Any, b: Any, ends: Any, inputs: Any, *others: Any) -> Any:
@@ -173,7 +173,7 @@ def _mapped(op: Any) -> Any:
         tensors = list(zip((a, b, ends, *inputs), (*in_dims[:3], *(in_dims[3] or [None] * len(inputs)))))
         for i in range(max(size, 1)):
             x, y, z, *read = (_element(*one, i) for one in tensors)
-            # a copy of what does not lie densely does
+            # the slice of a batch of ends may have gaps; the op takes contiguous ends
             outs = op(x, y, z.clone(), read, *others)
             found.append([outs] if isinstance(outs, Tensor) else outs)
         stacked = [torch.stack(x)[:size] for x in zip(*found, strict=True)]
@@ -183,7 +183,7 @@ def _mapped(op: Any) -> Any:
 
 
 def _element(x: Tensor, dim: int | None, place: int) -> Tensor:
-    """An element of a mapped tensor, or the tensor that serves all; where there is none, zeros of its shape."""
+    """An element of a mapped tensor, or the unmapped tensor itself; zeros if the batch is empty."""
     if dim is None:
         return x
     return x.select(dim, place) if x.shape[dim] else x.new_zeros(x.movedim(dim, 0).shape[1:])
@@ -204,6 +204,7 @@ def _register() -> None:
     for name, op in (("grouped_mm", _OP.default), ("grouped_mm.many", _OP.many)):
         torch.library.register_vmap(f"{NAMESPACE}::{name}", _mapped(op), lib=library)
     library.impl("grouped_mm.out", writing(_OP.out), "ADInplaceOrView", with_keyset=True)
+    library.impl("grouped_mm.out", refuse_mapped_out, "FuncTorchBatched")
 
 
 _register()

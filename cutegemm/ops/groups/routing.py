@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens on their way back from groups: what each row's result weighs, and where it is added.
+"""`weight=` and `scatter=` of `grouped_mm`: each row's result is multiplied, and added to a row of D.
 
-What the kernel does not do itself torch's functions do after it. An index outside writes nothing. Results are
-added in a fixed order, and rows of no group never count.
+The kernel multiplies where it can; otherwise torch's functions multiply and add after it. An index outside adds
+nothing. Results are added in a fixed order. Rows of no group are never added.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.group_reference import inside_groups
 from cutegemm.spec import AUTO, GemmSpec
 
-# under which an epilogue reads the weights of its rows
+# the name under which an epilogue reads the weights of its rows
 ROW_WEIGHT = "row_weight"
 
 
 def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
-    """A call of groups of rows whose results are weighed, and added up where they go.
+    """Run a call of groups of rows, multiply its results by `weight` and add them to the rows that `scatter` names.
 
     Args:
-        call: with an epilogue, also the plain one.
-        scatter, weight: (R,), or None: where results are, or what is 1.
-        key: as of `run`, where one launch does it all.
+        call: its graph is set, also without an epilogue of the caller's.
+        scatter, weight: (R,); None leaves each result at its row, or unweighted.
+        key: as of `run`; used where one launch computes everything.
 
     Raises:
         InputError: there are several outputs, or an argument breaks a rule.
@@ -66,7 +66,7 @@ def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
     dtype = _result_type(call) if out is None else out.dtype
     eights = dtype.itemsize == 1 or (a.element_size() == 1 and a.is_floating_point())
     if (graph is not None or eights) and (call.spec is None or call.spec.d_dtype == AUTO):
-        # what is added up, or weighed in torch, is not rounded before
+        # results stay fp32 until they have been weighted and added
         call = call._replace(dtype=torch.float32)
     zeroed = Groups(**{groups.name: groups.ends}, rows=groups.rows)
     found = run(call._replace(groups=zeroed, out=None), None)
@@ -75,7 +75,7 @@ def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
             "takes an epilogue that gives d alone", field="weight" if scatter is None else "scatter"
         )
     if weight is not None:
-        # a weight of no group may be anything
+        # the weight of a row of no group may be NaN
         found = found.float() * torch.where(_mine(groups, count), weight.float()[:, None], 0.0)
     if scatter is not None:
         found = added(found, scatter, count if out is None else out.shape[0])
@@ -86,14 +86,14 @@ def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
 
 
 def _mine(groups: Groups, count: int) -> Tensor:
-    """Which of so many rows are some group's, (count, 1)."""
+    """Which of `count` rows belong to a group, (count, 1)."""
     return inside_groups(groups.ends, count, "rows", int(groups.name == "cu_seqlens"))
 
 
 def added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
-    """The rows of a matrix added up where they go, (count, N): fp32 sums."""
+    """(count, N) in fp32: row i of y is added to row scatter[i]."""
     index, good = inside(scatter, count)
-    # what goes nowhere goes into a row behind the last, which is left out
+    # an index outside adds to an extra row, which is dropped
     target = torch.where(good, index, count)
     sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
     return sums.index_put((target,), y.float(), accumulate=True)[:count]
@@ -108,7 +108,7 @@ def _result_type(call: Call) -> torch.dtype:
 
 
 def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
-    """The tensor that is given for D; checked as one that a kernel writes, but where a compiler traces the call.
+    """The given tensor for D, checked as one that a kernel writes; a compiler traces no checks.
 
     Raises:
         InputError: it breaks a rule.
@@ -127,7 +127,7 @@ def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
     }
     if rows is None:
         rows = out.shape[0] if isinstance(out, Tensor) and out.dim() else 0
-    # as that of a GEMM with as many rows and columns
+    # operands of a GEMM whose D has the same shape
     alike = a.new_empty(rows, 0), a.new_empty(0, columns(graph, b.shape[-1]))
     describe(PLAIN[False, False], Request(*alike, outs={"d": out}))
     if recording(a, b, *read.values()):
@@ -139,10 +139,10 @@ def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
 
 
 def check_weight(weight: Any, count: int, like: Tensor) -> None:
-    """Refuse what is no weight for each of so many rows on a tensor's device.
+    """Refuse a `weight` that is not a floating-point vector of `count` elements on the device of `like`.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not.
     """
     check_tensor("weight", weight)
     if weight.dtype not in OPERANDS:
@@ -154,7 +154,7 @@ def check_weight(weight: Any, count: int, like: Tensor) -> None:
 
 
 def _weighs(call: Call, weight: Tensor) -> bool:
-    """Whether the kernel weighs each row, in fp32 and before D is rounded; not where torch has to know of it."""
+    """Whether the kernel multiplies by the weights, in fp32 before D is rounded: not under autograd or a compiler."""
     tensors = [x for x in (call.a, call.b, weight, *call.inputs.values()) if isinstance(x, Tensor)]
     if is_compiling() or recording(*tensors) or not direct(*tensors) or call.a.element_size() == 1:
         return False
@@ -163,7 +163,7 @@ def _weighs(call: Call, weight: Tensor) -> bool:
 
 @lru_cache(64)
 def weighed(graph: Graph) -> Graph | None:
-    """The epilogue whose D is times a column, `ROW_WEIGHT`; None of one that gives something else or more."""
+    """The epilogue with D multiplied by a column, `ROW_WEIGHT`; None if it has outputs beside D."""
     if (
         len(graph.outputs) != 1
         or graph.outputs[0].name != "d"

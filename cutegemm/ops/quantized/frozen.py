@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer whose weight is stored in 8 bits and does not train: x is quantised, x's gradient is of 16 bits."""
+"""A linear layer whose weight is stored in 8 bits and does not train; the gradient of x is a 16-bit GEMM."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cutegemm.epilogue.scales import Kind
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops.dispatch import recording
 from cutegemm.ops.entry_points import linear, matmul, server_of
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling
@@ -73,8 +74,13 @@ def frozen_linear(
     who = server_of(x.device, fallback, "cutegemm.nn.QuantizedLinear")
     how = storage, fallback, "reference" if who == "torch" else who
     flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    recorded = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
-    if recorded:
+    if recording(x, *([] if bias is None else [bias])):
+        if torch._C._are_functorch_transforms_active():
+            field = "input" if x.requires_grad else "bias"
+            rule = (
+                "has no gradient in 8 bits under torch.func and vmap; use autograd alone, or torch.no_grad()"
+            )
+            raise field_error(InputError, f"{field}.requires_grad", True, rule)
         apply: Any = _Frozen.apply
         found = apply(flat, *weight, bias, static, how)
     else:
@@ -90,7 +96,7 @@ def _forward(x: Tensor, weight: Quantized, bias: Any, static: Any, how: tuple[St
 
 
 class _Frozen(torch.autograd.Function):
-    """`_forward`, through which gradients pass as if x had not been quantised."""
+    """`_forward` with a gradient that ignores the quantisation of x."""
 
     @staticmethod
     def forward(
@@ -106,7 +112,7 @@ class _Frozen(torch.autograd.Function):
         """dX = dY W with the dequantised weight, and the bias's gradient.
 
         Raises:
-            InputError: a gradient of them is asked for, too.
+            InputError: autograd records the backward pass (double backward).
         """
         if not is_compiling() and torch.is_grad_enabled():
             raise InputError(TWICE)

@@ -23,7 +23,7 @@ from cutegemm.running.numerics.eight_bits import EXPONENTS
 ALIGN = 16  # bytes of a load
 THREADS = (128, 256, 512, 1024)
 MOST_GRID = 65_535  # CTAs along a grid's second and third axis
-FEW = 4  # rows of a thread where a tile is not one of scales: more CTAs share an SM, and load while others store
+FEW = 4  # rows of a thread without blocks of 128 rows: smaller CTAs share an SM, and load while others store
 _NAMES: dict[Kind, str] = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128", ROW: "row", TENSOR: "tensor"}
 # (config, the groups of extents and strides, tensors by name)
 Launch = Callable[[Config, tuple[Any, Any], dict[str, Tensor]], Any]
@@ -31,10 +31,10 @@ Made = tuple[Tensor, Tensor]
 
 
 def fits(x: Tensor, kind: Kind, given: bool) -> bool:
-    """Whether the kernel serves a call: a grid's extents are limited.
+    """Whether the kernel supports a call: on a Hopper GPU, of few enough tiles for the grid.
 
     Args:
-        given: whether scales are; of all elements alone may they be.
+        given: whether the caller gives scales, which the kernel reads for the kind "tensor" alone.
     """
     if not (x.is_cuda and hopper(x.device) and direct(x)) or (given and kind != TENSOR):
         return False
@@ -44,7 +44,7 @@ def fits(x: Tensor, kind: Kind, given: bool) -> bool:
 
 
 def held(dtype: torch.dtype) -> int:
-    """Elements of a row that the registers of a CTA hold."""
+    """The longest row that fits in the registers of one CTA, in elements."""
     return CHUNK * MOST_CHUNKS * THREADS[-1] * 2 // max(dtype.itemsize, 2)
 
 
@@ -59,8 +59,8 @@ def _laid(
         aligned: whether it begins at a multiple of ALIGN.
 
     Returns:
-        Whether threads can read 16 bytes at a time of its rows, whether of its columns, whose rows are then read; the
-        launch's groups of extents and strides.
+        Whether rows can be read 16 bytes at a time; whether columns can, as rows of the transpose; the launch's groups
+        of extents and strides.
     """
     *lead, m, k = shape
     readable = []
@@ -87,7 +87,7 @@ def _laid(
 
 
 def _padded(extent: int) -> int:
-    """Bytes from row to row of values of so many columns."""
+    """The pitch in bytes of rows of values with `extent` columns."""
     return extent + -extent % ALIGN
 
 
@@ -100,24 +100,24 @@ def quantized_by(
     exponents: bool,
     twin: bool = False,
 ) -> tuple[Made, Made | None]:
-    """Values and scales of a matrix, as `quantize.quantized` says, and for a twin of its transpose.
+    """Values and scales of a matrix as `made.quantized` describes them; with `twin` also those of its transpose.
 
     Args:
         launch: how kernels are launched.
-        x: for which `fits` holds, or on a CPU for the emulator.
+        x: on a GPU, where `fits` holds, or on a CPU for the emulator.
         scale: of all elements, 0-d; None computes scales.
     """
     k = x.shape[-1]
     aligned = x.data_ptr() % ALIGN == 0 and not x.is_neg()
     by_rows, by_columns, groups = _laid(x.shape, x.stride(), x.element_size(), aligned)
     if not (by_rows or by_columns):
-        # a copy, with zeros behind its rows
+        # rows of a copy are padded with zeros to whole loads
         copied = torch.nn.functional.pad(x, (0, -k % CHUNK)).contiguous()
         (values, scale), other = quantized_by(launch, copied, kind, dtype, scale, exponents, twin)
         if other is not None:
-            lines = kind in (ROW, BLOCKS[0])
-            below = other[1].narrow(x.dim() - 2, 0, k) if lines else other[1]
-            other = other[0][..., :k, :], below
+            by_row = kind in (ROW, BLOCKS[0])
+            twin_scale = other[1].narrow(x.dim() - 2, 0, k) if by_row else other[1]
+            other = other[0][..., :k, :], twin_scale
         return (values[..., :k], scale), other
     # the matrix whose rows are read: x or its transpose
     y, made = (x, (True, twin)) if by_rows else (x.mT, (twin, True))
@@ -132,11 +132,11 @@ def _quantized(
     how: tuple[Kind, torch.dtype, Tensor | None, bool],
     made: tuple[bool, bool],
 ) -> tuple[Made | None, Made | None]:
-    """Values and scales of a matrix whose rows are read, and of its transpose; None of what is not made.
+    """Values and scales of a matrix whose rows are read, and of its transpose; None for one that is not asked for.
 
     Args:
-        how: the kind, type, given scale and whether scales are exponents.
-        made: whether the matrix is, and whether its transpose.
+        how: kind, type, given scale, and whether scales are exponents.
+        made: whether to quantise the matrix, and its transpose.
     """
     (kind, dtype, scale, exponents), (plain, turned) = how, made
     (*lead, m, n), number = y.shape, torch.uint8 if exponents else torch.float32
@@ -214,7 +214,7 @@ def on_emulator(
 
 
 def _addresses(tensors: dict[str, Tensor]) -> tuple[int, ...]:
-    """In the order of a launch's; 0 of what a kernel does not take."""
+    """Addresses in the launch's order; 0 for a tensor that the kernel does not use."""
     return tuple([tensors[x].data_ptr() if x in tensors else 0 for x in QUANTIZED])
 
 
@@ -222,7 +222,7 @@ def _addresses(tensors: dict[str, Tensor]) -> tuple[int, ...]:
 def _config(
     source: torch.dtype, dtype: torch.dtype, kind: str, columns: int, exponents: bool, made: tuple[bool, bool]
 ) -> QuantizeConfig:
-    """The kernel of a call. A CTA that has a row has no more threads than hold it."""
+    """The kernel of a call. A CTA that quantises whole rows has only as many threads as a row needs."""
     how: Any = {"source": as_dtype(source), "dtype": as_dtype(dtype), "kind": kind, "exponents": exponents}
     how |= {"plain": made[0], "turned": made[1]}
     if kind == "row":

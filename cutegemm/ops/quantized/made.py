@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of 8 bits and their scales, of checked arguments: by the kernel, or by torch's operations.
 
-Compilers call the op `cutegemm::quantize`, so that a compiled call runs the kernel and gives its bits. What the op
-returns shares no memory: scales that a matrix and its transpose share are returned once.
+Compilers call the op `cutegemm::quantize`, so that a compiled call runs the kernel and gives its bits. Results
+of an op must not share memory, so scales that a matrix and its transpose share are returned once.
 """
 
 from __future__ import annotations
@@ -78,12 +78,15 @@ def _made(
 
 
 def _rows_aligned(values: Tensor) -> Tensor:
-    """Values with unit stride along columns, whose rows lie the next multiple of 16 bytes apart; a copy if needed."""
+    """Values with unit stride along K and a row pitch of a multiple of 16 bytes; a copy if needed."""
     k = values.shape[-1]
     pitch = k + -k % ROW_ALIGN
     if not _compiling() and values.stride()[-2:] == (pitch, 1):
         return values
-    # as bytes, which every device pads
+    if not _compiling() and not values.numel():
+        # an empty tensor counts as contiguous, so a copy would keep its strides
+        return values.new_empty((*values.shape[:-1], pitch))[..., :k]
+    # torch does not pad fp8 on every device, so pad bytes
     wide = torch.nn.functional.pad(values.view(torch.uint8), (0, pitch - k)).contiguous()
     return wide.view(values.dtype)[..., :k]
 
@@ -97,19 +100,21 @@ def _op(
 def _described(
     x: Tensor, kind: str, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
 ) -> list[Tensor]:
-    """What the op returns, without content."""
-    found, of, held = [], [x, *([x.mT] if twin else [])], EXPONENTS if exponents else torch.float32
-    for y in of:
-        k = y.shape[-1]
-        found.append(y.new_empty((*y.shape[:-1], k + -k % ROW_ALIGN), dtype=dtype)[..., :k])
-    for y in of[: 1 if _shared(KINDS[kind]) else 2] if scale is None else ():
-        shape = shape_of(y, KINDS[kind])
+    """The op on fake tensors: outputs of the right shapes, types and strides."""
+    matrices = [x, *([x.mT] if twin else [])]
+    scale_type = EXPONENTS if exponents else torch.float32
+    outputs = []
+    for matrix in matrices:
+        k = matrix.shape[-1]
+        outputs.append(matrix.new_empty((*matrix.shape[:-1], k + -k % ROW_ALIGN), dtype=dtype)[..., :k])
+    for matrix in matrices[: 1 if _shared(KINDS[kind]) else 2] if scale is None else ():
+        shape = shape_of(matrix, KINDS[kind])
         if kind == "1x128":
             *lead, m, blocks = shape
-            found.append(y.new_empty((*lead, blocks, m), dtype=held).mT)
+            outputs.append(matrix.new_empty((*lead, blocks, m), dtype=scale_type).mT)
         else:
-            found.append(y.new_empty(shape, dtype=held))
-    return found
+            outputs.append(matrix.new_empty(shape, dtype=scale_type))
+    return outputs
 
 
 for _key in ("CPU", "CUDA"):

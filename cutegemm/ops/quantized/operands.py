@@ -24,7 +24,7 @@ from cutegemm.spec import AUTO
 
 # The names of kinds: a compiler hands text to a function whose result is a constant.
 KINDS: dict[str, Kind] = {TENSOR: TENSOR, ROW: ROW, "1x128": BLOCKS[0], "128x128": BLOCKS[1]}
-# of the scales of A and B, of their zero points, and perhaps D's type, as `FIELDS` of a spec; "" has none
+# kinds of the scales of A and B, of their zero points (`FIELDS` of a spec), then perhaps D's type; "" is none
 Kinds = tuple[str, ...]
 NONE: Kinds = ("", "", "", "")
 FIELDS = (*SCALES, *zero_points.NAMES)
@@ -34,7 +34,7 @@ NO_GRADIENT = "operands of 8 bits and their scales have no gradient; use torch.n
 def operand_scales(
     form: str, a: Tensor, b: Tensor, epilogue: Any, spec: Any, inputs: dict[str, Any], free: Any = None
 ) -> tuple[Kinds, dict[str, Any]]:
-    """The kinds of a call's scales and zero points, and what is read of them by name; they are taken out of `inputs`.
+    """The kinds of a call's scales and zero points, and these tensors by name. Removes them from `inputs`.
 
     Scales that the epilogue reads itself, or whose kinds the spec names, stay where they are.
 
@@ -43,11 +43,11 @@ def operand_scales(
         a, b: the operands, at least one of 8 bits.
         epilogue, spec: as the caller gave them.
         inputs: by name, as the caller gave them.
-        free: the operands' extents but those along K, of groups, which have no zero points; None is what their shapes
-            say.
+        free: for groups, the extents of A and of B without K; None takes them from the shapes. Groups have no zero
+            points.
 
     Raises:
-        InputError: an operand or a scale needs a gradient, or a scale or a zero point is of a wrong type or shape.
+        InputError: an operand or a scale needs a gradient, or a scale or a zero point has a wrong type or shape.
     """
     points, read = _points(form, a, b, spec, inputs) if free is None else (("", ""), {})
     names = ("x", "weight") if form == "linear" else ("a", "b")
@@ -74,7 +74,7 @@ def operand_scales(
 def _points(
     form: str, a: Tensor, b: Tensor, spec: Any, inputs: dict[str, Any]
 ) -> tuple[tuple[str, str], dict[str, Any]]:
-    """The kinds of a call's zero points, and what an epilogue reads of them."""
+    """The kinds of a call's zero points, and the tensors and integers that the epilogue reads for them."""
     kinds = ("", "") if spec is None else _named(address(spec))
     given = {x: inputs.pop(x) for x in (*zero_points.NAMES, *zero_points.SUMS) if inputs.get(x) is not None}
     if not given and not any(kinds):
@@ -104,7 +104,7 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
         folds: whether all rows are one matrix, as in `linear`; else the last are, and the others a batch.
 
     Raises:
-        InputError: it has no shape of a kind.
+        InputError: the shape is that of no kind.
     """
     if not isinstance(scale, Tensor) or scale.dim() == 0:
         return TENSOR
@@ -116,10 +116,10 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
         return ROW
     m = math.prod(lead) if folds else lead[-1]
     above = -(-m // K_BLOCK)
-    if len(shape) > 1 and blocks <= shape[-1] <= -(-blocks // PADDED) * PADDED:
+    if blocks <= shape[-1] <= -(-blocks // PADDED) * PADDED:
         if shape[:-1] in legal:
             return "1x128"
-        if shape[-2] == above and (len(shape) == 2 or shape[:-2] == lead[:-1]):
+        if len(shape) > 1 and shape[-2] == above and (len(shape) == 2 or shape[:-2] == lead[:-1]):
             return "128x128"
     rule = f"must be a number, {lead}, {(*lead, blocks)} or {(above, blocks)}: of all, rows, 1 x 128 or 128 x 128"
     raise field_error(InputError, f"{name}.shape", shape, rule)

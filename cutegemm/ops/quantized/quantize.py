@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, overload
 
 import torch
@@ -137,6 +138,8 @@ def checked_scale(scale: Any, kind: Kind, x: Tensor) -> Tensor:
         InputError: they have another type, shape or device.
     """
     if kind == TENSOR and isinstance(scale, (int, float)) and not isinstance(scale, bool):
+        if torch.finfo(torch.float32).max < abs(scale) < math.inf:
+            raise field_error(InputError, "scale", scale, "must be in the range of fp32")
         return torch.full((), scale, dtype=torch.float32, device=x.device)
     check_tensor("scale", scale, (0, 1, 2, 3), (torch.float32,) if isinstance(kind, str) else SCALES)
     if scale.device != x.device:

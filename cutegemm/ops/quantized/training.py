@@ -5,7 +5,7 @@
     input     dX = dY W      dY in e5m2 along N, the transposed weight along N
     weight    dW = dY^T X    the transposed dY in e5m2 and the transposed x in e4m3, along the rows of x
 
-The forward keeps the transposed x in 8 bits for the last, and the weight itself for the second.
+The forward pass keeps the transposed x in 8 bits for dW, and the weight itself for dX.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from cutegemm import checks
 from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops.dispatch import direct
+from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling, product, program_of
@@ -33,7 +33,7 @@ from cutegemm.spec import GemmSpec
 # name -> kinds of the scales of activations and gradients, and of weights
 RECIPES = {"row": ("row", "row"), "block": ("1x128", "128x128")}
 FORWARD, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
-# names, not a mapping: a compiler finds a spec by where it stands
+# module-level names: a compiler finds a spec by its global name
 _FP16, _BF16, _FP32 = (GemmSpec(d_dtype=x) for x in OPERANDS)
 
 
@@ -43,10 +43,10 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
     Args:
         x, weight, bias, recipe: as the caller of `linear` gave them.
         who: who serves the GEMMs.
-        others: what else was given, by name; None and what is empty count as not given.
+        others: further arguments by name; None is not given.
 
     Raises:
-        InputError: an argument is of another kind, type or shape, or cannot be given beside a recipe.
+        InputError: an argument has a wrong type or shape, or does not go with a recipe.
     """
     checks.choice(InputError, "fp8", recipe, tuple(RECIPES))
     for name, value in others.items():
@@ -67,9 +67,26 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
         raise field_error(InputError, "weight.shape", tuple(weight.shape), rule)
     if bias is not None and bias.shape[0] != n:
         raise field_error(InputError, "bias.shape", tuple(bias.shape), f"must be {(n,)}")
-    apply: Any = _Fp8Linear.apply
-    found: Tensor = apply(x.reshape(math.prod(x.shape[:-1]), k), weight, bias, recipe, who)
+    flat = x.reshape(math.prod(x.shape[:-1]), k)
+    if torch._C._are_functorch_transforms_active():
+        found = _transformed(flat, weight, bias, recipe, who)
+    else:
+        apply: Any = _Fp8Linear.apply
+        found = apply(flat, weight, bias, recipe, who)
     return found.reshape(*x.shape[:-1], n)
+
+
+def _transformed(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: str, who: str) -> Tensor:
+    """Y under `vmap`, which the op's own rule maps.
+
+    Raises:
+        InputError: a transform differentiates, or autograd records.
+    """
+    if recording(x, weight, *([] if bias is None else [bias])):
+        rule = "has no gradient under torch.func and vmap; use autograd alone, or torch.no_grad()"
+        raise field_error(InputError, "fp8", recipe, rule)
+    kinds = RECIPES[recipe]
+    return gemm(_made(x, kinds[0], FORWARD), _made(weight, kinds[1], FORWARD), kinds, x.dtype, who, bias)
 
 
 class _Fp8Linear(torch.autograd.Function):
@@ -94,7 +111,7 @@ class _Fp8Linear(torch.autograd.Function):
         """The gradients of x, weight and bias.
 
         Raises:
-            InputError: a gradient of them is asked for, too.
+            InputError: autograd records the backward pass (double backward).
         """
         if not is_compiling() and torch.is_grad_enabled():
             raise InputError(TWICE)
