@@ -278,7 +278,7 @@ def test_scales_are_waited_for_and_released_by_all_lanes(name, monkeypatch):
     their threads waits for: the detector, or a wrong D, tells of every one that is missing.
     """
     run, used, parsed = RUNS[name](), [], front.kernel_of
-    monkeypatch.setattr(front, "kernel_of", lambda ptx: (used.append(ptx), parsed(ptx))[1])
+    monkeypatch.setattr(front, "kernel_of", lambda ptx, *entry: (used.append(ptx), parsed(ptx, *entry))[1])
     assert is_silent(run, {})
     (target,) = set(used)
     kernel = parsed(target)
@@ -304,7 +304,7 @@ def test_only_listed_deletions_go_unnoticed(name, monkeypatch):
     assert all(is_silent(run, order) for order in ORDERS[: cases(2, len(ORDERS))])
     used: list[str] = []
     parsed = front.kernel_of
-    monkeypatch.setattr(front, "kernel_of", lambda ptx: (used.append(ptx), parsed(ptx))[1])
+    monkeypatch.setattr(front, "kernel_of", lambda ptx, *entry: (used.append(ptx), parsed(ptx, *entry))[1])
     assert is_silent(run, {})
     survivors: Counter[str] = Counter()
     newer = name in RUNS | NEWER and name != "fused"

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import cutegemm
-from cutegemm import GemmSpec
+from cutegemm import GemmSpec, emulator
 from cutegemm import epilogue as epi
 from cutegemm.compiling import kernel_cache, loader
 from cutegemm.compiling.compiler import Artifact, record_launches
@@ -225,6 +225,15 @@ def test_shared_sums_in_place_and_batched(monkeypatch):
     d = emulated(monkeypatch, TILES["few rows"], (a, b, c), alpha=2.0, beta=1.0, out=c)
     assert d is c
     assert_close(d, a, b, before, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_integers_are_rounded_to_the_nearest(dtype):
+    """As the tensor cores' epilogue rounds them, ties to even, and saturated."""
+    a = torch.tensor([[0.5, 1.5, 2.5, -0.5, -1.75, 300.0, -300.0, 22.53]]).T.contiguous()
+    d = emulator.run(Gemm(GemmSpec(schedule="simt", d_dtype=dtype)), a, torch.ones(1, 8)).d
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    assert torch.equal(d, a.round().clamp(low, high).expand(8, 8).to(dtype))
 
 
 @pytest.mark.parametrize(

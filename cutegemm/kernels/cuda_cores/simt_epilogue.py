@@ -16,6 +16,7 @@ from cutegemm.config import SimtConfig
 from cutegemm.epilogue.graph import Node
 from cutegemm.kernels.cuda_cores.simt_tile import GROUP
 from cutegemm.kernels.epilogue import partial_reductions as reduce
+from cutegemm.kernels.epilogue.element_functions import converted
 from cutegemm.kernels.epilogue.fusion import Fusion, Inputs
 from cutegemm.kernels.schedule.work import OutputTile
 
@@ -83,7 +84,7 @@ class SimtEpilogue:
                     coords = [fusion.coord(*key) for key in keys]
                     for output, matrix, part in zip(self.outputs, self.config.outputs, stored, strict=True):
                         together = self.config.vector[2] == GROUP and matrix.major == self.config.d.major
-                        _store_group(output, part, coords, together, tile.ends)
+                        _store_group(output, part, matrix.dtype, coords, together, tile.ends)
                     reduced = [v for v, x in zip(values, self.config.epilogue.outputs) if x.kind != "store"]
                     sums.add(keys, coords, reduced)
         sums.finish()
@@ -123,15 +124,11 @@ class SimtEpilogue:
 
 @cute.jit
 def _store_group(
-    mD: cute.Tensor, values: cutlass.Constexpr, coords: Any, together: cutlass.Constexpr, ends: Any
-) -> None:
+    mD: cute.Tensor, values: cutlass.Constexpr, dtype: cutlass.Constexpr, coords: Any, together: cutlass.Constexpr,
+    ends: Any,
+) -> None:  # fmt: skip
     """Neighbours to one output, in one access where they are known to be aligned; nothing from `ends` on."""
-    size = len(values)
-    rX = cute.make_rmem_tensor(size, cutlass.Float32)
-    for x in cutlass.range_constexpr(size):
-        rX[x] = values[x]
-    rD = cute.make_rmem_tensor(size, mD.element_type)
-    rD.store(rX.load().to(mD.element_type))
+    size, rD = len(values), converted(values, dtype)
     if cutlass.const_expr(together):
         row, col, batch = coords[0]
         if row < ends[0] and col < ends[1]:

@@ -93,6 +93,20 @@ def convert(x: Any, dtype: DType) -> Any:
     return found if dtype is DType.INT32 else narrow(found, dtype)
 
 
+def converted(values: list[Any], dtype: DType) -> cute.Tensor:
+    """A thread's elements in another type, in registers: `convert` of each, floating-point types several at once."""
+    rD = cute.make_rmem_tensor(len(values), NUMERIC[dtype])
+    if dtype.whole:
+        for i, value in enumerate(values):
+            rD[i] = convert(value, dtype)
+        return rD
+    rX = cute.make_rmem_tensor(len(values), cutlass.Float32)
+    for i, value in enumerate(values):
+        rX[i] = value
+    rD.store(rX.load().to(NUMERIC[dtype]))
+    return rD
+
+
 def narrow(x: Any, dtype: DType) -> Any:
     """An Int32 in an integer type; it saturates."""
     low, high = LIMITS[dtype]

@@ -23,7 +23,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SECTOR, KernelConfig, OutputConfig
-from cutegemm.kernels.epilogue.element_functions import convert, opaque
+from cutegemm.kernels.epilogue.element_functions import converted, opaque
 from cutegemm.kernels.epilogue.group_edge import store_ended
 from cutegemm.kernels.epilogue.subtiles import Role, Subtile, key_of, to_shared
 from cutegemm.kernels.epilogue.unaligned_store import SubtileRows
@@ -107,7 +107,7 @@ def store_subtile(
         rests: per output, what this thread holds of its lines' ends for the next subtile; updated.
     """
     buffer = subtile.role.slot * subtile.config.epilogue_stages + turn
-    registers = [_converted(x, v) for x, v in zip(outputs, values, strict=True)]
+    registers = [converted(v, x.matrix.dtype) for x, v in zip(outputs, values, strict=True)]
     staged = [(x, r) for x, r in zip(outputs, registers) if x.staged]
     together = synchronise_warpgroup(outputs)
     wait = subtile.role.barrier if together else cute.arch.sync_warp
@@ -158,21 +158,6 @@ def placed(role: Role, outputs: tuple[Output, ...]) -> Role:
 def synchronise_warpgroup(outputs: tuple[Output, ...]) -> bool:
     """Whether storing a subtile of these takes the warpgroup's barrier."""
     return any(x.staged and not x.by_warps for x in outputs)
-
-
-def _converted(output: Output, values: list[Any]) -> cute.Tensor:
-    """One subtile's values in the output's type: a register tensor in accumulator order."""
-    dtype = output.matrix.dtype
-    rD = cute.make_rmem_tensor(len(values), ops.NUMERIC[dtype])
-    if dtype.whole:
-        for v, value in enumerate(values):
-            rD[v] = convert(value, dtype)
-        return rD
-    rX = cute.make_rmem_tensor(len(values), cutlass.Float32)
-    for v, value in enumerate(values):
-        rX[v] = value
-    rD.store(rX.load().to(ops.NUMERIC[dtype]))
-    return rD
 
 
 @cute.jit
