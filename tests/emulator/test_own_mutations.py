@@ -188,9 +188,8 @@ def dependent(*constant: str):
     unwritten = [a, b] if "a" in constant else [b]
 
     def run(options: Options):
-        kernel = front.kernel_of(ptx)
         launches = [
-            Launch(kernel, grid=x.grid, block=x.block, cluster=x.cluster, smem_bytes=x.smem, params=list(x.params),
+            Launch(ptx, grid=x.grid, block=x.block, cluster=x.cluster, smem_bytes=x.smem, params=list(x.params),
                    buffers=buffers, pdl=True) for x in made
         ]  # fmt: skip
         result = run_sequence(launches, options, constant=unwritten)
@@ -292,7 +291,7 @@ def test_scales_are_waited_for_and_released_by_all_lanes(name, monkeypatch):
     assert (copied == target) is name.endswith("exponents")
     mutants += [] if copied == target else [parsed(copied)]
     for i, mutant in enumerate(mutants):
-        monkeypatch.setattr(front, "kernel_of", lambda ptx, x=mutant: x)
+        monkeypatch.setattr(front, "kernel_of", lambda ptx, *entry, x=mutant: x)
         assert not all(is_silent(run, order) for order in ORDERS), i
 
 
@@ -320,7 +319,9 @@ def test_only_listed_deletions_go_unnoticed(name, monkeypatch):
         tried += len(places)
         for place in places:
             changed = {target: without(kernel, place)}
-            monkeypatch.setattr(front, "kernel_of", lambda ptx, c=changed: c.get(ptx) or parsed(ptx))
+            monkeypatch.setattr(
+                front, "kernel_of", lambda ptx, *entry, c=changed: c.get(ptx) or parsed(ptx, *entry)
+            )
             survivors[kernel.code[place].op] += all(is_silent(run, order) for order in ORDERS)
     assert tried
     listed = Counter({op: count for op, (count, _) in SURVIVORS[name].items()})

@@ -18,6 +18,7 @@ from cutegemm.launch_layout import QUANTIZED, layout_of
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.serve import hopper
 from cutegemm.running.backends import launcher
+from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.numerics.eight_bits import EXPONENTS
 
 ALIGN = 16  # bytes of a load
@@ -187,6 +188,7 @@ def _quantized(
     return shown("values", n) if plain else None, shown("turned", m) if turned else None
 
 
+@uncompiled
 def on_gpu(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor]) -> None:
     """Launch on the current stream of the tensors' device."""
     device: Any = tensors["source"].device.index

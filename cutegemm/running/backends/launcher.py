@@ -21,6 +21,7 @@ from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.backends import counters, properties
 from cutegemm.running.backends.packed import WORKSPACE, packed
+from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.kind import Kind
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 
@@ -89,6 +90,7 @@ class Launcher:
             tvm_ffi.convert(layout[name].pack(fixed[name])) for name in ("shape", "strides", "schedule")
         )
 
+    @uncompiled
     def __call__(
         self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:

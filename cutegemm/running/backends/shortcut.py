@@ -17,6 +17,7 @@ import torch
 
 from cutegemm.running.backends import launcher
 from cutegemm.running.backends.launcher import Launcher
+from cutegemm.running.backends.uncompiled import uncompiled
 
 # (tensors in order, alpha) -> D, or None if the call is of another kind. `alpha` is ignored unless the epilogue has it.
 Shortcut = Callable[[Any, Any, Any, float], Any]
@@ -93,6 +94,7 @@ def shortcut_of_all(
     device: Any = launcher._current_device
     stream: Any = launcher._current_stream
 
+    @uncompiled
     def again(tensors: Sequence[Any], alpha: float = 1.0) -> Any:
         if not check(*tensors) or (differentiable and torch.is_grad_enabled()):
             return None
@@ -140,6 +142,7 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
     if len(tensors) == 2:
         low = aligned[0] | aligned[1] << 4
 
+        @uncompiled
         def product(a: Any, b: Any, bias: Any, alpha: float) -> Any:
             if not (check_twice(a) if a is b else check(a, b)) or (differentiable and recording()):
                 return None
@@ -157,6 +160,7 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
         return none
     low = aligned[0] | aligned[1] << 4 | aligned[2] << 8
 
+    @uncompiled
     def biased(a: Any, b: Any, bias: Any, alpha: float) -> Any:
         if bias is None or not (check_twice(a, bias) if a is b else check(a, b, bias)):
             return None
