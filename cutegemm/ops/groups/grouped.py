@@ -110,15 +110,9 @@ def grouped_mm(
         HardwareError: no Hopper GPU and fallback="error".
     """
     key = None
-    usual = (
-        c is None and beta is None and out is None and out_dtype is None and spec is None and scatter is None
-    )
-    usual = (
-        usual
-        and type(alpha) is float
-        and (epilogue is None or alpha == 1.0)
-        and accumulate_main_grad is False
-    )
+    plain = c is beta is out is out_dtype is None and spec is None and scatter is None
+    plain = plain and accumulate_main_grad is False
+    usual = plain and type(alpha) is float and (epilogue is None or alpha == 1.0)
     if usual and not is_compiling():
         none = bias is rows is weight is None and not inputs
         others = None if none else {"bias": bias, "rows": rows, "weight": weight, **inputs}
