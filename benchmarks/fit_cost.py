@@ -177,8 +177,10 @@ class Data:
         total = np.add.reduceat(near, self.start)[self.of]
         self.weight = near / total * np.array([x.weight for x in found])[self.of]
         self.share = near / total
+        configs = [c for x in found for _, c in x.configs]
+        kinds = known_kernels.kinds(self.counts).astype(int).tolist()
         self.kernels = np.array(
-            [known_kernels.name(c, _kind(x, swapped)) for x in found for swapped, c in x.configs]
+            [known_kernels.name(c, known_kernels.KINDS[x]) for c, x in zip(configs, kinds, strict=True)]
         )
         self.settled = np.array([x.settled for x in found])
 
@@ -204,17 +206,10 @@ class Data:
         return {name: factor for name, factor in found if abs(factor - 1) >= LEAST_FACTOR}
 
     def regret(self, model: CostModel, factors: Mapping[str, float]) -> list[float]:
-        """Of each problem, the time of what is predicted fastest over the best."""
+        """The regret of each problem: the time of the config that is predicted fastest, over the least time."""
         ns = nanoseconds(self.counts, model) * np.array([factors.get(x, 1.0) for x in self.kernels.tolist()])
         parts = zip(np.split(ns, self.start[1:]), np.split(self.us, self.start[1:]), self.best, strict=True)
         return [float(us[int(x.argmin())] / best) for x, us, best in parts]
-
-
-def _kind(x: Measured, swapped: bool) -> str:
-    """The kind of kernel that serves a problem."""
-    if x.problem.a.dtype.bytes == known_kernels.BYTES:
-        return "plain"
-    return "scaled_columns" if swapped or x.own else "scaled"
 
 
 def _counted(x: Measured, device: Device) -> Counts:

@@ -29,8 +29,6 @@ from benchmarks.fresh_bench import AGAIN, FIRST, PREFIX, Bench, Measure, Regret
 from benchmarks.results import Case, Results, Row
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import RECORDS
-from cutegemm.compiling import kernel_cache
-from cutegemm.errors import GemmError
 from cutegemm.running.backends.launcher import current_device
 from cutegemm.tuning import CANDIDATES
 
@@ -103,14 +101,7 @@ def compile_all(args: argparse.Namespace, record: Device, console: Console) -> i
     if args.regret:
         regret = Regret(None, record, args.candidates)
         configs += regret.configs(cases)
-    wanted = list(dict.fromkeys(configs))
-    console.print(f"{len(wanted)} kernels of {len(cases)} problems")
-    try:
-        kernel_cache.ensure(wanted)
-    except GemmError as error:
-        # whose kernel it is, says so when it is measured
-        console.print(str(error), markup=False)
-    return len(wanted)
+    return runs.compiled(configs, len(cases), console)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

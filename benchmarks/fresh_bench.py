@@ -135,7 +135,7 @@ class Regret:
         return sweep.Group(case, tuple(json.dumps(dict(x.fields)) for x in found))
 
     def configs(self, cases: Sequence[Case]) -> Iterator[Any]:
-        """Of every kernel that is measured."""
+        """The configs of all kernels that are measured."""
         for case in cases:
             for fields in self.group(case).fields:
                 yield from (
@@ -154,7 +154,7 @@ class Regret:
 
 
 def configs(cases: Sequence[Case], record: Device) -> Iterator[Any]:
-    """Of every kernel that the model alone chooses for problems on a GPU."""
+    """The configs of all kernels that the model alone chooses for problems on a GPU."""
     for case in cases:
         specs, shapes = [GemmSpec()], [case]
         if case.suite == CHAIN:

@@ -53,7 +53,7 @@ def known_by(case: Case) -> tuple[Any, ...]:
 
 
 def contenders_of(suite: str) -> tuple[str, ...]:
-    """Who is measured on a suite; the first is ours."""
+    """The contenders of a suite; the first is ours."""
     return CHAINED if suite == CHAIN else SINGLE
 
 
@@ -72,7 +72,7 @@ def lowest(cases: Sequence[Case], rows: Iterable[Row]) -> list[Case]:
 
 
 def complaints(document: Document, *, plans: bool = False) -> list[str]:
-    """What is wrong with a file, judged by the present sources.
+    """The defects of a results file, judged by the present sources.
 
     Args:
         document: the file.
@@ -100,7 +100,7 @@ def complaints(document: Document, *, plans: bool = False) -> list[str]:
 
 
 def _of_family(family: str, cases: Sequence[Case], rows: Sequence[Row]) -> list[str]:
-    """What is wrong with the rows of a family beside cuBLAS."""
+    """The defects of a family's rows beside cuBLAS."""
     first = [(problem_of(x), x["contender"]) for x in rows if x["regime"] == FIRST.name]
     again = [(problem_of(x), x["contender"]) for x in rows if x["regime"] == AGAIN.name]
     found = [

@@ -10,7 +10,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -20,6 +20,9 @@ from rich.console import Console
 
 from benchmarks import environment, timing
 from benchmarks.results import Results, Row
+from cutegemm.compiling import kernel_cache
+from cutegemm.config import Config
+from cutegemm.errors import GemmError
 
 LOG_COLUMNS = 120  # of output that goes to a file or pipe
 REASON_LINES = 3  # of an error's text
@@ -147,6 +150,18 @@ def open_run(args: argparse.Namespace) -> tuple[Console, timing.Readable, Result
     if out.dropped:
         out_console.print(f"{args.out}: {out.dropped} rows of another environment or other sources dropped")
     return out_console, sensors, out
+
+
+def compiled(configs: Iterable[Config], problems: int, console: Console) -> int:
+    """Compile the kernels of so many problems, side by side and each once; returns how many there are."""
+    wanted = list(dict.fromkeys(configs))
+    console.print(f"{len(wanted)} kernels of {problems} problems")
+    try:
+        kernel_cache.ensure(wanted)
+    except GemmError as error:
+        # whose kernel it is, says so when it is measured
+        console.print(str(error), markup=False)
+    return len(wanted)
 
 
 def report(outcome: Outcome, console: Console) -> int:

@@ -26,7 +26,6 @@ from benchmarks.timing import Contender
 from cutegemm import Gemm, GemmSpec, KernelPlan, Problem
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import RECORDS
-from cutegemm.compiling import kernel_cache
 from cutegemm.database import choose
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import GemmError
@@ -240,13 +239,7 @@ def compile_all(kinds: Mapping[str, Kind], todo: Sequence[Case], device: Device,
             # whoever is refused says so when it is measured
             with contextlib.suppress(GemmError):
                 configs += [step.config for step in ours.plan(sets, device).steps]
-    wanted = list(dict.fromkeys(configs))
-    console.print(f"{len(wanted)} kernels of {len(todo)} problems")
-    try:
-        kernel_cache.ensure(wanted)
-    except GemmError as error:
-        console.print(str(error), markup=False)
-    return len(wanted)
+    return runs.compiled(configs, len(todo), console)
 
 
 def add_options(parser: argparse.ArgumentParser, kinds: Mapping[str, Kind], regime: str) -> None:

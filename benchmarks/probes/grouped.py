@@ -40,8 +40,6 @@ from benchmarks.results import Measurement, Row
 from benchmarks.timing import Contender
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import RECORDS
-from cutegemm.compiling import kernel_cache
-from cutegemm.errors import GemmError
 from cutegemm.ops.groups.grouped import planned
 
 SUITE = "grouped"
@@ -250,13 +248,7 @@ def compile_all(cases: list[Case], record: Device, console: Console) -> int:
                 names = (OURS, "dense") if case.spread == "alone" else (OURS,)
                 for contender in (c for c in grouped_cases.contenders(of) if c.name in names):
                     contender.call(x)
-    console.print(f"{len(configs)} kernels of {len(cases)} cases")
-    try:
-        kernel_cache.ensure(list(configs))
-    except GemmError as error:
-        # whose kernel it is, says so when it is measured
-        console.print(str(error), markup=False)
-    return len(configs)
+    return runs.compiled(configs, len(cases), console)
 
 
 Wanted = Callable[[Row], float | None]

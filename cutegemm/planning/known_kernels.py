@@ -65,11 +65,18 @@ def _numbers(
     return (((kind * RADIX + m) * RADIX + n) * RADIX + k) * 2.0**16 + how * 8 + reduction
 
 
+def kinds(counts: Counts) -> Column:
+    """Which of `KINDS` each config's kernel is."""
+    found: Column = np.where(counts.scaled > 0, 1.0 + (counts.read > 0), 0.0)
+    return found
+
+
 def factors(device: Device, of: Rows, counts: Counts) -> Column:
     """Measured over predicted time of each config; 1 if threads load, since those kernels differ."""
     numbers, each = known(device)
-    kind = np.where(counts.scaled > 0, np.where(counts.read > 0, 2.0, 1.0), 0.0)
-    wanted = _numbers(kind, of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction)
+    wanted = _numbers(
+        kinds(counts), of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction
+    )
     places = np.searchsorted(numbers, wanted)
     found: Column = np.where((numbers[places] == wanted) & (counts.loaded == 0), each[places], 1.0)
     return found

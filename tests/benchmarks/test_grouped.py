@@ -11,6 +11,7 @@ from benchmarks.probes.grouped_cases import OURS, TORCH, Case
 from benchmarks.results import Results
 from benchmarks.timing import Contender
 from cutegemm.arch.records import H200
+from cutegemm.compiling import kernel_cache
 from tests.support.fake_gpu import ENVIRONMENT
 
 QUICK = timing.Regime(name="probe", preheat=0.0, rest=0.0, sample=1e-4, rounds=2)
@@ -76,7 +77,7 @@ def test_what_is_wrong_is_not_timed(monkeypatch):
 def test_kernels_are_compiled_ahead(monkeypatch):
     """A machine without a GPU plans every case's own kernels, on tensors that hold nothing."""
     wanted = []
-    monkeypatch.setattr(grouped.kernel_cache, "ensure", wanted.extend)
+    monkeypatch.setattr(kernel_cache, "ensure", wanted.extend)
     cases = [Case(kind, "mixtral-up", 40, spread) for kind, spread in TIERS if not kind.startswith("moe")]
     cases += [Case(kind, "mixtral", 40, "uniform") for kind in grouped_mixtures.KINDS]
     count = grouped.compile_all(cases, H200, Console(quiet=True))
