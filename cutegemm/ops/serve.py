@@ -18,6 +18,7 @@ from cutegemm.ops.layouts import Matrices, as_called, matrices, unfolded
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
 from cutegemm.running.arguments.describe import shown
+from cutegemm.running.backends.uncompiled import uncompiled
 
 
 @cache
@@ -28,6 +29,7 @@ def hopper(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) == records.DEFAULT.limits.capability
 
 
+@uncompiled
 def serve(
     program: Program,
     a: torch.Tensor,

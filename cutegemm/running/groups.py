@@ -40,9 +40,15 @@ class Grouping:
         return 1 if self.name == "cu_seqlens" else 0
 
     @property
+    def after(self) -> str:
+        """What rows outside all groups hold, of `TAILS`."""
+        # indexed by a number: Dynamo of torch 2.11 takes no truth value
+        return TAILS[0 if self.tail else 1]
+
+    @property
     def text(self) -> str:
         """Form, name and tail as text, for the op."""
-        return f"{self.form}:{self.name}:{TAILS[not self.tail]}"
+        return f"{self.form}:{self.name}:{self.after}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

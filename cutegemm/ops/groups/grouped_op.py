@@ -21,6 +21,7 @@ from cutegemm.ops.quantized.operands import Kinds
 from cutegemm.ops.register import NAMESPACE, autograd_of, autograd_out_of, library, refuse_mapped_out, writing
 from cutegemm.problems import columns
 from cutegemm.running.arguments.results import Outputs
+from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.groups import TAILS, Grouping, Groups
 from cutegemm.running.numerics.reference import TORCH_DTYPE
@@ -89,6 +90,7 @@ def gemm_of(program: Program) -> GroupedGemm:
     return found
 
 
+@uncompiled
 def _served(
     a: Any,
     b: Any,
@@ -104,7 +106,7 @@ def _served(
     """A call on real tensors: D, or an object with an attribute for each output."""
     program, told = decode(text), grouping(how)
     named = dict(zip(program.inputs, inputs, strict=True)) | program.named(numbers, integers)
-    groups = Groups(**{told.name: ends}, tail=TAILS[not told.tail])
+    groups = Groups(**{told.name: ends}, tail=told.after)
     outs = None if out is None else dict(zip(program.outputs, out, strict=True))
     if not program.merged:
         return gemm_of(program).run(a, b, groups, named, outs, program.backend)

@@ -15,6 +15,7 @@ from torch import Tensor
 from cutegemm.epilogue.scales import BLOCKS, TENSOR, Kind
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.operands import KINDS
+from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.numerics import eight_bits
 from cutegemm.running.numerics.eight_bits import EXPONENTS, ROW_ALIGN, shape_of
 
@@ -91,6 +92,7 @@ def _rows_aligned(values: Tensor) -> Tensor:
     return wide.view(values.dtype)[..., :k]
 
 
+@uncompiled
 def _op(
     x: Tensor, kind: str, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
 ) -> list[Tensor]:
