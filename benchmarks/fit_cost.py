@@ -31,7 +31,9 @@ from benchmarks import runs, sweep_rows
 from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
+from cutegemm.arch.instructions import instruction
 from cutegemm.arch.records import KERNELS_FILE, RECORD_MHZ, RECORDS, TIMES_FILE
+from cutegemm.dtypes import DType
 from cutegemm.planning import known_kernels
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import REDUCTIONS, Counts, Seen, counts, nanoseconds
@@ -62,7 +64,7 @@ FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
 # the rates of that GPU
 START = CostModel(
     mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.5, stage=10.0, lone=30.0, turn=10.0, bare=20.0,
-    mma_turn=0.97, scaled=130.0, scale_read=6.0, latency=900.0, in_use=1.5, void=60.0, tile=600.0, tile_turn=100.0,
+    mma_turn=0.97, scaled=130.0, scale_read=6.0, promoted=0.2, flop_eight=0.38, latency=900.0, in_use=1.5, void=60.0, tile=600.0, tile_turn=100.0,
     refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0, store=35.0, line=0.0865, inputs=900.0,
     input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0, add=2500.0, add_rate=1900.0, full=300.0,
     fill=0.15, fill_beneath=0.2, short_rows=0.02, bare_dram=0.02, asked=0.1, flop=0.75, l2_energy=9.0,
@@ -71,10 +73,12 @@ START = CostModel(
 )  # fmt: skip
 # known from kernels of short K alone, which the sweeps lack; they hold still
 KNOWN = ("line", "inputs", "input_piece")
-# products with scales of blocks of 1 x 128 and 128 x 128, whose rates are fitted to them alone, after all others
-BLOCKS = {"NVIDIA H200": "blocks_h200.json"}
-SCALED = ["scaled", "scale_read"]
+# fp8 products, whose rates are fitted to them alone, after all others
+EIGHT = {"NVIDIA H200": ["blocks_h200.json"]}
+SCALED = ["scaled", "scale_read", "promoted", "flop_eight"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
+# elements of K after which fp8 kernels of D in bf16 promote
+PROMOTED = instruction(DType.FP8_E4M3, DType.FP8_E4M3).coarse
 # known from clocks, widths and the board's limit, so that they are held back by more
 FIRM = {"mma": 30.0, "smem": 30.0, "port": 10.0, "l2": 10.0, "dram": 30.0, "watts": 30.0}
 # a WGMMA takes its cycles at the highest clock at least
@@ -96,7 +100,7 @@ class Measured:
         weight: of the problem.
         chosen: microseconds of what the planner of the sweep's day chose.
         held_back: whether nothing is fitted to it.
-        own: whether rows of A and of B have scales of their own, not those of A alone.
+        scales: kind of scales, as `benchmarks.probes.fp8` names them; "" without any.
     """
 
     family: str
@@ -107,7 +111,7 @@ class Measured:
     weight: float = 1.0
     chosen: float | None = None
     held_back: bool = False
-    own: bool = False
+    scales: str = ""
 
 
 def fresh(path: Path) -> list[Measured]:
@@ -143,9 +147,9 @@ def fresh(path: Path) -> list[Measured]:
                 us.append(took)
         held, settled = x.get("held_back", False), x["suite"] != CHAIN
         if len(us) > 1:
-            own = x.get("own", False)
-            weight = OWN_WEIGHT if own else 1.0
-            found.append(Measured(x["suite"], of, configs, us, settled, weight, chosen, held, own))
+            scales = x.get("kind", "")
+            weight = OWN_WEIGHT if scales == "blocks" else 1.0
+            found.append(Measured(x["suite"], of, configs, us, settled, weight, chosen, held, scales))
     return found
 
 
@@ -219,10 +223,11 @@ def _counted(x: Measured, device: Device) -> Counts:
         places = [i for i, (turned, _) in enumerate(x.configs) if turned == swapped]
         if places:
             seen = transposed_problem(x.problem) if swapped else x.problem
-            scaled = seen.a.dtype.bytes == 1
+            scaled = x.scales in ("block", "blocks")
             # a thread reads those of columns, which are A's rows if swapped
-            read = scaled and (swapped or x.own) / 4
-            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=read)
+            read = scaled and (swapped or x.scales == "blocks") / 4
+            promoted = PROMOTED if x.scales and not scaled else 0
+            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=read, promoted=promoted)
             made.append(counts(of, device, rows([x.configs[i][1] for i in places])))
             order += places
     back = np.argsort(order)
@@ -332,14 +337,14 @@ def main(arguments: list[str]) -> int:
     start = START if judged else next(x.cost for x in RECORDS if x.name in FRESH)
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
-    blocks = fresh(SWEEPS / BLOCKS[args.gpu]) if args.gpu in BLOCKS else []
+    eight = [x for name in EIGHT.get(args.gpu, ()) for x in fresh(SWEEPS / name)]
     # what launches that overlap hide is no kernel's own
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model)
-    if blocks:
-        scaled = Data(blocks, device)
+    if eight:
+        scaled = Data([x for x in eight if not x.held_back], device)
         model = fit(scaled, model, names=SCALED)
         factors |= scaled.factors(model)
-        judged = judged + blocks
+        judged = judged + eight
     reported = judged or beside
     regret = Data(reported, device).regret(model, factors)
     if any(x.held_back for x in judged):
@@ -349,7 +354,7 @@ def main(arguments: list[str]) -> int:
     console.print(shown(reported, regret, held))
     console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in (*NAMES, *SCALED)))
     if args.write:
-        files = ", ".join(sorted([*names[0], *names[1], *([BLOCKS[args.gpu]] if blocks else [])]))
+        files = ", ".join(sorted([*names[0], *names[1], *EIGHT.get(args.gpu, ())]))
         write(args.gpu, model, factors, f"fitted by benchmarks.fit_cost to {files}")
     return 0
 

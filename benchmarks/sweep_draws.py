@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import chain, contenders, fresh_draws
 from benchmarks.results import Case, Row
-from cutegemm import GemmSpec, KernelPlan
+from cutegemm import GemmSpec, KernelPlan, Problem
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import RECORDS
 from cutegemm.config import KernelConfig
@@ -98,9 +98,8 @@ def base(case: Case) -> GemmSpec:
     return chain.spec(constant=True) if case.suite == "chain" else GemmSpec()
 
 
-def options(case: Case, device: Device, source: random.Random) -> list[Option]:
-    """What may be measured for a problem."""
-    spec, of = base(case), contenders.problem(case)
+def options(spec: GemmSpec, of: Problem, device: Device, source: random.Random) -> list[Option]:
+    """What may be measured for a problem, of which a spec is given."""
     asked, _ = requested(spec, of, device)
     own = plan(spec, of, device)
     found: dict[frozenset[Any], Option] = {}
@@ -118,12 +117,12 @@ def options(case: Case, device: Device, source: random.Random) -> list[Option]:
     others = source.sample(near, min(DRAWN, len(near)))
     for place, x in enumerate([*near[:FASTEST], *kinds.values(), *others]):
         fields = dict(fields_of_option(x))
-        made = _planned(spec, fields, case, device)
+        made = _planned(spec, fields, of, device)
         if made is not None and (made.swapped, candidate_of(made)) == (x.way.swapped, x.candidate):
             add(made, fields, x.ns / least, place == 0)
     for x, parts in _recut(near):
         fields = dict(fields_of_option(x)) | {"split_k": parts}
-        add(_planned(spec, fields, case, device), fields, x.ns / least, False)
+        add(_planned(spec, fields, of, device), fields, x.ns / least, False)
     return list(found.values())
 
 
@@ -135,9 +134,9 @@ def _recut(near: Sequence[ways.Option]) -> Iterator[tuple[ways.Option, int]]:
         yield from ((x, parts) for parts in {max(2, round(splits * share)) for share in SHARES} - {splits})
 
 
-def _planned(spec: GemmSpec, fields: dict[str, Any], case: Case, device: Device) -> KernelPlan | None:
+def _planned(spec: GemmSpec, fields: dict[str, Any], of: Problem, device: Device) -> KernelPlan | None:
     try:
-        return plan(refined(spec, fields), contenders.problem(case), device)
+        return plan(refined(spec, fields), of, device)
     except GemmError:
         return None
 
@@ -203,7 +202,8 @@ def _worth(x: Option, beside: list[Option], configs: int) -> float:
 
 
 def _pool(of: tuple[int, Case], device: Device) -> list[Option]:
-    return options(of[1], device, random.Random(f"{of[0]} {of[1]}"))
+    seed, case = of
+    return options(base(case), contenders.problem(case), device, random.Random(f"{seed} {case}"))
 
 
 def drawn(args: argparse.Namespace, device: Device) -> dict[str, list[Row]]:

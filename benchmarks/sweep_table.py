@@ -43,6 +43,12 @@ def case(job: Row, line: Row) -> Row:
     return {name: job[name] for name in PROBLEM} | {"cublas": round(last[BASELINE], 4), "rows": rows}
 
 
+def renamed(line: Row, baseline: str) -> Row:
+    """A line whose baseline has another name."""
+    times = {part: {BASELINE if x == baseline else x: us for x, us in line[part].items()} for part in ("first", "last")}
+    return line | times
+
+
 def table(jobs: list[Row], lines: list[Row]) -> Row:
     """All problems that were measured."""
     cases = [case(jobs[x["i"]], x) for x in lines if "first" in x]

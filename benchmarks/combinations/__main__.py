@@ -36,8 +36,10 @@ from benchmarks.combinations import farm, group_factors, group_runs
 from benchmarks.combinations.cover import HARD_ATTEMPTS, Array, drawn, legal, needs
 from benchmarks.combinations.factors import declared, shortened
 from benchmarks.combinations.fields import FACTORS
-from benchmarks.combinations.runs import Wrong, emulated, on_gpu
+from benchmarks.combinations.runs import Wrong, emulated, kernels, on_gpu
 from benchmarks.combinations.shrink import shrunk
+from cutegemm.compiling import kernel_cache
+from cutegemm.config import Config
 from cutegemm.errors import CompileError, GemmError
 
 SEED, RANDOM_SEED = 1, 20_261_122
@@ -59,6 +61,7 @@ class Set:
     weight: Callable[[Any], int]
     emulated: Callable[[Any], None]
     on_gpu: Callable[..., None]
+    kernels: Callable[[Any], list[Config]]
     hard: int = HARD_ATTEMPTS
 
     def array(self, seed: int) -> Array:
@@ -72,10 +75,10 @@ def _weight(case: Any) -> int:
 
 
 SETS = {
-    False: Set(FACTORS, needs, legal, shortened, _weight, emulated, on_gpu),
+    False: Set(FACTORS, needs, legal, shortened, _weight, emulated, on_gpu, kernels),
     True: Set(
         group_factors.FACTORS, group_factors.needs, group_runs.legal, group_factors.shortened, group_runs.weight,
-        group_runs.emulated, group_runs.on_gpu, 100,
+        group_runs.emulated, group_runs.on_gpu, group_runs.kernels, 100,
     ),
 }  # fmt: skip
 
@@ -92,6 +95,10 @@ def run_entry(
     try:
         if backend == "gpu":
             of.on_gpu(case, arena, told)
+        elif backend == "none":
+            told("compiling")
+            for config in of.kernels(case):
+                kernel_cache.artifact(config, warn=False)
         else:
             told("emulating")
             of.emulated(case)
@@ -154,7 +161,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--backend", choices=("gpu", "emulator"), default="gpu")
+    choices = ("gpu", "emulator", "none")
+    add("--backend", choices=choices, default="gpu", help="none compiles kernels into CUTEGEMM_CACHE_DIR, and runs none")
     add("--groups", action="store_true", help="the fields of launches that compute groups")
     add("--seed", type=int, default=SEED, help=f"of the array; default {SEED}")
     add("--no-array", action="store_true", help="leave the array out")

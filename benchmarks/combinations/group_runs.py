@@ -18,6 +18,7 @@ from benchmarks.combinations.memory import Arena, Placed, fill
 from benchmarks.combinations.runs import ALPHA, BETA, OFFSET, POLICIES, SCALAR, SECONDS, SEED, Wrong
 from cutegemm import Groups
 from cutegemm.compiling import kernel_cache
+from cutegemm.config import Config
 from cutegemm.errors import GemmError
 from cutegemm.ops.groups.routing import added
 from cutegemm.running.grouped_mm import GroupedGemm
@@ -283,6 +284,16 @@ def emulated(case: Case) -> None:
     _run(call, run)
 
 
+def kernels(case: Case) -> list[Config]:
+    """The configs of a case's launches.
+
+    Raises:
+        GemmError, Meaningless: the case is refused, or declares nothing.
+    """
+    call = prepared(case, Arena("cpu"), filled=False)
+    return [step.config for step in call.gemm.plan(*call.given()).steps]
+
+
 def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage: None) -> None:
     """Run a case on the GPU, twice where it does not add to what it wrote.
 
@@ -292,8 +303,8 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
     """
     told("compiling")
     call, cuda = prepared(case, arena), arena.device == "cuda"
-    for step in call.gemm.plan(*call.given()).steps if cuda else ():
-        kernel_cache.artifact(step.config)
+    for config in kernels(case) if cuda else ():
+        kernel_cache.artifact(config)
     settle = torch.cuda.synchronize if cuda else lambda: None
     settle()
     told("running")
@@ -320,4 +331,4 @@ def weight(case: Case) -> int:
     return a.rows * a.cols * b.cols * max(a.batch, 1)
 
 
-__all__ = ["emulated", "legal", "on_gpu", "prepared", "weight"]
+__all__ = ["emulated", "kernels", "legal", "on_gpu", "prepared", "weight"]

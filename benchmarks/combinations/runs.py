@@ -16,6 +16,7 @@ from benchmarks.combinations.fields import POINT, POINTS, Case
 from benchmarks.combinations.memory import Arena, Placed, fill
 from cutegemm import Gemm, GemmSpec, Operand, Tile, plan
 from cutegemm.compiling import kernel_cache
+from cutegemm.config import Config
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.epilogue.scaling import INTEGERS
@@ -209,6 +210,16 @@ def emulated(case: Case) -> None:
     untouched(call, before)
 
 
+def kernels(case: Case) -> list[Config]:
+    """The configs of a case's launches.
+
+    Raises:
+        GemmError, Meaningless: the case is refused, or declares nothing.
+    """
+    made = declared(case)
+    return [step.config for step in Gemm(made.spec, made.problem).plan.steps]
+
+
 def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage: None) -> None:
     """Run a case on the GPU behind a launch that writes what the case says, twice where that gives the same.
 
@@ -227,8 +238,8 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
     gemm = Gemm(made.spec, made.problem)
     cuda = arena.device == "cuda"
     settle = torch.cuda.synchronize if cuda else lambda: None
-    for step in gemm.plan.steps if cuda else ():
-        kernel_cache.artifact(step.config)
+    for config in kernels(case) if cuda else ():
+        kernel_cache.artifact(config)
     operands, named = call.given()
     write, read = _writer(call), _copies(call)
     if write is not None:
@@ -317,4 +328,4 @@ def _writing(d_dtype: str) -> Gemm:
 
 
 _SCALAR = Operand(dtype=DType.FP32, rows=1, cols=1, strides=(1, 1, 1), align=4)
-__all__ = ["Call", "Wrong", "compare", "emulated", "on_gpu", "prepared"]
+__all__ = ["Call", "Wrong", "compare", "emulated", "kernels", "on_gpu", "prepared"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp8 products beside torch's, with every kind of scale that both have, and our own bf16; tf32 beside cuBLAS.
+"""fp8 products beside torch's, with every kind of scale that both have, and our own bf16; int8 and tf32 beside cuBLAS.
 
     python -m benchmarks.probes.fp8 --compile-only                       # without a GPU
     python -m benchmarks.probes.fp8 --out FILE --commit HASH [--suites square,prefill,decode]
-        [--kinds tensor,row,block,blocks,tf32,tf32x3] [--regime sustained] [--seconds 540] [--all | --fresh]
+        [--kinds tensor,row,block,blocks,int8,tf32,tf32x3] [--regime sustained] [--seconds 540] [--all | --fresh]
 
 A K-major and B K-major (TN), D of fp8 in bf16, normally distributed elements. Contenders of one problem and kind are
 timed in turn, by graph replay, over input sets that together exceed L2, after a check against fp64. `--promote 128,512`
@@ -48,7 +48,8 @@ SCALED = {
     "blocks": ((1, BLOCK), (1, BLOCK)),
 }
 FP32 = ("tf32", "tf32x3")
-KINDS = (*SCALED, *FP32)
+INT8 = "int8"
+KINDS = (*SCALED, INT8, *FP32)
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,27 @@ def scaled(kind: str, promotes: Sequence[Any]) -> Kind:
     )
 
 
+def integers() -> Kind:
+    """int8 operands with an exact D in int32: ours, and torch's where it takes them."""
+
+    def draw(case: Case, seed: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = (
+            normal(x, case.k, 2 * seed + i, device).mul(32).clamp(-128, 127).to(torch.int8)
+            for i, x in enumerate((case.m, case.n))
+        )
+        return a, b.T
+
+    return Kind(
+        dtype="int8",
+        size=1,
+        draw=draw,
+        exact=lambda x: x[0][:CHECKED_ROWS].double() @ x[1].double(),
+        ours={"ours int8": Ours(GemmSpec(d_dtype="int32"), lambda x: (*x, {}))},
+        others={"torch int8": lambda x: torch._int_mm(*x)},
+        baseline="torch int8",
+    )
+
+
 def single(math: str) -> Kind:
     """fp32 operands on the tensor cores: ours, and cuBLAS with and without tf32."""
 
@@ -173,7 +195,8 @@ def single(math: str) -> Kind:
 
 def kinds(promotes: Sequence[Any]) -> dict[str, Kind]:
     """All kinds by name."""
-    return {name: scaled(name, promotes) for name in SCALED} | {name: single(name) for name in FP32}
+    eight = {name: scaled(name, promotes) for name in SCALED} | {INT8: integers()}
+    return eight | {name: single(name) for name in FP32}
 
 
 def promotions(text: str) -> list[Any]:

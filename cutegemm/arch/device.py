@@ -53,6 +53,7 @@ class CostModel:
     mma_turn: float  # factor on `mma` for pingpong
     scaled: float  # more of a stage whose sums are scaled
     scale_read: float  # for each scale of a column that a thread reads
+    promoted: float  # for each column of partial sums that a warpgroup promotes, unscaled
     latency: float  # from requesting a stage to having it
     in_use: float  # stages of the pipeline that do not load meanwhile
     void: float  # zeros that TMA fills in outside an operand
@@ -80,6 +81,7 @@ class CostModel:
     bare_dram: float  # the same, bare
     asked: float  # share of the bytes that memory delivers again if two clusters request them at once
     flop: float  # energy of an operation
+    flop_eight: float  # the same of 8-bit operands
     l2_energy: float  # energy of a byte from L2
     dram_energy: float  # energy of a byte of device memory
     watts: float  # power cap

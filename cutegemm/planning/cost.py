@@ -99,6 +99,7 @@ class Seen(NamedTuple):
         loaded: nanoseconds per stage that threads load, besides its elements; once: nanoseconds of copies before the
             launch and of the threads' first stage; constant: whether operands may be loaded early.
         scaled: whether each stage's products are scaled; read: scales that a thread reads for a column of B.
+        promoted: elements of K after which unscaled partial sums are promoted; 0 is never.
     """
 
     m: Number
@@ -120,6 +121,7 @@ class Seen(NamedTuple):
     constant: Number = False
     scaled: Number = False
     read: Number = 0.0
+    promoted: Number = 0
     products: Number = 1
 
     @classmethod
@@ -171,6 +173,7 @@ class Counts(NamedTuple):
             free SM.
         loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait; scaled: WGMMAs
             of a stage whose sums a thread scales; read: scales that it multiplies by for their columns.
+        promoted: columns of partial sums that a warpgroup promotes in a stage, unscaled; size: bytes of an element.
     """
 
     waves: Column
@@ -208,6 +211,8 @@ class Counts(NamedTuple):
     once: Column
     scaled: Column
     read: Column
+    promoted: Column
+    size: Column
 
 
 def counts(x: Seen, device: Device, of: Rows) -> Counts:
@@ -269,6 +274,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         once=np.full_like(m, x.once),
         scaled=passes * x.scaled,
         read=passes * n * x.read,
+        promoted=passes * n * np.where(x.promoted, k / np.maximum(x.promoted, 1), 0.0),
+        size=np.full_like(m, x.size),
         **out,
         **_boxes(x, of, here),
     )
@@ -342,7 +349,8 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     idle = _each(of, 1.0, bare=1 + x.bare_dram) + x.short_rows * of.short
     memory = (of.memory + x.asked * of.asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
     # a lower clock needs a lower voltage, so time at the power cap is a power of both
-    energy = x.flop * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory
+    # a product of 8-bit numbers needs less
+    energy = np.where(of.size == 1, x.flop_eight, x.flop) * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory
     energy, theta = np.maximum(energy / (1e3 * x.watts), LEAST_NS), x.slows / (1 + x.slows)
     capped = energy * np.exp(theta * np.log(np.maximum(busy, LEAST_NS) / energy))
     added = of.launched * (x.add + x.full * of.full + of.left / x.add_rate)
@@ -366,7 +374,7 @@ def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
     mma = of.mma * x.mma * _each(of, 1.0, turns=x.mma_turn)
     late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE) + of.void / x.void
     port = (of.landed + fetched - of.fetched) / x.port
-    scaled = of.scaled * x.scaled + of.read * x.scale_read
+    scaled = of.scaled * x.scaled + of.read * x.scale_read + of.promoted * x.promoted
     return _longest(mma + gap + scaled, of.smem * x.smem, port, late)
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured time over predicted time of single kernels, from a GPU's record: of 16-bit operands, and of fp8 operands
-with scales of blocks.
+"""Measured time over predicted time of single kernels, from a GPU's record: of 16-bit operands and of fp8 operands.
 
 Kernels differ in how well ptxas schedules instructions, banks and registers, which no rate counts.
 `benchmarks.fit_cost` takes each kernel's mean error over the training problems on which it was measured, shrunk towards
@@ -18,10 +17,11 @@ from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES, Candidate
 from cutegemm.planning.cost import REDUCTIONS, Column, Counts, Rows
 
-# bytes of an element of plain operands whose kernels are known
-BYTES = 2
-# plain; with scales of blocks; with scales of blocks that a thread reads for each column
-KINDS = ("plain", "scaled", "scaled_columns")
+# of 16 bits; of 8 with scales of blocks; with scales of blocks that a thread reads for each column; of 8, promoted
+KINDS = ("plain", "scaled", "scaled_columns", "promoted")
+PLAIN, SCALED, COLUMNS, PROMOTED = range(4)
+# another kernel, which no record has
+OTHER = -1
 # above any extent of a tile
 RADIX = 1024.0
 
@@ -66,8 +66,11 @@ def _numbers(
 
 
 def kinds(counts: Counts) -> Column:
-    """Which of `KINDS` each config's kernel is."""
-    found: Column = np.where(counts.scaled > 0, 1.0 + (counts.read > 0), 0.0)
+    """Which of `KINDS` each config's kernel is, by index."""
+    promoted = counts.promoted > 0
+    plain = np.where((counts.size == 2) & ~promoted, PLAIN, OTHER)
+    eight = np.where((counts.size == 1) & promoted, PROMOTED, plain)
+    found: Column = np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)
     return found
 
 

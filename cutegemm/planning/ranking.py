@@ -67,8 +67,7 @@ def _nanoseconds(asked: Request, gemms: Sequence[Seen], of: Rows) -> cost.Column
         counts = counts._replace(waves=counts.waves * counts.share, share=np.ones_like(counts.share))
     assert asked.device.cost is not None
     ns = cost.nanoseconds(counts, asked.device.cost)
-    if asked.problem.a.dtype.bytes == known_kernels.BYTES or any(x.scaled for x in gemms):
-        ns = ns * known_kernels.factors(asked.device, of, counts)
+    ns = ns * known_kernels.factors(asked.device, of, counts)
     # to the picosecond, so that no rounding error decides between a config and its mirror image
     return np.round(ns, 3)
 
@@ -100,6 +99,8 @@ def gemm_of(way: Way) -> Seen:
     if loads.copies:
         # copies read and write their bytes
         once += x.relayout + (1 + how.parts) * sum(y.source.bytes for y in loads.copies) / device.dram_gbs
+    types = way.problem.a.dtype, way.problem.b.dtype
+    promoted = candidates.promotion(way.spec, *types, way.outputs, way.epilogue)
     seen = Seen.of(
         way.problem,
         sides,
@@ -112,6 +113,7 @@ def gemm_of(way: Way) -> Seen:
         scaled=bool(way.epilogue.scales),
         # two of every eight columns, if they have scales of their own
         read=sum(x.axis == "n" and x.extent == 1 for x in way.epilogue.scales) / 4,
+        promoted=0 if way.epilogue.scales else promoted,
         products=len(how.products) / how.parts,
     )
     return seen._replace(size=seen.size * how.parts)

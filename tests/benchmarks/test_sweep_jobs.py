@@ -110,7 +110,7 @@ def test_counts_are_of_known_families():
 def test_other_splits_are_measured():
     """Of the fastest configs that a launch adds up, other numbers of splits are options, too."""
     case = Case(suite="deep_k", dtype="bf16", majors="kk", m=300, n=128, k=16384)
-    found = sweep_draws.options(case, H200, random.Random(0))
+    found = sweep_draws.options(GemmSpec(), contenders.problem(case), H200, random.Random(0))
     seen = ranking.options(requested(GemmSpec(), contenders.problem(case), H200)[0])
     filling = {(*x.candidate.tile, *x.candidate.cluster, x.candidate.splits) for x in seen}
     others = [x for x in found if x.config[-1] == "launch" and (*x.config[1:6], x.config[8]) not in filling]
@@ -155,7 +155,7 @@ def test_a_problem_waits_for_its_kernels(tmp_path, monkeypatch):
 
 def test_options_are_kernels_that_the_spec_asks_for():
     """The fields of an option plan the kernel that it names; the model's choice is one of them."""
-    found = sweep_draws.options(CASE, H200, random.Random(0))
+    found = sweep_draws.options(GemmSpec(), contenders.problem(CASE), H200, random.Random(0))
     assert len(found) > 50 and found[0].fields == {} and found[0].must
     of = contenders.problem(CASE)
     for x in found[::20]:

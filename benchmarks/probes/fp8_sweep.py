@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure drawn configs of fp8 products of training problems, for `benchmarks.fit_cost`.
+
+    python -m benchmarks.probes.fp8_sweep --jobs jobs.json --draw --seed 16 --kernels 900     # without a GPU
+    python -m benchmarks.probes.fp8_sweep --jobs jobs.json --lines sweep.jsonl --seconds 500   # with one; goes on
+    python -m benchmarks.probes.fp8_sweep --jobs jobs.json --lines sweep.jsonl --out benchmarks/results/sweeps/NAME.json
+
+Problems are drawn as `benchmarks.fresh_draws` draws them, configs as `benchmarks.sweep_draws` does; every other problem
+of a family is held back from fitting. With `--draw` kernels are compiled into CUTEGEMM_CACHE_DIR. All configs of a
+problem are timed shortly, the best of them, the choice and torch longer; the others take their least short time, times
+what the GPU slowed down by from short to long samples. Each result is compared with fp64 before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import environment, fresh_draws, runs, sweep_draws, sweep_jobs, sweep_table, timing
+from benchmarks.inputs import ROTATION_BYTES
+from benchmarks.probes import beside, fp8
+from benchmarks.results import Row
+from cutegemm import Gemm
+from cutegemm.arch.records import RECORDS
+from cutegemm.config import config_from_data
+from cutegemm.database.entry import refined
+from cutegemm.errors import GemmError
+from cutegemm.tuning.timing import Sampler
+
+# kind of scale -> problems of each family
+COUNTS = {
+    "tensor": {"square": 8, "prefill": 12, "decode": 6, "wide_decode": 8},
+    "block": {"square": 4, "prefill": 10, "decode": 4, "wide_decode": 6},
+    "blocks": {"square": 3, "prefill": 7, "decode": 4, "wide_decode": 4},
+}
+CONFIGS = 12
+TORCH = "torch"
+SCREEN, FINAL = (
+    timing.Regime(name=name, preheat=0.0, rest=0.0, sample=sample, rounds=rounds)
+    for name, sample, rounds in (("screen", 0.006, 2), ("final", 0.02, 4))
+)
+PREHEAT, FINALISTS = 0.05, 5
+
+
+def cases(seed: int) -> list[beside.Case]:
+    """The problems of all kinds whose operands TMA loads, families interleaved."""
+    found = []
+    for kind, counts in COUNTS.items():
+        for family, count in counts.items():
+            # about a fifth of the dimensions is no multiple of 16, which TMA needs of 8-bit operands
+            drawn = (x for x in fresh_draws.draw(family, seed, 2 * count + 4) if x.k % 16 == x.n % 16 == 0)
+            for place, x in zip(range(count), drawn):
+                fields = dataclasses.asdict(x) | {"suite": family, "dtype": "fp8_e4m3"}
+                found.append(((place + 0.5) / count, beside.Case(**fields, kind=kind, of=family)))
+    return [case for _, case in sorted(found, key=lambda x: x[0])]
+
+
+def drawn(seed: int, kernels: int) -> dict[str, Any]:
+    """Which configs are measured of each problem, and their kernels."""
+    device, every, pools = RECORDS[0], fp8.kinds(["auto"]), []
+    problems = cases(seed)
+    for case in problems:
+        ours = every[case.kind].ours["ours auto"]
+        of = ours.problem(every[case.kind].draw(case, 0, "meta"))
+        pools.append(sweep_draws.options(ours.spec, of, device, random.Random(f"{seed} {case}")))
+    jobs, configs, seen = [], {}, {}
+    for case, few in zip(problems, sweep_draws.taken(pools, kernels, CONFIGS), strict=True):
+        place = seen[case.what] = seen.get(case.what, -1) + 1
+        configs |= {kernel: None for x in few for kernel in x.kernels}
+        listed = [{"fields": x.fields, "loads": x.loads, "config": x.config} for x in few]
+        jobs.append(
+            dataclasses.asdict(case) | {"seed": seed, "held_back": place % 2 == 1, "configs": listed}
+        )
+    return {"jobs": jobs, "kernels": [x.to_data() for x in configs]}
+
+
+def case_of(job: Row) -> beside.Case:
+    """The problem of a job."""
+    return beside.Case(**{x.name: job[x.name] for x in dataclasses.fields(beside.Case)})
+
+
+def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda") -> Row:
+    """A line: microseconds of every config that is right, and what is wrong with others."""
+    case, began = case_of(job), time.monotonic()
+    kind = fp8.kinds(["auto"])[case.kind]
+    each = case.m * case.k + case.k * case.n
+    sets = [kind.draw(case, seed, memory) for seed in range(min(64, max(2, -(-ROTATION_BYTES // each))))]
+    wanted, ours, right, bad = kind.exact(sets[0]), kind.ours["ours auto"], [], {}
+
+    def call(gemm: Gemm, x: Any) -> Any:
+        a, b, named = ours.given(x)
+        return gemm.run(a, b, **named)
+
+    contenders = {TORCH: kind.others["torch exact"]}
+    for name, config in ((str(i), x) for i, x in enumerate(job["configs"])):
+        gemm = Gemm(refined(ours.spec, config["fields"]))
+        contenders[name] = lambda x, gemm=gemm: call(gemm, x)
+    for name, run in contenders.items():
+        try:
+            found = run(sets[0])[: beside.CHECKED_ROWS].double()
+            error = float((found - wanted).norm() / wanted.norm())
+            if not error < beside.WRONG:
+                raise RuntimeError(f"error {error:.3g} of the norm")
+            right.append(timing.Contender(name, run))
+        except (GemmError, RuntimeError, ValueError) as error:
+            bad[name] = runs.reason(error)
+    entries = {x.name: _sampler(x, sets, device) for x in right}
+    heated = 0.0
+    while heated < PREHEAT:
+        heated += sum(device.time(x.work) for x in entries.values())
+    first = _sampled(list(entries.values()), SCREEN, place, device)
+    best = sorted((x for x in first if x != TORCH), key=lambda x: min(first[x]))[:FINALISTS]
+    longer = [x for name, x in entries.items() if name in (*best, TORCH, "0")]
+    for x in longer:
+        x.replays, x.us = math.ceil(x.replays * FINAL.sample / SCREEN.sample), []
+    last = _sampled(longer, FINAL, place + 1, device)
+    return {"i": place, "first": first, "last": last, "bad": bad, "s": round(time.monotonic() - began, 1)}
+
+
+def _sampler(x: timing.Contender, sets: list[Any], device: timing.Replayer) -> Sampler:
+    def one_pass() -> None:
+        for one in sets:
+            x.call(one)
+
+    return Sampler(x.name, one_pass, len(sets), device, SCREEN.sample)
+
+
+def _sampled(
+    entries: list[Sampler], of: timing.Regime, seed: int, device: timing.Replayer
+) -> dict[str, list[float]]:
+    for order in timing.orders(entries, of.rounds, seed):
+        for entry in order:
+            entry.measure(device, None)
+    return {x.name: [round(y, 4) for y in x.us] for x in entries}
+
+
+def table(jobs: list[Row], lines: list[Row]) -> Row:
+    """What `benchmarks.fit_cost` reads."""
+    found = []
+    for line in (x for x in lines if "first" in x):
+        job = jobs[line["i"]]
+        case = sweep_table.case(job, sweep_table.renamed(line, TORCH))
+        found.append(case | {"kind": job["kind"], "dtype": job["dtype"]})
+    made = next(x["environment"] for x in lines if "environment" in x)
+    what = "fp8 products of training problems (benchmarks/probes/fp8_sweep.py), kinds of scales as benchmarks.probes.fp8"
+    columns = [*sweep_draws.COLUMNS, *sweep_table.TIMED]
+    return {"gpu": made["gpu"], "environment": made, "what": what, "columns": columns, "cases": found}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.probes.fp8_sweep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--jobs", type=Path, required=True, help="file of problems and configs")
+    add("--draw", action="store_true", help="write it, and compile")
+    add("--seed", type=int, default=16, help="a training seed")
+    add("--kernels", type=int, default=900, help="to compile, at most")
+    add("--lines", type=Path, help="file of a line for each problem")
+    add("--out", type=Path, help="table to write of the lines")
+    add("--commit", default="unknown", help="hash of the commit that is measured")
+    add("--seconds", type=runs.positive_seconds, default=math.inf)
+    args = parser.parse_args(arguments)
+    until = time.monotonic() + args.seconds
+    if args.draw:
+        made = drawn(args.seed, args.kernels)
+        args.jobs.write_text(json.dumps(made))
+        configs = [config_from_data(x) for x in made["kernels"]]
+        runs.compiled(configs, len(made["jobs"]), runs.console())
+        return 0
+    jobs = json.loads(args.jobs.read_text())["jobs"]
+    if args.out is not None:
+        args.out.write_text(sweep_table.text(table(jobs, sweep_jobs.lines(args.lines))))
+        return 0
+    if not sweep_jobs.lines(args.lines):
+        head = {"environment": environment.record(args.commit, environment.sensors(0))}
+        args.lines.write_text(json.dumps(head) + "\n")
+    done = {x["i"] for x in sweep_jobs.lines(args.lines) if "i" in x}
+    device = timing.Device()
+    for place, job in enumerate(jobs):
+        if place in done or time.monotonic() > until:
+            continue
+        line = measure(place, job, device)
+        with args.lines.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        torch_us, own = (statistics.median(line["last"].get(x, [math.nan])) for x in (TORCH, "0"))
+        best = min((statistics.median(us) for x, us in line["last"].items() if x != TORCH), default=math.nan)
+        told = f"torch {torch_us:.1f}, chosen {own:.1f}, best {best:.1f} us; {line['bad'] or ''} {line['s']} s"
+        print(f"{case_of(job)}: {told}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
