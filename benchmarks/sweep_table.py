@@ -40,7 +40,8 @@ def case(job: Row, line: Row) -> Row:
         beside |= {} if config["fields"] else {"chosen": True}
         took = last.get(name, min(us) * slower)
         rows.append([*config["config"], round(took, 3), int(name in last), beside])
-    return {name: job[name] for name in PROBLEM} | {"cublas": round(last[BASELINE], 4), "rows": rows}
+    beside_it = last.get(BASELINE)
+    return {name: job[name] for name in PROBLEM} | {"cublas": beside_it and round(beside_it, 4), "rows": rows}
 
 
 def renamed(line: Row, baseline: str) -> Row:

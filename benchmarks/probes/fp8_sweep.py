@@ -95,6 +95,7 @@ def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda")
     each = case.m * case.k + case.k * case.n
     sets = [kind.draw(case, seed, memory) for seed in range(min(64, max(2, -(-ROTATION_BYTES // each))))]
     wanted, ours, right, bad = kind.exact(sets[0]), kind.ours["ours auto"], [], {}
+    of = ours.problem(sets[0])
 
     def call(gemm: Gemm, x: Any) -> Any:
         a, b, named = ours.given(x)
@@ -102,7 +103,7 @@ def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda")
 
     contenders = {TORCH: kind.others["torch exact"]}
     for name, config in ((str(i), x) for i, x in enumerate(job["configs"])):
-        gemm = Gemm(refined(ours.spec, config["fields"]))
+        gemm = Gemm(refined(ours.spec, config["fields"]), of)
         contenders[name] = lambda x, gemm=gemm: call(gemm, x)
     for name, run in contenders.items():
         try:

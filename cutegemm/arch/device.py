@@ -81,6 +81,7 @@ class CostModel:
     bare_dram: float  # the same, bare
     asked: float  # share of the bytes that memory delivers again if two clusters request them at once
     flop: float  # energy of an operation
+    lift: float  # energy of a partial sum that is promoted
     flop_eight: float  # the same of 8-bit operands
     l2_energy: float  # energy of a byte from L2
     dram_energy: float  # energy of a byte of device memory

@@ -18,6 +18,7 @@ from cutegemm.arch.device import CostModel, Device
 from cutegemm.config import SECTOR
 from cutegemm.config.numbers import Number
 from cutegemm.config.smem_budget import STAGE_BARRIERS
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.planning.epilogue_plan import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
 from cutegemm.planning.kernel_fields import BOX_ROWS, FULL, FULL_BYTES, PANEL, SHORT_BYTES, box_rows
 from cutegemm.planning.operand_rules import L2_LINE, widest
@@ -173,7 +174,8 @@ class Counts(NamedTuple):
             free SM.
         loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait; scaled: WGMMAs
             of a stage whose sums a thread scales; read: scales that it multiplies by for their columns.
-        promoted: columns of partial sums that a warpgroup promotes in a stage, unscaled; size: bytes of an element.
+        promoted: columns of partial sums that a warpgroup promotes in a stage, unscaled; lifted: all partial sums that
+            are promoted, scaled or not; size: bytes of an element.
     """
 
     waves: Column
@@ -212,6 +214,7 @@ class Counts(NamedTuple):
     scaled: Column
     read: Column
     promoted: Column
+    lifted: Column
     size: Column
 
 
@@ -274,11 +277,19 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         once=np.full_like(m, x.once),
         scaled=passes * x.scaled,
         read=passes * n * x.read,
-        promoted=passes * n * np.where(x.promoted, k / np.maximum(x.promoted, 1), 0.0),
+        promoted=passes * n * k * _share_promoted(x) * (1 - np.asarray(x.scaled)),
+        lifted=m * n * k * stages * ctas * _share_promoted(x),
         size=np.full_like(m, x.size),
         **out,
         **_boxes(x, of, here),
     )
+
+
+def _share_promoted(x: Seen) -> Column:
+    """Promotions of a partial sum for each element of K; scales of blocks promote after every block."""
+    plain = np.where(x.promoted, 1 / np.maximum(x.promoted, 1), 0.0)
+    found: Column = np.where(x.scaled, 1 / K_BLOCK, plain)
+    return found
 
 
 def _delay(clusters: Column) -> Column:
@@ -350,7 +361,7 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     memory = (of.memory + x.asked * of.asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
     # a lower clock needs a lower voltage, so time at the power cap is a power of both
     # a product of 8-bit numbers needs less
-    energy = np.where(of.size == 1, x.flop_eight, x.flop) * of.flops + x.l2_energy * of.traffic + x.dram_energy * of.memory
+    energy = np.where(of.size == 1, x.flop_eight, x.flop) * of.flops + x.lift * of.lifted + x.l2_energy * of.traffic + x.dram_energy * of.memory
     energy, theta = np.maximum(energy / (1e3 * x.watts), LEAST_NS), x.slows / (1 + x.slows)
     capped = energy * np.exp(theta * np.log(np.maximum(busy, LEAST_NS) / energy))
     added = of.launched * (x.add + x.full * of.full + of.left / x.add_rate)
