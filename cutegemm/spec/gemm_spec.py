@@ -82,6 +82,7 @@ class GemmSpec(checks.Named):
         promote: elements of K between promotions, which add partial sums to accumulators in fp32 registers. A multiple
             of the instruction's K and of tile.k; None never promotes. "auto" promotes where tensor cores keep few bits
             (fp8: 13 fraction bits) or truncate sums of "tf32x3", so that a long sum's error stays near that of fp32.
+            Sums of integers are exact, and tensor cores promote none.
         math: "exact" (elements are multiplied as they are, those of fp32 on the CUDA cores), "tf32" (fp32 operands on
             the tensor cores: elements are rounded to 10 fraction bits, products are added in fp32) or "tf32x3"
             (elements in two parts of tf32, and three products of them: errors near those of fp32). "auto" is "exact":

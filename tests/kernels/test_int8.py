@@ -110,6 +110,10 @@ def test_a_scaled_d_is_bf16_by_default():
             {"schedule": "simt"},
             "schedule='simt': int8 operands run on tensor cores; nearest legal value: 'auto'",
         ),
+        (
+            {"promote": 128},
+            "promote=128: sums of products of int8 are exact, and would not be in fp32",
+        ),
     ],
 )
 def test_what_no_kernel_has_is_refused(fields, told):

@@ -17,6 +17,7 @@ from cutegemm.config.draft import WIDEST_OF_FOUR, KernelDraft
 from cutegemm.config.invariants.rule import Rule
 from cutegemm.config.numbers import Number, among, round_up
 from cutegemm.config.parts import WORD_BYTES, OperandConfig
+from cutegemm.dtypes import DType
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 
@@ -227,10 +228,10 @@ def _majors_refused(x: KernelDraft) -> Refused:
 
 
 def _promoted(x: KernelDraft) -> Number:
-    """Consumers with a producer promote partial sums after whole stages."""
+    """Consumers with a producer promote partial sums after whole stages; sums of integers would not stay exact."""
     if not x.promote or not x.multiplies:
         return not x.epilogue.scales or not x.multiplies
-    if x.epilogue.scales and x.promote != K_BLOCK:
+    if x.instruction.accumulator is not DType.FP32 or (x.epilogue.scales and x.promote != K_BLOCK):
         return False
     scaled = x.tile[2] == K_BLOCK if x.epilogue.scales else True
     return (
@@ -242,6 +243,9 @@ def _promoted(x: KernelDraft) -> Number:
 
 
 def _promoted_refused(x: KernelDraft) -> Refused:
+    if x.instruction.accumulator is not DType.FP32:
+        rule = f"sums of products of {x.a.dtype.value} are exact, and would not be in fp32"
+        return "promote", x.promote, rule, None
     if x.producers == 0:
         rule = f"{x.a.dtype.value} operands need a producer: partial sums are promoted to fp32"
         return "schedule", x.schedule, rule, "cooperative"
