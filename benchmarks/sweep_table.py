@@ -46,7 +46,10 @@ def case(job: Row, line: Row) -> Row:
 
 def renamed(line: Row, baseline: str) -> Row:
     """A line whose baseline has another name."""
-    times = {part: {BASELINE if x == baseline else x: us for x, us in line[part].items()} for part in ("first", "last")}
+    times = {
+        part: {BASELINE if x == baseline else x: us for x, us in line[part].items()}
+        for part in ("first", "last")
+    }
     return line | times
 
 

@@ -162,7 +162,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     choices = ("gpu", "emulator", "none")
-    add("--backend", choices=choices, default="gpu", help="none compiles kernels into CUTEGEMM_CACHE_DIR, and runs none")
+    add(
+        "--backend",
+        choices=choices,
+        default="gpu",
+        help="none compiles kernels into CUTEGEMM_CACHE_DIR, and runs none",
+    )
     add("--groups", action="store_true", help="the fields of launches that compute groups")
     add("--seed", type=int, default=SEED, help=f"of the array; default {SEED}")
     add("--no-array", action="store_true", help="leave the array out")

@@ -77,9 +77,7 @@ def drawn(seed: int, kernels: int) -> dict[str, Any]:
         place = seen[case.what] = seen.get(case.what, -1) + 1
         configs |= {kernel: None for x in few for kernel in x.kernels}
         listed = [{"fields": x.fields, "loads": x.loads, "config": x.config} for x in few]
-        jobs.append(
-            dataclasses.asdict(case) | {"seed": seed, "held_back": place % 2 == 1, "configs": listed}
-        )
+        jobs.append(dataclasses.asdict(case) | {"seed": seed, "held_back": place % 2 == 1, "configs": listed})
     return {"jobs": jobs, "kernels": [x.to_data() for x in configs]}
 
 
@@ -152,7 +150,7 @@ def table(jobs: list[Row], lines: list[Row]) -> Row:
         case = sweep_table.case(job, sweep_table.renamed(line, TORCH))
         found.append(case | {"kind": job["kind"], "dtype": job["dtype"]})
     made = next(x["environment"] for x in lines if "environment" in x)
-    what = "fp8 products of training problems (benchmarks/probes/fp8_sweep.py), kinds of scales as benchmarks.probes.fp8"
+    what = "fp8 products of training problems (benchmarks/probes/fp8_sweep.py); kinds as benchmarks.probes.fp8"
     columns = [*sweep_draws.COLUMNS, *sweep_table.TIMED]
     return {"gpu": made["gpu"], "environment": made, "what": what, "columns": columns, "cases": found}
 
@@ -198,7 +196,9 @@ def main(arguments: Sequence[str]) -> int:
             file.write(json.dumps(line) + "\n")
         torch_us, own = (statistics.median(line["last"].get(x, [math.nan])) for x in (TORCH, "0"))
         best = min((statistics.median(us) for x, us in line["last"].items() if x != TORCH), default=math.nan)
-        told = f"torch {torch_us:.1f}, chosen {own:.1f}, best {best:.1f} us; {line['bad'] or ''} {line['s']} s"
+        told = (
+            f"torch {torch_us:.1f}, chosen {own:.1f}, best {best:.1f} us; {line['bad'] or ''} {line['s']} s"
+        )
         print(f"{case_of(job)}: {told}", flush=True)
     return 0
 

@@ -361,7 +361,12 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     memory = (of.memory + x.asked * of.asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
     # a lower clock needs a lower voltage, so time at the power cap is a power of both
     # a product of 8-bit numbers needs less
-    energy = np.where(of.size == 1, x.flop_eight, x.flop) * of.flops + x.lift * of.lifted + x.l2_energy * of.traffic + x.dram_energy * of.memory
+    energy = (
+        np.where(of.size == 1, x.flop_eight, x.flop) * of.flops
+        + x.lift * of.lifted
+        + x.l2_energy * of.traffic
+        + x.dram_energy * of.memory
+    )
     energy, theta = np.maximum(energy / (1e3 * x.watts), LEAST_NS), x.slows / (1 + x.slows)
     capped = energy * np.exp(theta * np.log(np.maximum(busy, LEAST_NS) / energy))
     added = of.launched * (x.add + x.full * of.full + of.left / x.add_rate)

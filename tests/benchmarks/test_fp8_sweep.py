@@ -52,9 +52,9 @@ def test_a_table_of_measured_problems_can_be_fitted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("scales", ["tensor", "block", "blocks"])
 def test_kinds_of_scales_are_kinds_of_kernels(scales):
     """A fit counts as the planner does: promotion where scales are the epilogue's, scales of blocks and of columns."""
-    measured = fit_cost.Measured("square", fit_cost.problem(512, 512, 512, dtype="fp8_e4m3"), [
-        (swapped, fit_cost.Candidate((64, 32, 128), (1, 1), "cooperative", 1, 1, 1, "none")) for swapped in (False, True)
-    ], [1.0, 2.0], scales=scales)  # fmt: skip
+    one = fit_cost.Candidate((64, 32, 128), (1, 1), "cooperative", 1, 1, 1, "none")
+    of, configs = fit_cost.problem(512, 512, 512, dtype="fp8_e4m3"), [(False, one), (True, one)]
+    measured = fit_cost.Measured("square", of, configs, [1.0, 2.0], scales=scales)
     counts = fit_cost._counted(measured, fit_cost.RECORDS[0])
     kinds = [fit_cost.known_kernels.KINDS[int(x)] for x in fit_cost.known_kernels.kinds(counts)]
     assert kinds == {

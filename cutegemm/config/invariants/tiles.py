@@ -228,10 +228,11 @@ def _majors_refused(x: KernelDraft) -> Refused:
 
 
 def _promoted(x: KernelDraft) -> Number:
-    """Consumers with a producer promote partial sums after whole stages; sums of integers would not stay exact."""
+    """Consumers with a producer promote partial sums after whole stages. Those of integers are scaled, or stay as exact
+    as they are."""
     if not x.promote or not x.multiplies:
         return not x.epilogue.scales or not x.multiplies
-    if x.instruction.accumulator is not DType.FP32 or (x.epilogue.scales and x.promote != K_BLOCK):
+    if x.promote != K_BLOCK if x.epilogue.scales else x.instruction.accumulator is not DType.FP32:
         return False
     scaled = x.tile[2] == K_BLOCK if x.epilogue.scales else True
     return (
@@ -243,7 +244,7 @@ def _promoted(x: KernelDraft) -> Number:
 
 
 def _promoted_refused(x: KernelDraft) -> Refused:
-    if x.instruction.accumulator is not DType.FP32:
+    if x.instruction.accumulator is not DType.FP32 and not x.epilogue.scales:
         rule = f"sums of products of {x.a.dtype.value} are exact, and would not be in fp32"
         return "promote", x.promote, rule, None
     if x.producers == 0:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that torch.compile never compiles, whoever calls them.
 
-A frame that Dynamo leaves to Python, for instance around a graph break, may call one of our operators or launches. Dynamo
-would then compile each function behind it by itself, the planner among them, and fail where a launch asks for the
-current stream. So operators on real tensors and launches are marked. A graph that holds our operators is not concerned.
+A frame that Dynamo leaves to Python, for instance around a graph break, may call one of our operators or launches.
+Dynamo would then compile each function behind it by itself, the planner among them, and fail where a launch asks for
+the current stream. So operators on real tensors and launches are marked. A graph with our operators is not concerned.
 
 Source: torch/csrc/dynamo/eval_frame.c, the strategy of a code object.
 """
