@@ -150,7 +150,7 @@ def table(jobs: list[Row], lines: list[Row]) -> Row:
         case = sweep_table.case(job, sweep_table.renamed(line, TORCH))
         found.append(case | {"kind": job["kind"], "dtype": job["dtype"]})
     made = next(x["environment"] for x in lines if "environment" in x)
-    what = "fp8 products of training problems (benchmarks/probes/fp8_sweep.py); kinds as benchmarks.probes.fp8"
+    what = "fp8 products of training problems (benchmarks/probes/fp8_sweep.py)"
     columns = [*sweep_draws.COLUMNS, *sweep_table.TIMED]
     return {"gpu": made["gpu"], "environment": made, "what": what, "columns": columns, "cases": found}
 
