@@ -362,9 +362,17 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def ahead(self) -> Number:
-        """Tiles in flight before threads finish one: a stage is released when the next is full."""
+        """Tiles in flight before threads finish one: a stage is released when the next is full, or those of a turn."""
         asynchronous = any(x.load in ("shift", "cp_async") for x in self.operands)
-        return most(0, self.stages - 2) if asynchronous else 0
+        full = most(2, self.in_turn * (self.promote // self.tile[2]))
+        return most(0, self.stages - full) if asynchronous else 0
+
+    @property
+    def in_turn(self) -> Number:
+        """Whether three warpgroups issue the WGMMAs between two promotions in turn (`kernels.mainloop.issue_order`)."""
+        return (self.team == 3) & bool(
+            self.promote and self.multiplies and self.producers and self.grouped != "k"
+        )
 
     @property
     def copies(self) -> bool:

@@ -81,6 +81,8 @@ HOW = {
     "parts of K in a cluster": {"split_k": 2, "sms": 2, "stages": 3},
     "streamed, two consumers": {"scheduler": "stream_k", "sms": 3, "stages": 2, "tile": Tile(128, 64, 64)},
     "swapped, deep": {"swap": True, "tile": Tile(24, 64, 128)},
+    # each of three warpgroups issues four stages in its turn, and frees none before
+    "promoted in turn": {"tile": Tile(192, 64, 16), "promote": 64, "stages": 6},
 }
 
 

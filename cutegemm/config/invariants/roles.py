@@ -171,8 +171,7 @@ def _in_turn(x: KernelDraft) -> Number:
     """Three warpgroups that issue in turn hold the stages between two promotions: each issues them all in its turn, and
     none is free before the last has read it.
     """
-    turns = (x.team == 3) & bool(x.promote and x.multiplies and x.producers and x.grouped != "k")
-    return implies(turns, x.stages * x.tile[2] >= x.promote)
+    return implies(x.in_turn, x.stages * x.tile[2] >= x.promote)
 
 
 def _in_turn_refused(x: KernelDraft) -> Refused:
