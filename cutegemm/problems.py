@@ -236,7 +236,7 @@ def problem(
     Args:
         m, n, k, batch: extents.
         dtype: of A and B.
-        d_dtype: of D; None is the type of A.
+        d_dtype: of D; None is the type of A, bf16 for operands of 8 bits, and int32 for the sums of integers alone.
         c_dtype: of C; None reads no C. Only for the plain epilogue.
         majors: A's then B's unit-stride axis: "kn" is row-major A and B, "kk" what BLAS calls TN.
         d_major: "n" (row-major) or "m" (column-major), for every M x N input and output.
@@ -267,11 +267,11 @@ def problem(
         strides = (max(cols, 1), 1) if row_major else (1, max(rows, 1))
         return Operand(dtype=kind, rows=rows, cols=cols, strides=(*strides, rows * cols), batch=batch)
 
-    d_kind = (
-        (ab.result if epilogue is None or epilogue in SUMS else ab.fused)
-        if d_dtype is None
-        else as_dtype(d_dtype, "d_dtype")
-    )
+    sums = c_dtype is None if epilogue is None else epilogue in SUMS
+    if d_dtype is not None:
+        d_kind = as_dtype(d_dtype, "d_dtype")
+    else:
+        d_kind = ab.result if sums else ab.fused
     kind = ab.fused if input_dtype is None else as_dtype(input_dtype, "input_dtype")
     row_major = d_major == "n"
     if epilogue is None:

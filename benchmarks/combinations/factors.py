@@ -155,7 +155,8 @@ def _d_type(get: Any, graph: Graph | None) -> DType:
     if get("d_dtype") != "as_a":
         return as_dtype(get("d_dtype"))
     (kind, _), default = _types(get("dtype"))
-    return kind.result if graph is None or graph in SUMS else default
+    sums = get("c") == "none" if graph is None else graph in SUMS
+    return kind.result if sums else default
 
 
 def _c_type(get: Any) -> DType | None:

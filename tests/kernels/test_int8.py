@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cutegemm import Gemm, GemmSpec, Tile, plan, problem
+from cutegemm.dtypes import as_dtype
 from cutegemm.errors import PlanError
 from cutegemm.running.numerics.bounds import bound
 from tests.support.integers import INT8, UINT8, drawn, emulated
@@ -92,6 +93,18 @@ def test_a_scaled_d_is_bf16_by_default():
     assert problem(64, 64, 64, dtype="int8", epilogue=fused.epilogue).d.dtype.value == "bf16"
     d = Gemm(fused).run(drawn(8, 8, INT8, 1), drawn(8, 8, INT8, 2), scale_a=1.0, scale_b=1.0)
     assert d.dtype == torch.bfloat16
+
+
+@pytest.mark.sliced(False)
+@pytest.mark.parametrize("dtype", ["int8", "bf16", "float8_e4m3fn"])
+@pytest.mark.parametrize("c_dtype", [None, "fp16"])
+def test_a_problem_says_the_type_that_a_run_gives_d(dtype, c_dtype):
+    """Sums of integers are int32; with C added they are bf16, as those of fp8."""
+    kind = getattr(torch, {"bf16": "bfloat16"}.get(dtype, dtype))
+    a, b = torch.ones(8, 16).to(kind), torch.ones(16, 8).to(kind)
+    c = () if c_dtype is None else (torch.ones(8, 8).half(),)
+    d = Gemm(GemmSpec()).run(a, b, *c, beta=1.0 if c else 0.0)
+    assert problem(8, 8, 16, dtype=dtype, c_dtype=c_dtype).d.dtype == as_dtype(d.dtype)
 
 
 @pytest.mark.sliced(False)

@@ -99,11 +99,15 @@ def added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
     return sums.index_put((target,), y.float(), accumulate=True)[:count]
 
 
+# by torch's types: Dynamo of torch 2.11 hashes no member of an Enum that has a hash of its own
+_RESULTS = {held: reference.TORCH_DTYPE[kind.result] for kind, held in reference.TORCH_DTYPE.items()}
+
+
 def _result_type(call: Call) -> torch.dtype:
     """The type of a new D."""
     asked = call.dtype if call.dtype is not None or call.spec is None else call.spec.d_dtype
     if asked is None or asked == AUTO:
-        return reference.TORCH_DTYPE[as_dtype(call.a.dtype).result]
+        return _RESULTS[call.a.dtype]
     return reference.TORCH_DTYPE[as_dtype(asked, "out_dtype")]
 
 
