@@ -87,7 +87,7 @@ def case_of(job: Row) -> beside.Case:
 
 
 def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda") -> Row:
-    """A line: microseconds of every config that is right, and what is wrong with others."""
+    """A line: microseconds of every config that is right, and what is wrong with others; no times if all are."""
     case, began = case_of(job), time.monotonic()
     kind = fp8.kinds(["auto"])[case.kind]
     each = case.m * case.k + case.k * case.n
@@ -112,6 +112,8 @@ def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda")
             right.append(timing.Contender(name, run))
         except (GemmError, RuntimeError, ValueError) as error:
             bad[name] = runs.reason(error)
+    if all(x.name == TORCH for x in right):
+        return {"i": place, "bad": bad}
     entries = {x.name: _sampler(x, sets, device) for x in right}
     heated = 0.0
     while heated < PREHEAT:
@@ -194,11 +196,10 @@ def main(arguments: Sequence[str]) -> int:
         line = measure(place, job, device)
         with args.lines.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        torch_us, own = (statistics.median(line["last"].get(x, [math.nan])) for x in (TORCH, "0"))
-        best = min((statistics.median(us) for x, us in line["last"].items() if x != TORCH), default=math.nan)
-        told = (
-            f"torch {torch_us:.1f}, chosen {own:.1f}, best {best:.1f} us; {line['bad'] or ''} {line['s']} s"
-        )
+        last = {x: statistics.median(us) for x, us in line.get("last", {}).items()}
+        torch_us, own = (last.get(x, math.nan) for x in (TORCH, "0"))
+        best = min((us for x, us in last.items() if x != TORCH), default=math.nan)
+        told = f"torch {torch_us:.1f}, chosen {own:.1f}, best {best:.1f} us; {line['bad'] or ''}"
         print(f"{case_of(job)}: {told}", flush=True)
     return 0
 
