@@ -148,8 +148,9 @@ def fresh(path: Path) -> list[Measured]:
         held, settled = x.get("held_back", False), x["suite"] != CHAIN
         if len(us) > 1:
             scales = x.get("kind", "")
+            family = f"fp8 {scales}" if scales else x["suite"]
             weight = OWN_WEIGHT if scales == "blocks" else 1.0
-            found.append(Measured(x["suite"], of, configs, us, settled, weight, chosen, held, scales))
+            found.append(Measured(family, of, configs, us, settled, weight, chosen, held, scales))
     return found
 
 
