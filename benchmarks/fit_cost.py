@@ -36,8 +36,9 @@ from cutegemm.arch.records import KERNELS_FILE, RECORD_MHZ, RECORDS, TIMES_FILE
 from cutegemm.dtypes import DType
 from cutegemm.planning import known_kernels
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.cost import REDUCTIONS, Counts, Seen, counts, nanoseconds
+from cutegemm.planning.cost import REDUCTIONS, Counts, counts, nanoseconds
 from cutegemm.planning.generator import rows
+from cutegemm.planning.seen import Seen
 from cutegemm.planning.swap import transposed_problem
 
 Column = NDArray[np.float64]

@@ -117,7 +117,7 @@ def _of_family(family: str, cases: Sequence[Case], rows: Sequence[Row]) -> list[
 
 
 def _of_regret(family: str, cases: Sequence[Case], rows: Sequence[Row]) -> list[str]:
-    """What is wrong with the rows of a family's candidates: which problems, and that the model's choice is there."""
+    """The faults of a family's rows of candidates: a problem that is missing or added, or lacks the model's choice."""
     own = candidates.label({})
     seen = [problem_of(x) for x in rows if x["contender"] == own and x["regime"] == FINAL.name]
     found = [] if seen == [known_by(x) for x in cases][: len(seen)] else [f"{family}: not the drawn problems"]
@@ -137,7 +137,7 @@ def _tuned(rows: Iterable[Row], expected: dict[Any, dict[str, str]]) -> Iterable
 
 
 def verify(path: Path, root: Path = fresh_tree.ROOT) -> list[str]:
-    """What is wrong with a file, judged by the sources that it was measured with.
+    """The faults of a file, judged by the sources that it was measured with.
 
     Raises:
         ValueError: the repository does not have its commit.

@@ -26,13 +26,13 @@ BESIDE = ("a_load", "b_load", "raster", "trigger", "scheduler", "ctas_per_sm")
 TIMED = ("us", "settled", "beside")
 
 
-def case(job: Row, line: Row) -> Row:
+def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
     """A problem's row: its configs with microseconds, whether those are of long samples, and what else was given."""
     last = {name: statistics.median(us) for name, us in line["last"].items()}
     slower = statistics.median(us / min(line["first"][name]) for name, us in last.items())
     rows = []
     for name, us in line["first"].items():
-        if name == BASELINE:
+        if name == baseline:
             continue
         config = job["configs"][int(name)]
         given = config.get("loads", {}) | config["fields"]
@@ -40,25 +40,22 @@ def case(job: Row, line: Row) -> Row:
         beside |= {} if config["fields"] else {"chosen": True}
         took = last.get(name, min(us) * slower)
         rows.append([*config["config"], round(took, 3), int(name in last), beside])
-    beside_it = last.get(BASELINE)
-    return {name: job[name] for name in PROBLEM} | {"cublas": beside_it and round(beside_it, 4), "rows": rows}
-
-
-def renamed(line: Row, baseline: str) -> Row:
-    """A line whose baseline has another name."""
-    times = {
-        part: {BASELINE if x == baseline else x: us for x, us in line[part].items()}
-        for part in ("first", "last")
-    }
-    return line | times
+    # torch does not take every problem
+    us = last.get(baseline)
+    return {name: job[name] for name in PROBLEM} | {"cublas": us and round(us, 4), "rows": rows}
 
 
 def table(jobs: list[Row], lines: list[Row]) -> Row:
     """All problems that were measured."""
     cases = [case(jobs[x["i"]], x) for x in lines if "first" in x]
-    environment = next(x["environment"] for x in lines if "environment" in x)
     seeds = ", ".join(str(x) for x in sorted({x["seed"] for x in cases}))
     what = f"problems of training seeds {seeds} (benchmarks/sweep_draws.py); configs beside the others of their problem"
+    return whole(cases, lines, what)
+
+
+def whole(cases: list[Row], lines: list[Row], what: str) -> Row:
+    """The table of problems' rows, with the environment that the lines name."""
+    environment = next(x["environment"] for x in lines if "environment" in x)
     columns = [*COLUMNS, *TIMED]
     return {
         "gpu": environment["gpu"],

@@ -18,7 +18,7 @@ from benchmarks.results import Measurement
 from cutegemm.tuning.timing import CudaDevice as Device
 from cutegemm.tuning.timing import Readable, Replayer, Sampler, orders
 
-__all__ = ["REGIMES", "Contender", "Device", "Readable", "Regime", "Replayer", "measure", "orders"]
+__all__ = ["REGIMES", "Contender", "Device", "Readable", "Regime", "Replayer", "measure", "orders", "sampler"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ REGIMES = {
 }
 
 
-def _sampler(contender: Contender, sets: list[Any], device: Replayer, sample: float) -> Sampler:
+def sampler(contender: Contender, sets: list[Any], device: Replayer, sample: float) -> Sampler:
+    """What times a contender, in passes over all input sets, for `sample` seconds."""
+
     def one_pass() -> None:
         for inputs in sets:
             contender.call(inputs)
@@ -99,7 +101,7 @@ def measure(
     Returns:
         Microseconds a call, per contender, in the order given.
     """
-    entries = [_sampler(contender, sets, device, regime.sample) for contender in contenders]
+    entries = [sampler(contender, sets, device, regime.sample) for contender in contenders]
     heated = 0.0
     while entries and heated < regime.preheat:
         heated += sum(device.time(entry.work) for entry in entries)

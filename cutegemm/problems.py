@@ -12,8 +12,8 @@ from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import element_types
-from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.scaling import INTEGERS, SUMS
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.epilogue.scaling import INTEGERS, default_type
 from cutegemm.errors import InputError, SpecError, field_error
 
 
@@ -267,11 +267,8 @@ def problem(
         strides = (max(cols, 1), 1) if row_major else (1, max(rows, 1))
         return Operand(dtype=kind, rows=rows, cols=cols, strides=(*strides, rows * cols), batch=batch)
 
-    sums = c_dtype is None if epilogue is None else epilogue in SUMS
-    if d_dtype is not None:
-        d_kind = as_dtype(d_dtype, "d_dtype")
-    else:
-        d_kind = ab.result if sums else ab.fused
+    graph = epilogue or linear_combination(c_dtype is not None)
+    d_kind = default_type(graph, ab) if d_dtype is None else as_dtype(d_dtype, "d_dtype")
     kind = ab.fused if input_dtype is None else as_dtype(input_dtype, "input_dtype")
     row_major = d_major == "n"
     if epilogue is None:

@@ -30,7 +30,8 @@ from benchmarks.combinations.graphs import GRAPHS
 from cutegemm import GemmSpec, Operand, Problem, Tile
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
-from cutegemm.epilogue.scaling import INTEGERS, SUMS
+from cutegemm.epilogue.graph import linear_combination
+from cutegemm.epilogue.scaling import INTEGERS, default_type
 from cutegemm.errors import GemmError
 from cutegemm.problems import round_up
 
@@ -154,9 +155,8 @@ def _d_type(get: Any, graph: Graph | None) -> DType:
     """The type of D."""
     if get("d_dtype") != "as_a":
         return as_dtype(get("d_dtype"))
-    (kind, _), default = _types(get("dtype"))
-    sums = get("c") == "none" if graph is None else graph in SUMS
-    return kind.result if sums else default
+    (kind, _), _ = _types(get("dtype"))
+    return default_type(graph or linear_combination(get("c") != "none"), kind)
 
 
 def _c_type(get: Any) -> DType | None:

@@ -303,8 +303,8 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
     """
     told("compiling")
     call, cuda = prepared(case, arena), arena.device == "cuda"
-    for config in kernels(case) if cuda else ():
-        kernel_cache.artifact(config)
+    for step in call.gemm.plan(*call.given()).steps if cuda else ():
+        kernel_cache.artifact(step.config)
     settle = torch.cuda.synchronize if cuda else lambda: None
     settle()
     told("running")

@@ -238,8 +238,8 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
     gemm = Gemm(made.spec, made.problem)
     cuda = arena.device == "cuda"
     settle = torch.cuda.synchronize if cuda else lambda: None
-    for config in kernels(case) if cuda else ():
-        kernel_cache.artifact(config)
+    for step in gemm.plan.steps if cuda else ():
+        kernel_cache.artifact(step.config)
     operands, named = call.given()
     write, read = _writer(call), _copies(call)
     if write is not None:

@@ -86,7 +86,7 @@ class Ours:
         return Contender(name, call, contenders.plan_label(self.plan(sets, device)))
 
     def plan(self, sets: Any, device: Device) -> KernelPlan:
-        """What is chosen for inputs."""
+        """The plan that inputs get."""
         return choose(self.spec, self.problem(sets), device).plan
 
 
@@ -115,6 +115,25 @@ class Kind:
     def names(self) -> list[str]:
         """All contenders."""
         return [*self.ours, *self.others]
+
+    def sets(self, case: Case, memory: str) -> list[Any]:
+        """Inputs that together exceed L2, in torch's `memory`."""
+        each = self.size * (case.m * case.k + case.k * case.n)
+        count = min(64, max(2, -(-inputs.ROTATION_BYTES // each)))
+        return [self.draw(case, seed, memory) for seed in range(count)]
+
+
+def error_of(call: Callable[[Any], torch.Tensor], sets: Any, wanted: torch.Tensor) -> float:
+    """The error of the first rows of D, relative, in the Frobenius norm.
+
+    Raises:
+        RuntimeError: it is more than rounding.
+    """
+    found = call(sets)[:CHECKED_ROWS].double()
+    error = float((found - wanted).norm() / wanted.norm())
+    if not error < WRONG:
+        raise RuntimeError(f"error {error:.3g} of the norm")
+    return error
 
 
 class Bench:
@@ -152,17 +171,12 @@ class Bench:
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
         """A row of every contender; (contender, why) of ours that have no times."""
         kind = self.kinds[case.kind]
-        each = kind.size * (case.m * case.k + case.k * case.n)
-        count = min(64, max(2, -(-inputs.ROTATION_BYTES // each)))
-        sets = [kind.draw(case, seed, self._memory) for seed in range(count)]
+        sets = kind.sets(case, self._memory)
         wanted, alive, errors, why = kind.exact(sets[0]), [], {}, {}
         for name in kind.names:
             try:
                 contender = self._made(kind, name, sets[0])
-                found = contender.call(sets[0])[:CHECKED_ROWS].double()
-                errors[name] = float((found - wanted).norm() / wanted.norm())
-                if not errors[name] < WRONG:
-                    raise RuntimeError(f"error {errors[name]:.3g} of the norm")
+                errors[name] = error_of(contender.call, sets[0], wanted)
                 alive.append(contender)
             except (GemmError, RuntimeError, ValueError) as error:
                 why[name] = runs.reason(error)

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import environment, fresh_draws, runs, sweep_draws, sweep_jobs, sweep_table, timing
-from benchmarks.inputs import ROTATION_BYTES
 from benchmarks.probes import beside, fp8
 from benchmarks.results import Row
 from cutegemm import Gemm
@@ -90,8 +89,7 @@ def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda")
     """A line: microseconds of every config that is right, and what is wrong with others; no times if all are."""
     case, began = case_of(job), time.monotonic()
     kind = fp8.kinds(["auto"])[case.kind]
-    each = case.m * case.k + case.k * case.n
-    sets = [kind.draw(case, seed, memory) for seed in range(min(64, max(2, -(-ROTATION_BYTES // each))))]
+    sets = kind.sets(case, memory)
     wanted, ours, right, bad = kind.exact(sets[0]), kind.ours["ours auto"], [], {}
     of = ours.problem(sets[0])
 
@@ -105,16 +103,13 @@ def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda")
         contenders[name] = lambda x, gemm=gemm: call(gemm, x)
     for name, run in contenders.items():
         try:
-            found = run(sets[0])[: beside.CHECKED_ROWS].double()
-            error = float((found - wanted).norm() / wanted.norm())
-            if not error < beside.WRONG:
-                raise RuntimeError(f"error {error:.3g} of the norm")
+            beside.error_of(run, sets[0], wanted)
             right.append(timing.Contender(name, run))
         except (GemmError, RuntimeError, ValueError) as error:
             bad[name] = runs.reason(error)
     if all(x.name == TORCH for x in right):
         return {"i": place, "bad": bad}
-    entries = {x.name: _sampler(x, sets, device) for x in right}
+    entries = {x.name: timing.sampler(x, sets, device, SCREEN.sample) for x in right}
     heated = 0.0
     while heated < PREHEAT:
         heated += sum(device.time(x.work) for x in entries.values())
@@ -125,14 +120,6 @@ def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda")
         x.replays, x.us = math.ceil(x.replays * FINAL.sample / SCREEN.sample), []
     last = _sampled(longer, FINAL, place + 1, device)
     return {"i": place, "first": first, "last": last, "bad": bad, "s": round(time.monotonic() - began, 1)}
-
-
-def _sampler(x: timing.Contender, sets: list[Any], device: timing.Replayer) -> Sampler:
-    def one_pass() -> None:
-        for one in sets:
-            x.call(one)
-
-    return Sampler(x.name, one_pass, len(sets), device, SCREEN.sample)
 
 
 def _sampled(
@@ -149,12 +136,9 @@ def table(jobs: list[Row], lines: list[Row]) -> Row:
     found = []
     for line in (x for x in lines if "first" in x):
         job = jobs[line["i"]]
-        case = sweep_table.case(job, sweep_table.renamed(line, TORCH))
-        found.append(case | {"kind": job["kind"], "dtype": job["dtype"]})
-    made = next(x["environment"] for x in lines if "environment" in x)
+        found.append(sweep_table.case(job, line, TORCH) | {"kind": job["kind"], "dtype": job["dtype"]})
     what = "fp8 products of training problems (benchmarks/probes/fp8_sweep.py)"
-    columns = [*sweep_draws.COLUMNS, *sweep_table.TIMED]
-    return {"gpu": made["gpu"], "environment": made, "what": what, "columns": columns, "cases": found}
+    return sweep_table.whole(found, lines, what)
 
 
 def main(arguments: Sequence[str]) -> int:

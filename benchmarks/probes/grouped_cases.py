@@ -54,7 +54,7 @@ class Case:
 
     @property
     def flops(self) -> int:
-        """Of the product."""
+        """Multiplications and additions of the product."""
         _, each, n, k = LAYERS[self.layer]
         return 2 * self.tokens * (1 if self.spread == "alone" else each) * n * k
 
@@ -165,7 +165,7 @@ Call = Callable[[Draw], Tensor]
 
 
 def contenders(case: Case, fallback: str = "error") -> list[Contender]:
-    """Who does a case's work, ours first.
+    """The contenders of a case, ours first.
 
     Args:
         fallback: of ours, without a GPU.

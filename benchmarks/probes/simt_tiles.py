@@ -165,7 +165,7 @@ def chosen(tile: SimtTile | None) -> Iterator[None]:
 
 
 def configs_of(case: Case, tiles: list[SimtTile]) -> dict[str, SimtConfig]:
-    """What is compiled for a problem, by name."""
+    """The configs that are compiled for a problem, by name."""
     found = {}
     posed = problem(case.m, case.n, case.k, dtype="fp32", majors=case.majors)
     for name, tile in named(tiles).items():

@@ -11,14 +11,14 @@ import functools
 from dataclasses import dataclass
 
 from cutegemm.arch.instructions import EXACT, Instruction, instruction
-from cutegemm.config.numbers import Number, least, looked_up, most, where
+from cutegemm.config.numbers import Number, least, most, where
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
-from cutegemm.config.registers import most_accumulators
+from cutegemm.config.registers import most_accumulators, set_registers
 from cutegemm.config.stage import StageItem
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.scales import K_BLOCK, BlockScale
 from cutegemm.families import FAMILIES
-from cutegemm.families.family import PLAIN_CONSUMERS, Family, Roles
+from cutegemm.families.family import Family, Roles
 from cutegemm.layouts.hardware import widest_swizzle
 
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
@@ -382,22 +382,8 @@ class KernelDraft(EpilogueConfig):
     @property
     def registers(self) -> tuple[int, int] | None:
         """(producer, consumer) registers per thread set by setmaxnreg; None keeps the launch's allocation."""
-        producer, consumer = self.set_registers
+        producer, consumer = set_registers(self)
         return (producer, consumer) if consumer else None
-
-    @property
-    def set_registers(self) -> tuple[Number, Number]:
-        """As `registers`, 0 for the launch's allocation. Registers / 128 threads: 512 in an SM's warpgroups at most."""
-        roles, none, held = self.roles, (0, 0), self.roles.accumulators.get(PLAIN_CONSUMERS, 0)
-        # with what this leaves it a producer spills that loads several scales of B, or any beside early tiles
-        loaded = sum(self.scales_of(x) << bool(self.early) for x in self.epilogue.scales if x.axis == "n")
-        wide = (self.consumers == PLAIN_CONSUMERS) & (self.held_values > held) & (loaded <= 1)
-        plain = roles.plain_registers or none
-        usual = looked_up(roles.registers.get(self.gathers, {}), self.consumers, none)
-        shared = looked_up(roles.shared_registers, self.consumers, none)
-        crowded = self.ctas_per_sm > 1
-        producer, consumer = (where(crowded, x, where(wide, y, z)) for x, y, z in zip(shared, plain, usual))
-        return producer, consumer
 
     @property
     def columns_step(self) -> int:

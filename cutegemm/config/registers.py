@@ -27,8 +27,23 @@ class Share(NamedTuple):
 
 def register_file(config: Kernel) -> list[Share]:
     """What the warpgroups of one CTA take of an SM's registers."""
-    producer, consumer = config.set_registers
+    producer, consumer = set_registers(config)
     return [Share("producer", config.producers, producer), Share("consumer", config.consumers, consumer)]
+
+
+def set_registers(config: Kernel) -> tuple[Number, Number]:
+    """(producer, consumer) registers of a thread, at most 512 in the four warpgroups of an SM's quarter; 0 is what the
+    launch allocates."""
+    roles, none, held = config.roles, (0, 0), config.roles.accumulators.get(PLAIN_CONSUMERS, 0)
+    # with what this leaves it a producer spills that loads several scales of B, or any beside early tiles
+    loaded = sum(config.scales_of(x) << bool(config.early) for x in config.epilogue.scales if x.axis == "n")
+    wide = (config.consumers == PLAIN_CONSUMERS) & (config.held_values > held) & (loaded <= 1)
+    plain = roles.plain_registers or none
+    usual = looked_up(roles.registers.get(config.gathers, {}), config.consumers, none)
+    shared = looked_up(roles.shared_registers, config.consumers, none)
+    crowded = config.ctas_per_sm > 1
+    producer, consumer = (where(crowded, x, where(wide, y, z)) for x, y, z in zip(shared, plain, usual))
+    return producer, consumer
 
 
 def accumulators(config: Kernel) -> Number:

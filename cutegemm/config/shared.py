@@ -123,9 +123,8 @@ def staggers(x: KernelDraft) -> bool:
     two whose threads read and multiply much before they issue: a scale for each column. Where groups end along K they
     all meet inside a stage (`mainloop.ragged_tail`), which one whose turn it is not cannot.
     """
-    promotes = bool(x.promote or x.epilogue.scales)
-    shares = x.team == 3 or (x.team == 2 and x.column_scales and x.partial_sets == 1)
-    return promotes and x.multiplies and bool(x.producers) and bool(shares) and x.grouped != "k"
+    two = x.team == 2 and x.column_scales and x.partial_sets == 1
+    return bool(x.in_turn or (two and x.multiplies and x.producers and x.grouped != "k"))
 
 
 def _consumers(x: KernelDraft) -> Iterator[Barrier]:

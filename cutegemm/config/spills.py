@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from cutegemm.arch.limits import Limits
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.numbers import Number, least, where
+from cutegemm.config.registers import set_registers
 from cutegemm.config.simt import SimtTile
 from cutegemm.epilogue.graph import NEUTRAL, Graph, Result
 
@@ -80,7 +81,7 @@ def _reduced(results: Sequence[Result]) -> int:
 
 def consumer_registers(config: KernelDraft) -> Number:
     """Registers of a consumer thread: what setmaxnreg gives it, or its share of the SM's."""
-    moved = config.set_registers[1]
+    moved = set_registers(config)[1]
     launched = config.limits.registers_per_sm // (config.threads * config.ctas_per_sm)
     return least(where(moved > 0, moved, launched), MOST_USED)
 

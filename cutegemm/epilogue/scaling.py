@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from cutegemm.epilogue.graph import Graph, Node, Result
+from cutegemm.dtypes import DType
+from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
 from cutegemm.epilogue.scales import AXES, ROW, TENSOR, BlockScale, Kind
 from cutegemm.errors import SpecError, field_error
 
@@ -113,9 +114,15 @@ def _read(operand: str, kind: Kind) -> str:
     return "scalar" if kind == TENSOR else _LEAVES[operand]
 
 
-# D is a sum of integers
-SUMS = _every_sum()
+# D of integers is a sum of them, or alpha times it
+SUMS = _every_sum() | {linear_combination(False)}
 # inputs that are int32
 INTEGERS = frozenset(name for term in _POINTS.values() for _, name in term)
 
-__all__ = ["INTEGERS", "PLAIN", "SUMS", "scaled", "shifted"]
+
+def default_type(graph: Graph, kind: DType) -> DType:
+    """The type of D by default, of operands of a kind: int32 for sums of integers, bf16 for others of 8 bits."""
+    return kind.result if graph in SUMS else kind.fused
+
+
+__all__ = ["INTEGERS", "PLAIN", "SUMS", "default_type", "scaled", "shifted"]

@@ -14,11 +14,12 @@ import torch
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import SCALE, STORE
+from cutegemm.epilogue.scaling import default_type
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.program import Program
 from cutegemm.problems import columns
 from cutegemm.running.arguments.call import Request
-from cutegemm.running.arguments.describe import check_pair, result_type
+from cutegemm.running.arguments.describe import check_pair
 from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.eight_bits import EXPONENTS
 from cutegemm.running.run import described
@@ -136,7 +137,7 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
         dtype, major = torch.float32, x.major
         if x.kind == STORE:
             own = x.name == "d"
-            dtype, spec = reference.TORCH_DTYPE[result_type(program.graph, kind)], program.spec
+            dtype, spec = reference.TORCH_DTYPE[default_type(program.graph, kind)], program.spec
             named = x.dtype or (spec.d_dtype if own and spec.d_dtype != AUTO else None)
             if named is not None:
                 dtype = reference.TORCH_DTYPE[as_dtype(named)]

@@ -3,7 +3,8 @@
 
 the way in and out              `planner` (`plan`), `requirements` (and the `Request` they make), `kernel_plan`
 what costs least                `ways` (swapped or not, how operands arrive: `loads`), `generator` (configs as arrays),
-                                `cost` (what they do, over a GPU's rates), `known_kernels`, `ranking`, `choose`
+                                `cost` (what they do for the GEMM in `seen`, over a GPU's rates), `known_kernels`,
+                                `ranking`, `choose`
 what follows from a candidate   `candidates`, `kernel_fields`, `operand_rules`, `epilogue_plan`,
                                 `launches`, `steps`, `swap`, `invariance`; what must hold: `config.invariants`
 kernels on the CUDA cores       `simt_tiles`

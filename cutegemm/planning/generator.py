@@ -34,10 +34,9 @@ from cutegemm.planning.cost import (
     REDUCTIONS,
     Column,
     Rows,
-    Seen,
-    by_way,
 )
 from cutegemm.planning.kernel_fields import drafted, given, outlined
+from cutegemm.planning.seen import Seen, by_way
 from cutegemm.planning.ways import SHALLOW, Kind, Way
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 

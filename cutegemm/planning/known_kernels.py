@@ -20,8 +20,8 @@ from cutegemm.planning.cost import REDUCTIONS, Column, Counts, Rows
 # of 16 bits; of 8 with scales of blocks; with scales of blocks that a thread reads for each column; of 8, promoted
 KINDS = ("plain", "scaled", "scaled_columns", "promoted")
 PLAIN, SCALED, COLUMNS, PROMOTED = range(4)
-# another kernel, which no record has
-OTHER = -1
+# the index of any other kernel, which no record has
+OTHER = len(KINDS)
 # above any extent of a tile
 RADIX = 1024.0
 

@@ -12,9 +12,10 @@ from cutegemm.arch.device import Device
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import candidates, cost, generator, known_kernels
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.cost import Rows, Seen, Side
+from cutegemm.planning.cost import Rows
 from cutegemm.planning.loads import along_k
 from cutegemm.planning.requirements import Request, may_saturate
+from cutegemm.planning.seen import Seen, Side, by_way
 from cutegemm.planning.ways import Kind, Option, Way, ways_of
 from cutegemm.spec import Tile
 
@@ -60,7 +61,7 @@ def _rows(asked: Request, ways: Sequence[Way], gemms: Sequence[Seen]) -> Rows:
 
 def _nanoseconds(asked: Request, gemms: Sequence[Seen], of: Rows) -> cost.Column:
     """Nanoseconds of configs."""
-    seen: Seen = cost.by_way(gemms, of.way.astype(np.intp))
+    seen: Seen = by_way(gemms, of.way.astype(np.intp))
     counts = cost.counts(seen, _device(asked), of)
     if asked.spec.scheduler == "stream_k":
         # every SM has the same share of all k tiles

@@ -32,9 +32,10 @@ def test_problems_are_training_problems_that_tma_loads(monkeypatch):
 
 def test_a_table_of_measured_problems_can_be_fitted(tmp_path, monkeypatch):
     """Wrong configs are left out, torch is the baseline, and the fit reads kind, types and times."""
-    monkeypatch.setattr(fp8_sweep, "ROTATION_BYTES", 1)
-    sampler = fp8_sweep._sampler
-    monkeypatch.setattr(fp8_sweep, "_sampler", lambda x, sets, gpu: sampler(gpu.costing(x, 1.0), sets, gpu))
+    monkeypatch.setattr(fp8_sweep.beside.inputs, "ROTATION_BYTES", 1)
+    sampler = fp8_sweep.timing.sampler
+    costing = lambda x, sets, gpu, sample: sampler(gpu.costing(x, 1.0), sets, gpu, sample)
+    monkeypatch.setattr(fp8_sweep.timing, "sampler", costing)
     job = dataclasses.asdict(CASE) | {"seed": 16, "held_back": True, "configs": [GIVEN, GIVEN]}
     line = fp8_sweep.measure(0, job, FakeGpu(), "cpu")
     assert not line["bad"] and set(line["first"]) == set(line["last"]) == {"torch", "0", "1"}

@@ -113,7 +113,7 @@ def test_samples_are_kept_in_the_order_of_rounds():
 def test_samples_are_as_long_as_the_regime_says():
     """A sample lasts at least the regime's time, and not over twice it when a graph is short."""
     gpu = FakeGpu()
-    entry = timing._sampler(pair(gpu)[0], [1, 2], gpu, 0.1)
+    entry = timing.sampler(pair(gpu)[0], [1, 2], gpu, 0.1)
     assert 0.0999 < entry.measure(gpu, None) < 0.2
     assert entry.calls * FAST == pytest.approx(GRAPH_SECONDS)
 

@@ -14,9 +14,9 @@ from cutegemm.arch.records import DEFAULT, H100, H200
 from cutegemm.errors import PlanError
 from cutegemm.planning import choose, cost, generator, ranking, ways
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.cost import Seen
 from cutegemm.planning.planner import plan
 from cutegemm.planning.requirements import requested
+from cutegemm.planning.seen import Seen
 
 
 @epi.define

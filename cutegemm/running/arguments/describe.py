@@ -15,15 +15,13 @@ import torch
 from cutegemm.arch.instructions import partners, types_fault
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import call_order, element_types, scaling
-from cutegemm.epilogue.graph import SCALE, Graph, Result, linear_combination
+from cutegemm.epilogue.graph import SCALE, Graph, Result
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.numerics.eight_bits import EXPONENTS
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 
-# epilogues whose D is the sum, or alpha times the sum
-SUMS = (*scaling.SUMS, linear_combination(False))
 # operand types of functions with gradients; kernels support more
 OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
 MULTIPLIED = tuple(TORCH_DTYPE[x] for x in DType if partners(x))
@@ -99,7 +97,7 @@ def describe(
             if x.dtype
             else d_dtype
             if x.name == "d" and d_dtype
-            else result_type(graph, as_dtype(a.dtype))
+            else scaling.default_type(graph, as_dtype(a.dtype))
         )
         if (fault := element_types.fault(graph, x.name, default, as_dtype(a.dtype).whole)) is not None:
             raise field_error(InputError, f"epilogue.{x.name}" if x.dtype else "d_dtype", default, *fault)
@@ -138,11 +136,6 @@ def check_pair(a: Any, b: Any) -> None:
     if len(legal) > 1:
         rule = f"must be {' or '.join(legal)}: the other operand is {a.dtype}"
     raise field_error(InputError, "b.dtype", b.dtype, rule)
-
-
-def result_type(graph: Graph, kind: DType) -> DType:
-    """The default type of an output."""
-    return kind.result if graph in SUMS else kind.fused
 
 
 def shown(name: str) -> str:
@@ -335,6 +328,5 @@ __all__ = [
     "check_pair",
     "check_tensor",
     "describe",
-    "result_type",
     "shown",
 ]
