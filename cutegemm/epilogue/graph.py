@@ -14,7 +14,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from cutegemm import checks
@@ -325,6 +325,7 @@ def _check_results(graph: Graph, types: list[str]) -> None:
             raise field_error(SpecError, "epilogue", "d", rule)
 
 
+@cache
 def linear_combination(with_c: bool) -> Graph:
     """D = alpha * acc, or alpha * acc + beta * C: the BLAS epilogue.
 
