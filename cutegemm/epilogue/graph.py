@@ -325,7 +325,6 @@ def _check_results(graph: Graph, types: list[str]) -> None:
             raise field_error(SpecError, "epilogue", "d", rule)
 
 
-@cache
 def linear_combination(with_c: bool) -> Graph:
     """D = alpha * acc, or alpha * acc + beta * C: the BLAS epilogue.
 
@@ -336,6 +335,12 @@ def linear_combination(with_c: bool) -> Graph:
         d = alpha * acc + beta * c
     """
     checks.truth(SpecError, "with_c", with_c)
+    return _linear_combination(with_c)
+
+
+@cache
+def _linear_combination(with_c: bool) -> Graph:
+    # a new plan asks for it several times; the check comes first, since a cache takes 1 for True and hashes its key
     scaled = (Node("acc"), Node("scalar", value="alpha"), Node("mul", (1, 0)))
     if not with_c:
         return Graph(scaled, (Result("d", 2),))
