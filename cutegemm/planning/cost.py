@@ -302,7 +302,9 @@ def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
     """A mainloop stage: the slowest of an SM's units hides the others."""
     gap = _each(of, x.stage, lone=x.lone, turns=x.turn, bare=x.bare)
     mma = of.mma * x.mma * _each(of, 1.0, turns=x.mma_turn)
-    late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE) + of.void / x.void
+    # the more SMs have work, the longer TMA takes to fill rows outside an operand
+    void = of.void * of.share / x.void
+    late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE) + void
     port = (of.landed + fetched - of.fetched) / x.port
     scaled = of.scaled * x.scaled + of.read * x.scale_read + of.promoted * x.promoted
     return _longest(mma + gap + scaled, of.smem * x.smem, port, late)

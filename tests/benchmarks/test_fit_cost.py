@@ -31,6 +31,13 @@ def test_only_training_problems_are_fitted_to(found):
     assert all(for_training(x.problem.n, x.problem.k) for x in found)
 
 
+def test_older_sweeps_read_the_same_whatever_the_record():
+    """A fit to them gives the same rates twice: what their specs leave open is not planned by rates of the record."""
+    paths = [fit_cost.SWEEPS / "deep_k.json"]
+    other = dataclasses.replace(H200, cost=dataclasses.replace(H200.cost, mma=2.0, dram=0.3), kernels={})
+    assert fit_cost.older(paths, H200) == fit_cost.older(paths, other)
+
+
 def test_the_record_chooses_well_among_what_was_measured(found):
     """Within 2.5 % of the best in the mean, of problems that the fit did not see, too."""
     held = [x for x in found if x.held_back]
