@@ -19,7 +19,8 @@ from cutegemm import DType, GemmSpec, Operand, Problem, Tile, build, emulator, p
 from cutegemm import epilogue as epi
 from cutegemm.errors import ABSENT, GemmError, shown
 from cutegemm.gemm import Gemm, representative
-from tests.support import emulator_wrong, torch_wrong
+from tests.support import emulator_wrong, epilogue_wrong, torch_wrong
+from tests.support.epilogue_wrong import MLP
 from tests.support.wrong import (
     CSR,
     NO_COUNT,
@@ -40,7 +41,6 @@ from tests.support.wrong import (
 
 OF = problem(64, 64, 64)
 PLAIN = Gemm(GemmSpec(), OF)
-MLP = epi.bias_act()
 FUSED = Gemm(GemmSpec(epilogue=MLP), representative(GemmSpec(epilogue=MLP)))
 OPERAND = {"dtype": DType.BF16, "rows": 8, "cols": 8, "strides": (8, 1, 64)}
 
@@ -234,6 +234,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
     ),
     **emulator_wrong.FUNCTIONS,
     **torch_wrong.FUNCTIONS,
+    **epilogue_wrong.FUNCTIONS,
     **{
         f"Gemm.{name}": (getattr(PLAIN, name), {}, {"of": NO_PROBLEM})
         for name in ("kernel", "explain", "workspace_bytes")
@@ -258,29 +259,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
     "load": (cutegemm.load, {"path": "x.cutegemm"}, {"path": (*NO_PATH, "none.cutegemm")}),
     "build_many": (cutegemm.build_many, {"specs": []}, {"specs": (None, 3, GemmSpec(), "x")}),
     "Gemm.warm": (PLAIN.warm, {}, {"problems": (OF, 3, None, [(1, 2, 3)], "x", numpy.array(3))}),
-    "epi.with_saved": (
-        epi.with_saved, {"graph": MLP}, {"graph": (None, *NO_GRAPH), "dtype": NO_DTYPE, "wrt": ("x", 3, [["acc"]])},
-    ),
-    "epi.cross_entropy_partials": (epi.cross_entropy_partials, {}, {"store_logits": (1, None, "x")}),
-    "epi.linear_combination": (epi.linear_combination, {}, {"with_c": (1, None, "x")}),
-    **{
-        f"epi.{kind.__name__} of one": (
-            lambda kind=kind, **given: epi.define(lambda acc: epi.Output(o=kind(acc, **given))),
-            {},
-            {"axis": (2, -3, True, "m", 1.0), "partial": (1, None, "x")},
-        )
-        for kind in (epi.Sum, epi.Max, epi.LogSumExp, epi.AbsMax, epi.SumSquares)
-    },
-    "epi.Store of one": (
-        lambda **given: epi.define(lambda acc: epi.Output(o=epi.Store(acc, **given))),
-        {},
-        {"dtype": NO_DTYPE, "major": ("k", 1, True)},
-    ),
-    "epi.Graph": (
-        epi.Graph,
-        {"nodes": MLP.nodes, "outputs": MLP.outputs},
-        {"nodes": (None, 3, (None,), "x"), "outputs": (None, 3, ("d",)), "gated": ("x", 3), "swapped": (1, True)},
-    ),
     "pack": (
         cutegemm.pack,
         {"weight": B, "role": "b"},
@@ -298,14 +276,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
         },
     ),
     "Gemm.tune": (PLAIN.tune, {}, {"problems": (OF, 3, [(1, 2, 3)], "x"), "candidates": (0, "x")}),
-    "epi.backward": (epi.backward, {"graph": MLP}, {"graph": (None, *NO_GRAPH), "output": ("x", 3), "wrt": ("x", 3)}),
-    "epi.define": (epi.define, {"function": lambda acc: acc}, {"function": (3, "gelu"), "gated": ("x", 3)}),
-    "epi.swiglu": (epi.swiglu, {}, {"layout": ("x", 3, None, [])}),
-    "epi.act": (epi.act, {}, {"activation": ("gelo", 3, None, [])}),
-    "epi.bias_act": (epi.bias_act, {}, {"activation": ("gelo", 3, None, [])}),
-    "epi.scaled": (epi.scaled, {}, {"per": ("x", 3, None, [])}),
-    "epi.quantize_fp8": (epi.quantize_fp8, {}, {"dtype": ("bf16", *NO_DTYPE)}),
-    "epi.dropout_residual": (epi.dropout_residual, {}, {"p": (1.0, -0.1, "x", None)}),
 }  # fmt: skip
 
 
@@ -350,11 +320,8 @@ def test_every_public_function_is_in_the_table():
 def test_every_function_of_the_emulator_is_in_the_table():
     """The same of what `cutegemm.emulator` exports; of a class, what a user makes one with."""
     results = {"Coverage", "Finding", "Report", "Result", "Run"}
-    made_elsewhere = {
-        "Kernel",
-        "Module",
-        "Step",
-    }  # by Module.parse; what a step holds is checked by run_steps
+    # by Module.parse; what a step holds is checked by run_steps
+    made_elsewhere = {"Kernel", "Module", "Step"}
     called = {name for name in emulator.__all__ if callable(getattr(emulator, name))}
     assert {f"emulator.{name}" for name in called - results - made_elsewhere} <= set(FUNCTIONS)
 
@@ -399,23 +366,6 @@ def test_an_output_of_what_is_no_value_is_refused(reduced):
     for stranger in ("x", 3, None, torch.zeros(2), *STRANGERS):
         with pytest.raises(GemmError):
             epi.define(lambda acc, given=stranger: epi.Output(d=acc, o=reduced(given)))
-
-
-def test_an_axis_may_be_any_integer():
-    """NumPy's integers name an axis as Python's do, and the graph keeps Python's."""
-    graph = epi.define(lambda acc: epi.Output(d=acc, o=epi.Sum(acc, axis=numpy.int64(1))))
-    assert graph == epi.define(lambda acc: epi.Output(d=acc, o=epi.Sum(acc, axis=1)))
-    assert type(graph.reductions[0].axis) is int
-
-
-def test_an_unknown_operation_is_data():
-    """The error of a name that the language lacks has its parts, as every other has."""
-    with pytest.raises(GemmError) as e:
-        getattr(epi, "gelu_fast")  # noqa: B009
-    assert (e.value.field, e.value.value, e.value.nearest) == ("epilogue", "gelu_fast", "gelu")
-    with pytest.raises(GemmError) as e:
-        epi.define(lambda acc: acc.relu())
-    assert e.value.value == ".relu" and e.value.nearest == "epi.relu(value)"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 
+from cutegemm import epilogue as epi
 from cutegemm.epilogue import Graph, Node, Result, linear_combination
 from cutegemm.errors import SpecError
 from tests.support.epilogues import graphs
@@ -172,3 +174,10 @@ def test_malformed_gated_graphs_are_refused(nodes, gated, message):
         Graph(nodes, D, gated)
     assert str(e.value) == message
     Graph((ACC, Node("row", value="up")), D)
+
+
+def test_an_axis_may_be_any_integer():
+    """NumPy's integers name an axis as Python's do, and the graph keeps Python's."""
+    graph = epi.define(lambda acc: epi.Output(d=acc, o=epi.Sum(acc, axis=np.int64(1))))
+    assert graph == epi.define(lambda acc: epi.Output(d=acc, o=epi.Sum(acc, axis=1)))
+    assert type(graph.reductions[0].axis) is int

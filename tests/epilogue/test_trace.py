@@ -387,3 +387,10 @@ def test_an_unknown_name_finds_what_is_meant(name, meant):
     with pytest.raises(SpecError) as e:
         getattr(epi, name)
     assert str(e.value) == f"epilogue='{name}': unknown operation; nearest legal value: '{meant}'"
+
+
+def test_an_unknown_method_names_the_function():
+    """Torch's spelling: the functions of the language are no methods of its values."""
+    with pytest.raises(SpecError) as e:
+        epi.define(lambda acc: acc.relu())
+    assert e.value.value == ".relu" and e.value.nearest == "epi.relu(value)"
