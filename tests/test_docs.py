@@ -96,7 +96,9 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     for large, small in (("4095", "95"), ("4097", "97"), ("1000", "40"), ('device="cuda"', 'device="cpu"')):
         assert large in text
         text = text.replace(large, small)
-    names = {"x": torch.randn(6, 64), "weight": torch.randn(48, 64), "bias": torch.randn(48)}
+    extents = {"x": (6, 64), "weight": (48, 64), "bias": (48,), "experts": (2, 64, 48)}
+    names = {name: torch.randn(extent).bfloat16() for name, extent in extents.items()}
+    names["offs"] = torch.tensor([2, 6])
     names["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8))
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 3
