@@ -119,7 +119,8 @@ REFUSALS = [
     ({"tile": Tile(64, 16, 32), "stages": 1}, problem(64, 64, 64, dtype="fp32"),
      "stages=1: tiles that come through registers have 2, a ring 2 to 16; nearest legal value: 2"),
     ({"split_k": 3}, problem(64, 64, 64, dtype="fp32"),
-     "split_k=3: parts of K on the CUDA cores are added by a cluster of 1, 2, 4, 8 CTAs; nearest legal value: 4"),
+     "split_k=3: splits on the CUDA cores are added by a cluster of a power of two, at most 8 CTAs; "
+     "nearest legal value: 4"),
     ({"split_k": 2, "schedule": "simt", "epilogue": GATED}, problem(64, 64, 64, epilogue=GATED),
      "split_k=2: gated pairs of 16-bit operands leave no registers for a sum that CTAs share; nearest legal value: 1"),
     ({"tile": Tile(256, 256, 64), "consumers": 2}, odd(),
