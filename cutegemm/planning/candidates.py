@@ -91,17 +91,16 @@ def given(value: int | str, default: int) -> int:
 
 
 def given_tile(spec: GemmSpec, limits: Limits, halves: int = 1) -> Candidate:
-    """The candidate of a spec that gives its tile.
+    """The candidate of a spec that gives its tile: of the first kind whose warpgroups share its rows evenly, if any.
 
     Args:
         halves: accumulator rows per row of the output.
     """
     assert isinstance(spec.tile, Tile)
-    tile = spec.tile
-    schedule = "cooperative" if spec.schedule not in TENSOR_CORE_SCHEDULES else spec.schedule
-    team = _team(spec, schedule, tile.m // halves, limits)
-    found = Candidate((tile.m, tile.n, tile.k), spec.plane or (1, 1), schedule, team)
-    return cut(spec, found, given_splits(spec), limits)
+    m, n, k = spec.tile
+    found = list(kinds(spec, limits))
+    even = (x for x in found if m % rows_step(limits, x.team, halves) == 0)
+    return next(even, found[0])._replace(tile=(m, n, k))
 
 
 def given_splits(spec: GemmSpec) -> int:
@@ -191,9 +190,3 @@ def _teams(spec: GemmSpec, schedule: str) -> tuple[int, ...]:
     if schedule == "multistage" and spec.plane not in (None, (1, 1)):
         return ()
     return (spec.consumers,) if isinstance(spec.consumers, int) else TEAMS
-
-
-def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
-    """Consumer warpgroups of a tile: as given, or the best number that divides its rows."""
-    teams = _teams(spec, schedule)
-    return next((x for x in teams if rows % rows_step(limits, x) == 0), teams[0])

@@ -285,8 +285,8 @@ LATER = (
     Rule(_multicast, _multicast_refused),
     Rule(_swizzled, _swizzled_refused),
     Rule(_boxes, _boxes_refused),
-    Rule(_widths, _widths_refused, needs_tile=False),
     Rule(lambda x: not _unrounded(x), _unrounded_refused, needs_tile=False),
+    Rule(_widths, _widths_refused, needs_tile=False),
     Rule(_halves, _halves_refused),
     Rule(_majors, _majors_refused, needs_tile=False),
 )
