@@ -83,7 +83,7 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
         except GemmError:
             continue
         _, way, candidate = option_of(made)
-        loads = way.loads.chosen
+        loads = way.loads
         config = (loads[::-1] if way.swapped else loads), way.swapped, candidate
         yield data["environment"]["gpu"], row["suite"], of, config, row["baseline_us"] / row["ratio"]
 

@@ -113,7 +113,7 @@ def options(spec: GemmSpec, of: Problem, device: Device, source: random.Random) 
     least = everything[0].ns
     add(own, {}, 1.0, True)
     near = [x for x in everything if x.ns <= SLOWER * least]
-    kinds = {_kind(x.way.swapped, x.candidate, x.way.loads.chosen): x for x in reversed(near)}
+    kinds = {_kind(x.way.swapped, x.candidate, x.way.loads): x for x in reversed(near)}
     others = source.sample(near, min(DRAWN, len(near)))
     for place, x in enumerate([*near[:FASTEST], *kinds.values(), *others]):
         fields = dict(fields_of_option(x))

@@ -10,6 +10,7 @@ from typing import Any
 
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.config.numbers import round_up
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, linear_combination
@@ -105,11 +106,6 @@ class Operand(checks.Named):
         if size % LIMITS.tma_align:
             return f"its contiguous extent is {size} bytes, no multiple of {LIMITS.tma_align}"
         return None
-
-
-def round_up(value: int, step: int) -> int:
-    """The smallest multiple of `step` that is at least `value`."""
-    return -(-value // step) * step
 
 
 def _canonical(x: Operand, strides: tuple[int, ...]) -> tuple[int, int, int]:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutegemm import DType, Operand, Problem, problem
+from cutegemm.config.numbers import round_up
 from cutegemm.errors import InputError, SpecError
-from cutegemm.problems import round_up
 from tests.support.strategies import operands
 
 

@@ -28,12 +28,12 @@ from benchmarks.combinations.fields import (
 )  # fmt: skip
 from benchmarks.combinations.graphs import GRAPHS
 from cutegemm import GemmSpec, Operand, Problem, Tile
+from cutegemm.config.numbers import round_up
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.epilogue.scaling import INTEGERS, default_type
 from cutegemm.errors import GemmError
-from cutegemm.problems import round_up
 
 
 class Meaningless(Exception):

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.config.invariants.rule import Rule, check_all
+from cutegemm.config.invariants.rule import Refused, Rule, check_all
 from cutegemm.dtypes import LARGEST, DType, as_dtype
 from cutegemm.epilogue.graph import REDUCTIONS
 
-Refused = tuple[str, object, str, object]
 UNITS = ("col", "row", "transposed", "none")
 CHUNK = 8  # elements that a thread reads at a time
 TILE = 128  # elements of a block of scales along an axis

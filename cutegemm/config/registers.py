@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cutegemm.config.numbers import Number, looked_up, most, where
-from cutegemm.config.parts import OutputConfig
-from cutegemm.epilogue.graph import Graph
 from cutegemm.families.family import PLAIN_CONSUMERS
 
 Kernel = Any  # a `KernelDraft`, whose own properties ask what registers hold
@@ -46,20 +43,11 @@ def set_registers(config: Kernel) -> tuple[Number, Number]:
     return producer, consumer
 
 
-def accumulators(config: Kernel) -> Number:
-    """Accumulators of a thread: its warpgroup's share of BLK_M x BLK_N; the partial sums promoted to them; scales."""
-    return config.held_values
-
-
 def plain(config: Kernel) -> bool:
-    """Whether threads hold little beside accumulators (`plain_epilogue`)."""
-    return plain_epilogue(config.epilogue, config.outputs)
-
-
-def plain_epilogue(epilogue: Graph, outputs: Sequence[OutputConfig]) -> bool:
-    """Whether an epilogue has one output, stored by TMA, no sums, and nothing drawn at random."""
-    alone = len(outputs) == 1 and outputs[0].store == "tma"
-    return alone and not epilogue.reductions and all(node.op != "random" for node in epilogue.nodes)
+    """Whether threads hold little beside accumulators: one output, stored by TMA, no sums, nothing drawn at random."""
+    alone = len(config.outputs) == 1 and config.outputs[0].store == "tma"
+    graph = config.epilogue
+    return alone and not graph.reductions and all(node.op != "random" for node in graph.nodes)
 
 
 def most_accumulators(config: Kernel) -> Number:
@@ -87,4 +75,4 @@ def holder(config: Kernel) -> str:
     return f"{config.consumers} consumer warpgroups hold"
 
 
-__all__ = ["Share", "accumulators", "holder", "most_accumulators", "plain", "plain_epilogue", "register_file"]
+__all__ = ["Share", "holder", "most_accumulators", "plain", "register_file"]

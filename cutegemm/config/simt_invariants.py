@@ -7,33 +7,19 @@ As in `config.invariants`, each is a function of fields that may be integers or 
 from __future__ import annotations
 
 import functools
+import math
 
-from cutegemm.config.invariants.rule import Rule, check_all
+from cutegemm.config.invariants.rule import Refused, Rule, check_all, positive
 from cutegemm.config.numbers import Number, among, implies, most, power_of_two, where
 from cutegemm.config.simt import FOUR, STAGED_STAGES, SimtConfig
 from cutegemm.config.smem_budget import Held
 from cutegemm.families import FAMILIES
 
-Refused = tuple[str, object, str, object]
 FP32_BYTES = 4
 LEAST_AHEAD = 2
 # registers of a thread besides its accumulators: fragments and addresses
 BESIDE = 24
-COUNTED = ("stages", "slices", "split", "unroll", "residents")
-
-
-def _positive(x: SimtConfig) -> Number:
-    found: Number = True
-    for value in (*x.tile, *x.thread_tile, *x.vector, x.lanes_m, *(getattr(x, name) for name in COUNTED)):
-        found = found & (value >= 1)
-    return found
-
-
-def _positive_refused(x: SimtConfig) -> Refused:
-    values = {name: min(getattr(x, name)) for name in ("tile", "thread_tile", "vector")}
-    values |= {name: getattr(x, name) for name in ("lanes_m", *COUNTED)}
-    field = next(name for name, value in values.items() if value < 1)
-    return field, getattr(x, field), "must be at least 1", 1
+COUNTED = ("tile", "thread_tile", "vector", "lanes_m", "stages", "slices", "split", "unroll", "residents")
 
 
 def _moved(x: SimtConfig) -> bool:
@@ -133,7 +119,7 @@ def _threads_refused(x: SimtConfig) -> Refused:
 def _split_refused(x: SimtConfig) -> Refused:
     most_ctas = x.limits.max_cluster
     rule = f"splits on the CUDA cores are added by a cluster of a power of two, at most {most_ctas} CTAs"
-    return "split_k", x.split, rule, most_ctas
+    return "split_k", x.split, rule, min(most_ctas, 1 << round(math.log2(x.split)))
 
 
 def _registers(x: SimtConfig) -> Number:
@@ -171,7 +157,7 @@ def _memory_refused(x: SimtConfig) -> Refused:
 
 
 RULES = (
-    Rule(_positive, _positive_refused),
+    positive(*COUNTED),
     Rule(_moved, _moved_refused),
     Rule(lambda x: among(x.lanes_m, (2, 4, 8, 16)), lambda x: ("lanes_m", x.lanes_m, "2, 4, 8 or 16", 8)),
     Rule(_shared_out, _shared_out_refused),

@@ -174,11 +174,6 @@ def smem_bytes(config: KernelDraft, stages: Number | None = None) -> Number:
     return Contents.of(config).placed(config.stages if stages is None else stages)[1]
 
 
-def bytes_beside(config: KernelDraft) -> Number:
-    """Bytes of shared memory besides the mainloop's pipeline."""
-    return Contents.of(config).beside
-
-
 def room(config: KernelDraft) -> Number:
     """Mainloop stages that fit beside the epilogue, alignment of the regions included; 0 if none fits."""
     limit, contents = config.smem_limit, Contents.of(config)
@@ -194,7 +189,6 @@ __all__ = [
     "STAGE_BARRIERS",
     "Held",
     "Region",
-    "bytes_beside",
     "epilogue_contents",
     "last_contents",
     "room",

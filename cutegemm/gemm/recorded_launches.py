@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from cutegemm import checks
 from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.loader import RecordedLaunch
+from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
 from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
-from cutegemm.problems import round_up
 from cutegemm.running.arguments.named import passed
 
 MAX_ADDRESS = (1 << 63) - 1
@@ -51,7 +51,7 @@ def recorded(
 
 def counters_offset(plan: KernelPlan) -> int:
     """From the workspace of a recorded run to its counters, bytes."""
-    return round_up(plan.workspace_bytes, WORKSPACE_ALIGN)
+    return int(round_up(plan.workspace_bytes, WORKSPACE_ALIGN))
 
 
 def _checked_addresses(names: Sequence[str], value: object) -> dict[str, int]:

@@ -8,10 +8,10 @@ define the meaning of given fields. `kinds` and `tiles` enumerate what a spec al
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cutegemm.arch.instructions import Instruction, instruction
+from cutegemm.arch.instructions import instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.config.invariants.tiles import rows_step
@@ -85,18 +85,22 @@ class Candidate(NamedTuple):
         return f"tile {self.tile}, cluster {self.cluster}{how}{parts}"
 
 
+def given(value: int | str, default: int) -> int:
+    """A field's number, or the default if it is unspecified."""
+    return value if isinstance(value, int) else default
+
+
 def given_tile(spec: GemmSpec, limits: Limits, halves: int = 1) -> Candidate:
-    """The candidate of a spec that gives its tile.
+    """The candidate of a spec that gives its tile: of the first kind whose warpgroups share its rows evenly, if any.
 
     Args:
         halves: accumulator rows per row of the output.
     """
     assert isinstance(spec.tile, Tile)
-    tile = spec.tile
-    schedule = "cooperative" if spec.schedule not in TENSOR_CORE_SCHEDULES else spec.schedule
-    team = _team(spec, schedule, tile.m // halves, limits)
-    found = Candidate((tile.m, tile.n, tile.k), spec.plane or (1, 1), schedule, team)
-    return cut(spec, found, given_splits(spec), limits)
+    m, n, k = spec.tile
+    found = list(kinds(spec, limits))
+    even = (x for x in found if m % rows_step(limits, x.team, halves) == 0)
+    return next(even, found[0])._replace(tile=(m, n, k))
 
 
 def given_splits(spec: GemmSpec) -> int:
@@ -133,18 +137,13 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
 
 
-def multiplied(spec: GemmSpec, a: DType, b: DType) -> Instruction:
-    """The instruction for operands of these types under a spec."""
-    return instruction(a, b, spec.arithmetic)
-
-
 def promotion(spec: GemmSpec, a: DType, b: DType, outputs: Sequence[OutputConfig], epilogue: Graph) -> int:
     """Elements of K between promotions: as given, or as instruction, scales and outputs need; 0 is never."""
     if epilogue.scales:
         return K_BLOCK
     if spec.promote != AUTO:
         return int(spec.promote or 0)
-    multiply = multiplied(spec, a, b)
+    multiply = instruction(a, b, spec.arithmetic)
     rounded = not epilogue.reductions and all(x.dtype in COARSE for x in outputs)
     return multiply.coarse if rounded else multiply.promote
 
@@ -156,8 +155,7 @@ def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:
     for schedule in schedules:
         for consumers in _teams(spec, schedule):
             found = Candidate(NO_TILE, cluster, schedule, consumers)
-            if _allowed(spec, found):
-                yield cut(spec, found, given_splits(spec), limits)
+            yield cut(spec, found, given_splits(spec), limits)
 
 
 def tiles(
@@ -184,24 +182,11 @@ def tiles(
                 yield rows * count, n, k
 
 
-def _teams(spec: GemmSpec, schedule: str) -> Iterable[int]:
+def _teams(spec: GemmSpec, schedule: str) -> tuple[int, ...]:
+    """Consumer warpgroups of a schedule that the given fields allow, best first."""
     if schedule == "pingpong":
-        return (PINGPONG_CONSUMERS,)
+        fits = spec.consumers in (AUTO, PINGPONG_CONSUMERS) and spec.scheduler != "per_tile"
+        return (PINGPONG_CONSUMERS,) if fits else ()
+    if schedule == "multistage" and spec.plane not in (None, (1, 1)):
+        return ()
     return (spec.consumers,) if isinstance(spec.consumers, int) else TEAMS
-
-
-def _team(spec: GemmSpec, schedule: str, rows: int, limits: Limits) -> int:
-    """Consumer warpgroups of a tile: as given, or the best number that divides its rows."""
-    teams = tuple(_teams(spec, schedule))
-    return next((x for x in teams if rows % rows_step(limits, x) == 0), teams[0])
-
-
-def _allowed(spec: GemmSpec, candidate: Candidate) -> bool:
-    """Whether the given fields besides the schedule allow a candidate's schedule and cluster."""
-    given = spec.consumers not in (AUTO, PINGPONG_CONSUMERS) or spec.scheduler == "per_tile"
-    if candidate.pingpong and given:
-        return False
-    size = candidate.cluster[0] * candidate.cluster[1]
-    if isinstance(spec.sms, int) and size > spec.sms and spec.plane is None:
-        return False
-    return size == 1 or candidate.schedule != "multistage"

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
@@ -25,89 +24,77 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import Grid
+from cutegemm.planning.loads import Way
 from cutegemm.planning.requirements import Request
-from cutegemm.planning.steps import Multiply, Step
-from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
+from cutegemm.planning.steps import Multiply, Relayout, Step
+from cutegemm.planning.ways import Option, Order, direct, turned, ways_of
 from cutegemm.spec import AUTO, GemmSpec
 
 # rows of the generator's table that are tried; if all of them are refused, so are the others
 TRIES = 64
 
 
-class Chosen(NamedTuple):
-    """A chosen kernel, the option that it comes from, and its launch."""
-
-    option: Option
-    config: KernelConfig
-    grid: Grid
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why it was chosen, one line each; nothing is said of a given tile."""
-        ns, way, _ = self.option
-        if way.spec.tile != AUTO:
-            return way.reasons
-        why = f"costs least, {ns / 1e3:,.1f} us" if ns else "the given fields leave little else"
-        return (*way.reasons, f"{self.option.in_d}: {why}")
+# the option that a kernel comes from, the kernel, and its launch
+Chosen = tuple[Option, KernelConfig, Grid]
 
 
 def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """The plan of a problem on the tensor cores, with operands swapped or not."""
-    chosen = choose(asked, order)
-    way = chosen.option.way
-    made = _plan_of(way.seen, chosen)
-    return swap.in_d(made, asked) if way.swapped else made
-
-
-def _plan_of(asked: Request, chosen: Chosen) -> KernelPlan:
-    """The plan of a choice, as its kernel sees the GEMM."""
-    (_, way, candidate), config, grid = chosen
-    loads = way.loads
-    invariant = asked.spec.batch_invariant is True
+    option, config, grid = choose(asked, order)
+    ns, way, candidate = option
+    seen, reasons = way.seen, way.reasons
+    if seen.spec.tile == AUTO:
+        why = f"costs least, {ns / 1e3:,.1f} us" if ns else "the given fields leave little else"
+        reasons = (*reasons, f"{option.in_d}: {why}")
     storing = config
     if not config.stores:
-        storing = launches.adding_config(config, grid.tiles, asked.device.sms, in_turn=invariant)
-    reductions = launches.plan_reductions(storing, asked.problem, grid.tiles, loads.workspace_bytes)
+        in_turn = seen.spec.batch_invariant is True
+        storing = launches.adding_config(config, grid.tiles, seen.device.sms, in_turn=in_turn)
+    reductions = launches.plan_reductions(storing, seen.problem, grid.tiles, way.workspace_bytes)
     parts = launches.plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
+    # of a gated pair that of its first half
+    copied = {x.operand: x.offset for x in reversed(way.copies)}
     multiply = Multiply.of(
-        asked.problem,
-        loads.views,
+        seen.problem,
+        way.views,
         config=config,
-        gate=loads.gate,
+        gate=way.gate,
         raster=raster(way, candidate),
         clusters=grid.clusters,
         parts=reductions.parts,
-        in_workspace=loads.places | reductions.partials | parts.places,
+        in_workspace=copied | reductions.partials | parts.places,
         counted=parts.counted,
     )
-    steps: list[Step] = [*loads.steps, multiply]
+    steps: list[Step] = [Relayout.of(way.copies)] if way.copies else []
+    steps.append(multiply)
     if not config.stores:
         adders = math.prod(grid.tiles) * storing.slices * storing.team
         steps.append(dataclasses.replace(multiply, config=storing, clusters=adders))
-    return KernelPlan(
-        spec=asked.spec,
-        problem=asked.problem,
-        device=asked.device,
+    made = KernelPlan(
+        spec=seen.spec,
+        problem=seen.problem,
+        device=seen.device,
         steps=(*steps, *reductions.steps),
         tiles=grid.tiles,
         waves=grid.waves,
         workspace_bytes=parts.workspace_bytes,
         counter_bytes=parts.counter_bytes,
-        reasons=chosen.reasons,
+        reasons=reasons,
     )
+    return swap.in_d(made, asked) if way.swapped else made
 
 
 class Refusals:
     """The refusal if no candidate is possible: the first that is not about an unspecified field."""
 
     def __init__(self, asked: Request, swapped: bool) -> None:
-        self._given, self._swapped = asked.spec.given(), swapped
+        self._given, self.swapped = asked.spec.given(), swapped
         self.first: PlanError | None = None
 
     def add(self, error: PlanError) -> None:
         """Note that a candidate is refused, of D's transpose where operands are swapped."""
         if self.first is None:
-            error = swap.error_in_d(error) if self._swapped else error
+            error = swap.error_in_d(error) if self.swapped else error
             open_ = (name for name in GemmSpec.__dataclass_fields__ if name not in self._given)
             self.first = None if any(map(error.concerns, open_)) else error
 
@@ -118,8 +105,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     from cutegemm.planning.ranking import options
 
     launches.check_per_tile(asked.spec, asked.problem, asked.device.limits)
-    shown = turned(asked)[0]
-    refusals = Refusals(asked, shown)
+    refusals = Refusals(asked, turned(asked)[0])
     spilling: Chosen | None = None
     first = itertools.islice(_ordered(order, options(asked)), TRIES)
     for option in itertools.chain(first, _others(asked, refusals)):
@@ -129,13 +115,12 @@ def choose(asked: Request, order: Order) -> Chosen:
         try:
             config, grid = served(way, candidate, asked.device)
         except PlanError as error:
-            if way.swapped == shown:
+            if way.swapped == refusals.swapped:
                 refusals.add(error)
             continue
-        found = Chosen(option, config, grid)
         if asked.spec.tile != AUTO or not spills(config):
-            return found
-        spilling = spilling or found
+            return option, config, grid
+        spilling = spilling or (option, config, grid)
     if spilling is not None:
         return spilling
     raise refusals.first or field_error(PlanError, "tile", AUTO, "no tile serves the other given fields")
@@ -167,10 +152,9 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
     # NumPy is imported with it
     from cutegemm.planning.generator import fitting
 
-    swapped = turned(asked)[0]
-    found = [x for x in ways_of(asked) if x.swapped == swapped]
+    found = [x for x in ways_of(asked) if x.swapped == refusals.swapped]
     for way in (*found, *(x for y in found if (x := direct(y)) is not None)):
-        spec, limits = way.spec, way.limits
+        spec, limits, (a, b) = way.spec, way.limits, way.operands
         for kind in candidates.kinds(spec, limits):
             try:
                 draft = drafted(way, kind)
@@ -180,9 +164,9 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
             except PlanError as error:
                 refusals.add(error)
                 continue
-            rows = rows_step(limits, kind.team, way.halves)
+            rows = rows_step(limits, kind.team, a.halves)
             elements = most_accumulators(draft) * kind.team * limits.warpgroup
-            tiles = candidates.tiles(spec, limits, elements, rows, way.gates)
+            tiles = candidates.tiles(spec, limits, elements, rows, b.halves)
             for tile in tiles:
                 yield Option(0.0, way, kind._replace(tile=tile))
                 if refusals.first is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TypeVar
 
 from cutegemm.config import KernelDraft, MatrixConfig, OutputConfig, smem_budget
@@ -14,6 +14,7 @@ from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.numbers import Number, least
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
+from cutegemm.planning.candidates import given
 from cutegemm.planning.operand_rules import epilogue_inputs, major, widest
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
@@ -100,16 +101,19 @@ def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
     draft = dataclasses.replace(draft, epilogue_stages=_staging_buffers(spec, draft))
     if draft.input_stages != (held := _input_stages(spec, draft)):
         draft = dataclasses.replace(draft, input_stages=held)
-    if isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int):
+    if spec.epilogue_stages != AUTO or spec.input_stages != AUTO:
         check(draft, BUFFERS)
     room = smem_budget.room(draft)
-    wanted = spec.stages if isinstance(spec.stages, int) else MAX_RING_STAGES
-    if room < wanted and spec.epilogue_stages == AUTO and draft.epilogue_stages > LEAST_BUFFERS:
+    if (
+        room < given(spec.stages, MAX_RING_STAGES)
+        and spec.epilogue_stages == AUTO
+        and draft.epilogue_stages > LEAST_BUFFERS
+    ):
         # a stage hides more latency than a third buffer
         fewer = dataclasses.replace(draft, epilogue_stages=LEAST_BUFFERS)
         if (more := smem_budget.room(fewer)) > room:
             draft, room = fewer, more
-    if room < (spec.stages if isinstance(spec.stages, int) else 1):
+    if room < given(spec.stages, 1):
         if spec.epilogue_stages == AUTO:
             draft = dataclasses.replace(draft, epilogue_stages=1)
         if spec.input_stages == AUTO:
@@ -117,71 +121,57 @@ def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
         room = smem_budget.room(draft)
     if room < 1:
         raise _no_room(spec, draft)
-    if isinstance(spec.stages, int):
-        return dataclasses.replace(draft, stages=spec.stages)
     most = MOST_STAGES if draft.a.box_rows == 0 else MOST_NARROW_STAGES
-    return dataclasses.replace(draft, stages=min(room, most))
+    return dataclasses.replace(draft, stages=given(spec.stages, min(room, most)))
 
 
 def _no_room(spec: GemmSpec, config: KernelDraft) -> PlanError:
     """The refusal if no stage fits; its nearest value is a smaller depth, fewer buffers or a smaller tile."""
     rule = MEMORY.error(config).rule
+    for field, value, nearest, smaller in _smaller(spec, config):
+        if smem_budget.room(smaller) >= 1:
+            return field_error(PlanError, field, value, rule, nearest)
+    # no single field fixes it: the fewest buffers are nearest
+    for field in ("input_stages", "epilogue_stages"):
+        if (value := getattr(config, field)) > 1:
+            return field_error(PlanError, field, value, rule, 1)
+    return field_error(PlanError, "tile", Tile(*config.tile), rule)
+
+
+def _smaller(spec: GemmSpec, config: KernelDraft) -> Iterator[tuple[str, object, object, KernelDraft]]:
+    """(field, its value, a smaller one, the config with it), of fields that may be changed, in order."""
     m, n, k = config.tile
     deepest = min(config.smem_limit * k // smem_budget.stage_bytes(config), k - 1)
     step = config.instruction.k
     depths = range(deepest // step * step, 0, -step)
-    if spec.tile != AUTO and (flatter := _largest(config, [(m, n, x) for x in depths])):
-        return field_error(PlanError, "tile.k", k, rule, flatter[2])
-    inputs = [x for x in range(1, config.input_stages) if config.subtiles % x == 0]
-    legal = {
-        "input_stages": {x: dataclasses.replace(config, input_stages=x) for x in inputs},
-        "epilogue_stages": {
-            x: dataclasses.replace(config, epilogue_stages=x) for x in range(1, config.epilogue_stages)
-        },
-    }
-    for field, fewer in legal.items():
-        fits = [x for x, smaller in fewer.items() if smem_budget.room(smaller) >= 1]
-        if fits:
-            return field_error(PlanError, field, getattr(config, field), rule, max(fits))
-    if spec.tile != AUTO and (error := _smaller(config, rule, depths)):
-        return error
-    # no single field fixes it: the fewest buffers are nearest
-    for field, fewer in legal.items():
-        if fewer:
-            return field_error(PlanError, field, getattr(config, field), rule, 1)
-    return field_error(PlanError, "tile", Tile(*config.tile), rule)
-
-
-def _smaller(config: KernelDraft, rule: str, depths: Iterable[int]) -> PlanError | None:
-    """The refusal of a given tile's columns, rows or all extents, if a smaller tile fits."""
-    m, n, k = config.tile
-    step = config.columns_step * config.b.halves
-    columns = range(n - step, 0, -step)
-    if narrower := _largest(config, [(m, x, k) for x in columns]):
-        return field_error(PlanError, "tile.n", n, rule, narrower[1])
+    columns_step = config.columns_step * config.b.halves
+    columns = range(n - columns_step, 0, -columns_step)
+    lines_step = rows_step(config.limits, config.team, config.a.halves)
+    rows = range(m - lines_step, 0, -lines_step)
+    if spec.tile != AUTO:
+        yield from (("tile.k", k, x, _tiled(config, (m, n, x))) for x in depths)
+    for x in range(config.input_stages - 1, 0, -1):
+        if config.subtiles % x == 0:
+            fewer = dataclasses.replace(config, input_stages=x)
+            yield "input_stages", config.input_stages, x, fewer
+    for x in range(config.epilogue_stages - 1, 0, -1):
+        fewer = dataclasses.replace(config, epilogue_stages=x)
+        yield "epilogue_stages", config.epilogue_stages, x, fewer
+    if spec.tile == AUTO:
+        return
+    yield from (("tile.n", n, x, _tiled(config, (m, x, k))) for x in columns)
     # with splits, fewer columns save nothing once a slice cannot be narrower
-    step = rows_step(config.limits, config.team, config.a.halves)
-    rows = range(m - step, 0, -step)
-    if lower := _largest(config, [(x, n, k) for x in rows]):
-        return field_error(PlanError, "tile.m", m, rule, lower[0])
-    # no extent alone: the most rows and columns that fit with the least depth, then the greatest depth
-    sizes = sorted(((x, y) for x in (m, *rows) for y in (n, *columns)), key=math.prod, reverse=True)
-    least = _largest(config, [(x, y, config.instruction.k) for x, y in sizes])
-    found = least and _largest(config, [(*least[:2], x) for x in depths])
-    return field_error(PlanError, "tile", Tile(m, n, k), rule, Tile(*found)) if found else None
+    yield from (("tile.m", m, x, _tiled(config, (x, n, k))) for x in rows)
+    # no extent alone: the most rows and columns that fit with the least depth, and the greatest depth
+    for x, y in sorted(((x, y) for x in (m, *rows) for y in (n, *columns)), key=math.prod, reverse=True):
+        if smem_budget.room(_tiled(config, (x, y, step))) >= 1:
+            yield from (("tile", Tile(m, n, k), Tile(x, y, z), _tiled(config, (x, y, z))) for z in depths)
 
 
-def _largest(config: KernelDraft, tiles: Iterable[tuple[int, int, int]]) -> tuple[int, int, int] | None:
-    """The first of some tiles of which a stage fits beside the epilogue, with its own subtiles and slices."""
-    for tile in tiles:
-        smaller = dataclasses.replace(config, tile=tile, slices=1)
-        columns = subtile_columns(smaller.columns, config.outputs, config.inputs)
-        smaller = dataclasses.replace(smaller, epi_n=columns)
-        if smaller.cluster_splits > 1:
-            smaller = sliced(smaller, smaller.cluster_splits)
-        if smem_budget.room(smaller) >= 1:
-            return tile
-    return None
+def _tiled(config: KernelDraft, tile: tuple[int, int, int]) -> KernelDraft:
+    """The config with another tile, and its subtiles and slices."""
+    smaller = dataclasses.replace(config, tile=tile, slices=1)
+    return sliced(smaller, max(1, smaller.cluster_splits))
 
 
 def _input_stages(spec: GemmSpec, config: KernelDraft) -> int:
@@ -197,7 +187,7 @@ def _input_stages(spec: GemmSpec, config: KernelDraft) -> int:
     if each == 0:
         return 1
     ring = min(math.ceil(RING_BYTES / smem_budget.stage_bytes(config)), MAX_RING_STAGES)
-    wanted = spec.stages if isinstance(spec.stages, int) else ring
+    wanted = given(spec.stages, ring)
     for count in legal:
         # with pingpong the other's mainloop hides late loads
         late = config.pingpong and count * each > STAGING_BYTES

@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import Device
+from cutegemm.arch.instructions import instruction
 from cutegemm.config import SECTOR, KernelDraft, registers, smem_budget
 from cutegemm.config.invariants import BUFFERS, TILE, satisfied
 from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.spills import spills
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES as SCHEDULES
-from cutegemm.planning.candidates import Candidate, cut, given_splits, multiplied, promotion
+from cutegemm.planning.candidates import Candidate, cut, given, given_splits, promotion
 from cutegemm.planning.cost import (
     BY_LAUNCH,
     COOPERATIVE,
@@ -35,9 +36,10 @@ from cutegemm.planning.cost import (
     Column,
     Rows,
 )
-from cutegemm.planning.kernel_fields import drafted, given, outlined
+from cutegemm.planning.kernel_fields import drafted, outlined
+from cutegemm.planning.loads import Way
 from cutegemm.planning.seen import Seen, by_way
-from cutegemm.planning.ways import SHALLOW, Kind, Way
+from cutegemm.planning.ways import SHALLOW, Kind
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands
@@ -78,7 +80,6 @@ BARE_COLUMNS = 32
 MOST_SCALES = 4
 # index of the columns that splits change
 SPLITS = Rows._fields.index("splits")
-Integers = NDArray[np.int64]
 
 
 @functools.lru_cache(256)
@@ -98,12 +99,14 @@ def table(kind: Kind) -> Rows:
         if not flat:
             continue
         columns = np.array(flat, dtype=np.int64).T
-        draft = _drafted(kind, columns)
+        m, n, k, across, along, schedule, consumers = columns
+        every = Candidate((m, n, k), (across, along), SCHEDULES[schedule[0]], consumers)
+        draft = outlined(kind, every, kind.operands, pingpong=schedule == PINGPONG)
         with np.errstate(divide="ignore"):
             legal = satisfied(draft, (*TILE, *BUFFERS)) & _fits(kind, spec, draft)
             clean = legal & (spills(draft) ^ True)
             summed = dataclasses.replace(draft, split_reduction="cluster", splits=2, cluster_splits=2)
-            adds = registers.accumulators(draft) <= registers.most_accumulators(summed)
+            adds = draft.held_values <= registers.most_accumulators(summed)
         # configs that spill are better than none
         legal = clean if clean.any() else legal
         found.append(np.stack(np.broadcast_arrays(*columns, adds))[:, legal].astype(np.float64))
@@ -130,7 +133,7 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     """(rows, columns, depth, CTAs along M and N, schedule, consumers) of all configs before pruning."""
     columns, depth = kind.pinned
     types = kind.operands[0].dtype, kind.operands[1].dtype
-    multiply = multiplied(spec, *types)
+    multiply = instruction(*types, spec.arithmetic)
     widths = (columns,) if columns else multiply.columns
     size = max(x.dtype.bytes for x in kind.operands) * multiply.parts
     depths = tuple(x // size for x in DEPTHS)
@@ -148,13 +151,6 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
             for across, along in clusters:
                 if across * along <= MOST_SHARED or small or spec.plane:
                     yield m, n, k, across, along, schedule, count
-
-
-def _drafted(kind: Kind, columns: Integers) -> KernelDraft:
-    """The kernels of configs with the fewest buffers."""
-    m, n, k, across, along, schedule, consumers = columns
-    one = Candidate((m, n, k), (across, along), SCHEDULES[schedule[0]], consumers)
-    return outlined(kind, one, kind.operands, pingpong=schedule == PINGPONG)
 
 
 def fitting(
@@ -178,9 +174,8 @@ def fitting(
 def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
     """Which configs have room for their stages, and no columns that are always worse than others."""
     least = LEAST_LOADED if kind.by_threads else LEAST_STAGES
-    least = spec.stages if isinstance(spec.stages, int) else least
     columns = draft.columns
-    fits = smem_budget.room(draft) >= least
+    fits = smem_budget.room(draft) >= given(spec.stages, least)
     if isinstance(spec.sms, int):
         fits = fits & ((draft.cluster_size <= spec.sms) | (spec.plane is not None))
     if not kind.operands[1].k_major:

@@ -12,12 +12,12 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
+from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
@@ -26,7 +26,7 @@ from cutegemm.planning.launches import plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import plan
 from cutegemm.planning.steps import Ends, Finish, Multiply
-from cutegemm.problems import Operand, Problem, round_up
+from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 # launches that are kept: the same arguments give the same one
@@ -223,7 +223,8 @@ def _rows(average: float) -> int:
     value = math.ceil(average + SPREAD * math.sqrt(average))
     whole = 1 << max(value - 1, 0).bit_length()
     parts = 1 if whole <= 16 or whole > FINE else 2 if whole <= 64 else 4
-    return round_up(value, max(whole // 2 // parts, 1))
+    rows: int = round_up(value, max(whole // 2 // parts, 1))
+    return rows
 
 
 @functools.lru_cache(REMEMBERED)
@@ -241,8 +242,14 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     # without a producer nobody loads at any row
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
     first: PlanError | None = None
-    for loads, schedule in itertools.product(_loads(spec), schedules):
-        asked = of._replace(spec=dataclasses.replace(spec, **given, **loads, schedule=schedule))
+    ways = [LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)]
+    # few operands that threads load come first
+    ordered = sorted(
+        itertools.product(*ways), key=lambda pair: sum(LOADS.index(x) for x in pair if x in LOADS)
+    )
+    for (a_load, b_load), schedule in itertools.product(ordered, schedules):
+        given |= {"a_load": a_load, "b_load": b_load, "schedule": schedule}
+        asked = of._replace(spec=dataclasses.replace(spec, **given))
         try:
             found = _narrowed(asked)
         except PlanError as error:
@@ -297,15 +304,6 @@ def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
     spec = dataclasses.replace(of.spec, cluster=(2, 1) if of.form.axis == "n" else (1, 2))
     made = plan(spec, of.problem, of.device)
     return made, _config(made, of)
-
-
-def _loads(spec: GemmSpec) -> Iterator[dict[str, Any]]:
-    """Ways in to try."""
-    ways = [LOADS if getattr(spec, name) == AUTO else (getattr(spec, name),) for name in ("a_load", "b_load")]
-    for a, b in sorted(
-        itertools.product(*ways), key=lambda x: sum(map(LOADS.index, x)) if set(x) <= set(LOADS) else 0
-    ):
-        yield {"a_load": a, "b_load": b}
 
 
 def _config(made: KernelPlan, of: Average) -> KernelConfig:

@@ -12,16 +12,18 @@ import dataclasses
 import math
 from typing import Any
 
+from cutegemm.arch.instructions import instruction
 from cutegemm.config import KernelConfig, KernelDraft, OperandConfig
 from cutegemm.config.invariants import TILE, check
-from cutegemm.config.numbers import Number, where
+from cutegemm.config.numbers import Number, round_up, where
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
-from cutegemm.planning.candidates import Candidate, multiplied, promotion
-from cutegemm.planning.ways import Kind, Way
-from cutegemm.problems import Problem, round_up
+from cutegemm.planning.candidates import Candidate, given, promotion
+from cutegemm.planning.loads import Way
+from cutegemm.planning.ways import Kind
+from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
 # rows of D up to which a box is no higher than D; more rows cost little beside the tile's columns
@@ -95,7 +97,7 @@ def turns_back(way: Way, candidate: Candidate) -> bool:
     """
     spec, problem, device = way.spec, way.problem, way.seen.device
     steady = spec.scheduler not in ("stream_k", "dynamic") and candidate.splits == 1
-    loads = not way.loads.gathers and of_schedule(candidate.schedule).roles.producers > 0
+    loads = not way.gathers and of_schedule(candidate.schedule).roles.producers > 0
     less, more = sorted((problem.a.bytes, problem.b.bytes))
     large = less + more > device.l2_bytes and less > SHARE * device.l2_bytes
     waves = candidate.tiles(problem) > device.sms
@@ -155,7 +157,7 @@ def outlined(
     spec, (tile, cluster, schedule, consumers, splits, depth, reduction) = of.spec, candidate
     a, b = operands
     rows, columns = tile[0] // a.halves, tile[1] // b.halves
-    stored = tile[2] * multiplied(spec, a.dtype, b.dtype).parts
+    stored = tile[2] * instruction(a.dtype, b.dtype, spec.arithmetic).parts
     streamed = spec.scheduler == "stream_k"
     fields: dict[str, Any] = {
         "family": of_schedule(schedule).name,
@@ -185,11 +187,6 @@ def outlined(
         "epilogue": of.epilogue,
     }
     return KernelDraft(**fields | more)
-
-
-def given(value: int | str, default: int) -> int:
-    """A field's number, or the default if it is unspecified."""
-    return value if isinstance(value, int) else default
 
 
 def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Number, depth: Number) -> OperandConfig:
@@ -239,18 +236,16 @@ def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:
     Not a copy of one, which the launch before has written, and nothing beside an operand that threads load. A dynamic
     kernel's first tile is what its counter says, and the launch before may still count with it.
     """
-    spec, loads = way.spec, way.loads
+    spec = way.spec
     takes_part = (
         spec.trigger != "never"
         and spec.scheduler != "dynamic"
         and candidate.schedule != "multistage"
-        and not loads.gathers
+        and not way.gathers
     )
     if not isinstance(spec.constant, tuple) or not takes_part:
         return ()
-    return tuple(
-        x for x, load in zip("ab", loads.chosen, strict=True) if load == "tma" and x in spec.constant
-    )
+    return tuple(x for x, load in zip("ab", way.loads, strict=True) if load == "tma" and x in spec.constant)
 
 
 def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
@@ -275,7 +270,7 @@ def _check_given(way: Way, candidate: Candidate) -> None:
     spec, parts, step = way.spec, candidate.splits, candidate.tile[2]
     check_reduction(spec, candidate)
     k_tiles = -(-way.problem.k // step)
-    if parts == 1 or parts <= k_tiles:
+    if parts <= k_tiles:
         return
     rule = f"K is {k_tiles} tiles of {step}; each part needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
@@ -286,13 +281,11 @@ def _check_given(way: Way, candidate: Candidate) -> None:
             raise field_error(PlanError, "tile.k", step, rule, least)
         k_tiles, rule = most, f"K is {most} tiles of {least} at most; each part needs one"
     depth = spec.depth or 1
-    if spec.split_k == AUTO and depth < parts:
+    if spec.split_k == AUTO or depth > k_tiles:
         # a launch adds the sums of several clusters
         deepest = k_tiles // (parts // depth)
         nearest = (*candidate.cluster, deepest) if deepest > 1 else candidate.cluster
         raise field_error(PlanError, "cluster", spec.cluster, rule, nearest)
-    if depth > k_tiles:
-        raise field_error(PlanError, "cluster", spec.cluster, rule, candidate.cluster)
     raise field_error(PlanError, "split_k", parts, rule, k_tiles // depth * depth)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import plain
-from cutegemm.config import Config, GemmConfig, KernelConfig, SimtConfig, boxes, registers
+from cutegemm.config import Config, GemmConfig, KernelConfig, SimtConfig, boxes
 from cutegemm.config.shared import Barrier, SharedPlan
 from cutegemm.config.smem_budget import Region
 from cutegemm.families import FAMILIES, load
@@ -142,7 +142,7 @@ class KernelPlan:
         """fp32 registers per consumer thread."""
         config = self.config
         if isinstance(config, KernelConfig):
-            return int(registers.accumulators(config))
+            return int(config.held_values)
         return math.prod(config.thread_tile) if isinstance(config, SimtConfig) else 0
 
     @property

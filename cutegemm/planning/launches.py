@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
 from cutegemm.config import FinishConfig, GemmConfig, KernelConfig
+from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import NEUTRAL
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families.rows import ADD_PARTIALS
@@ -17,7 +18,7 @@ from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
 from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
 from cutegemm.planning.steps import Finish
-from cutegemm.problems import Problem, output_extent, round_up
+from cutegemm.problems import Problem, output_extent
 from cutegemm.spec import AUTO, GemmSpec
 
 

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How A and B are loaded: by TMA, by threads, or by TMA from a copy in workspace that it can address."""
+"""How A and B are loaded: by TMA, by threads, or by TMA from a copy in workspace that it can address.
+
+A `Way` to serve a request is a combination of loads.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.config import OperandConfig
+from cutegemm.arch.limits import Limits
+from cutegemm.config import MatrixConfig, OperandConfig, OutputConfig
+from cutegemm.config.numbers import round_up
 from cutegemm.config.parts import WORD_BYTES
+from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning.operand_rules import (
@@ -19,12 +26,11 @@ from cutegemm.planning.operand_rules import (
     aligned_copy,
     gated_half,
     major,
-    split_copy,
 )
 from cutegemm.planning.requirements import Request
-from cutegemm.planning.steps import Copy, Relayout
-from cutegemm.problems import Operand, Problem, round_up
-from cutegemm.spec import AUTO
+from cutegemm.planning.steps import Copy
+from cutegemm.problems import Operand, Problem
+from cutegemm.spec import AUTO, GemmSpec
 
 # axes of (rows, columns)
 AXES = {"a": ("m", "k"), "b": ("k", "n")}
@@ -39,92 +45,91 @@ HOW = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loads:
-    """How A and B are loaded.
+class Way:
+    """A request as its kernel sees it, and how its matrices are loaded and stored.
 
     Attributes:
-        chosen: the loads of a and b, of `spec.LOADS`.
-        problem: the request's, with the operand of a gated pair as the half that makes gates.
+        seen: the request, for D's transpose where operands are swapped.
+        problem: its problem, with the operand of a gated pair as the half that makes gates.
+        loads: of a and b, of `spec.LOADS`.
         copies: made for that; workspace_bytes: their size.
-        views: a and b as the GEMM kernel sees them.
-        pair: the operand that holds a gated pair; gate: elements between the halves' first elements in its view.
-        along_k: whether the instruction reads operands along K only.
+        views, operands: a and b as the kernel sees them, and as its config has them.
+        gate: elements between the first elements of a gated pair's halves in its view.
+        inputs, outputs: how the epilogue's matrices are loaded and stored.
+        reasons: why, one line each.
     """
 
-    chosen: tuple[str, str]
+    seen: Request
     problem: Problem
+    loads: tuple[str, str]
     copies: tuple[Copy, ...]
     workspace_bytes: int
     views: tuple[Operand, Operand]
-    pair: str | None
+    operands: tuple[OperandConfig, OperandConfig]
     gate: int | None
-    along_k: bool = False
+    inputs: tuple[MatrixConfig, ...]
+    outputs: tuple[OutputConfig, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def spec(self) -> GemmSpec:
+        """The spec, of D's transpose where operands are swapped."""
+        return self.seen.spec
+
+    @property
+    def swapped(self) -> bool:
+        """Whether operands are swapped."""
+        return self.seen.factors == ("b", "a")
+
+    @property
+    def limits(self) -> Limits:
+        """The architecture's."""
+        return self.seen.device.limits
+
+    @property
+    def epilogue(self) -> Graph:
+        """The epilogue, of D's transpose where operands are swapped."""
+        return self.seen.epilogue
 
     @property
     def gathers(self) -> bool:
         """Whether the producer's threads load an operand."""
-        return any(x in THREAD_LOADS for x in self.chosen)
-
-    @cached_property
-    def operands(self) -> tuple[OperandConfig, OperandConfig]:
-        """A and B as a kernel's config has them."""
-        a, b = (
-            OperandConfig(
-                role=role,
-                dtype=view.dtype,
-                major="strided" if self.along_k and not along_k(view, role) else major(view, *axes),
-                load=load if load in THREAD_LOADS else "tma",
-                halves=2 if role == self.pair else 1,
-                width=_width(load, view, self.gate if role == self.pair else None),
-            )
-            for (role, axes), view, load in zip(AXES.items(), self.views, self.chosen, strict=True)
-        )
-        return a, b
-
-    @property
-    def steps(self) -> tuple[Relayout, ...]:
-        """The launch that makes the copies, if there are any."""
-        return (Relayout.of(self.copies),) if self.copies else ()
-
-    @property
-    def places(self) -> dict[str, int]:
-        """Byte offset of each copied operand in the workspace; for a gated pair that of its first half."""
-        return {x.operand: x.offset for x in reversed(self.copies)}
+        return any(x in THREAD_LOADS for x in self.loads)
 
 
-def ways_in(asked: Request) -> Iterator[tuple[Loads, tuple[str, ...]]]:
-    """The possible loads with reasons: as given, by TMA if possible, else of copies or by threads."""
+def ways_in(
+    asked: Request,
+    inputs: tuple[MatrixConfig, ...],
+    outputs: tuple[OutputConfig, ...],
+    reasons: Sequence[str],
+) -> Iterator[Way]:
+    """The possible loads: as given, by TMA if possible, else of copies or by threads.
+
+    Args:
+        asked: for D's transpose where operands are swapped.
+        inputs, outputs: how the epilogue's matrices are loaded and stored; reasons: why.
+    """
     problem, gate = gated_half(asked.problem, asked.epilogue)
     # the operand that holds a gated pair
-    pair = {None: None, "m": "a", "n": "b"}[asked.epilogue.gated_axis]
-    each = [(getattr(problem, name), name, gate if name == pair else None) for name in AXES]
-    given = [_given(asked, *x) for x in each]
-    left = [_ways(asked, *x) if how == AUTO else (how,) for x, how in zip(each, given, strict=True)]
+    pair = {None: "", "m": "a", "n": "b"}[asked.epilogue.gated_axis]
+    left, why_not = {}, {}
+    for name in AXES:
+        operand, beside = getattr(problem, name), gate if name == pair else None
+        why_not[name] = _no_tma(asked, operand, name)
+        left[name] = _possible(asked, operand, name, beside, why_not[name])
     thin, wide = sorted(AXES, key=lambda name: getattr(problem, name).bytes)
-    for first, second in itertools.product(*left):
+    for first, second in itertools.product(*left.values()):
         how = {"a": first, "b": second}
-        if how[wide] == "relayout" and how[thin] in THREAD_LOADS and given.count(AUTO) == len(AXES):
+        if how[wide] == "relayout" and how[thin] in THREAD_LOADS and min(map(len, left.values())) > 1:
             # copying the smaller one instead costs less and saves more loads by threads
             continue
-        chosen = zip(AXES, given, (first, second), strict=True)
-        reasons = tuple(
-            f"{asked.called(name).upper()} is {HOW[how]}: {_no_tma(asked, getattr(problem, name), name)}"
-            for name, asked_for, how in chosen
-            if asked_for == AUTO
+        why = (
+            f"{asked.called(name).upper()} is {HOW[load]}: {why_not[name]}"
+            for name, load in how.items()
+            if why_not[name] and getattr(asked.spec, f"{name}_load") == AUTO
         )
-        yield _with_copies(asked, problem, (first, second), pair, gate), reasons
-
-
-def _ways(asked: Request, operand: Operand, name: str, gate: int | None) -> tuple[str, ...]:
-    """Loads of an operand that TMA cannot address: of a copy, or by threads in the fastest possible way."""
-    rates, how = asked.device.loads, asked.instruction
-    if how.parts > 1:
-        return ("relayout",)
-    # threads load by words what has at least 16 bits and is contiguous along an axis
-    if operand.dtype.bits <= 8 or how.ignored or not (operand.unit_row or operand.unit_col):
-        return "relayout", "gather"
-    copies = access_bytes(operand, COPY_WIDTHS, gate) and rates.copy > rates.shift
-    return "relayout", "cp_async" if copies else "shift"
+        every = (*asked.reasons, *why, *reasons)
+        yield _way(asked, problem, (first, second), pair, gate, inputs=inputs, outputs=outputs, reasons=every)
 
 
 def along_k(operand: Operand, name: str) -> bool:
@@ -146,31 +151,37 @@ def _no_tma(asked: Request, operand: Operand, name: str) -> str | None:
     return "it is not contiguous along K"
 
 
-def _given(asked: Request, operand: Operand, name: str, gate: int | None) -> str:
-    """The load that the spec gives an operand; if unspecified, "tma" if possible, else "auto"."""
-    given: str = getattr(asked.spec, f"{name}_load")
-    why_not, bytewise = _no_tma(asked, operand, name), operand.dtype.bits == 8
-    if given == AUTO and why_not is None:
-        return "tma"
+def _possible(
+    asked: Request, operand: Operand, name: str, gate: int | None, why_not: str | None
+) -> tuple[str, ...]:
+    """The loads of an operand: as given, else by TMA, else of a copy or by threads in the fastest possible way."""
+    given, how = getattr(asked.spec, f"{name}_load"), asked.instruction
+    bytewise, contiguous = operand.dtype.bits == 8, operand.unit_row or operand.unit_col
+    if given == AUTO:
+        if why_not is None:
+            return ("tma",)
+        if how.parts > 1:
+            return ("relayout",)
+        # threads load by words what has at least 16 bits and is contiguous along an axis
+        if bytewise or how.ignored or not contiguous:
+            return "relayout", "gather"
+        rates = asked.device.loads
+        copies = access_bytes(operand, COPY_WIDTHS, gate) and rates.copy > rates.shift
+        return "relayout", "cp_async" if copies else "shift"
     pieces = given in ("shift", "cp_async")
-    if asked.instruction.parts > 1 and given not in (AUTO, "relayout"):
+    if how.parts > 1 and given != "relayout":
         rule, nearest = f"{why_not}, which a copy makes", "relayout"
     elif given == "tma" and why_not:
         rule, nearest = f"TMA cannot address {asked.called(name).upper()}: {why_not}", "relayout"
     elif bytewise and pieces:
         rule = f"{operand.dtype.value} operands are loaded by TMA, copied first or gathered by threads"
         nearest = "relayout" if why_not else "tma"
-    elif pieces and asked.instruction.ignored:
-        rule = (
-            f'math="{asked.spec.arithmetic}" rounds elements as they are loaded, which copies of bytes do not'
-        )
-        nearest = "relayout"
-    elif pieces and not (operand.unit_row or operand.unit_col):
+    elif pieces and not contiguous:
         rule, nearest = "neither dimension has unit stride", "gather"
     elif given == "cp_async" and not access_bytes(operand, COPY_WIDTHS, gate):
         rule, nearest = f"its lines begin at no multiples of {min(COPY_WIDTHS)} bytes", "shift"
     else:
-        return given
+        return (given,)
     raise field_error(PlanError, f"{asked.called(name)}_load", given, rule, nearest)
 
 
@@ -186,50 +197,50 @@ def _width(load: str, operand: Operand, gate: int | None) -> int:
     return WORD_BYTES if fits and batches % WORD_BYTES == 0 else 0
 
 
-def _with_copies(
-    asked: Request, problem: Problem, chosen: tuple[str, str], pair: str | None, gate: int | None
-) -> Loads:
-    """The loads with their copies, the workspace of these, and the operands as the GEMM kernel sees them."""
-    limits, how = asked.device.limits, asked.instruction
+def _way(
+    asked: Request, problem: Problem, loads: tuple[str, str], pair: str, gate: int | None, **more: Any
+) -> Way:
+    """The way of some loads, with their copies and the operands as the GEMM kernel sees them."""
+    how, only_along_k = asked.instruction, _only_along_k(asked)
     copies: list[Copy] = []
-    offset, views = 0, {"a": problem.a, "b": problem.b}
-    for name, load in zip(views, chosen, strict=True):
-        if load != "relayout":
-            continue
-        source = views[name]
-        by_rows = name == "b" if _only_along_k(asked) else None
-        if how.parts > 1:
-            target, size = split_copy(source, not by_rows, how)
-        else:
-            target, size = aligned_copy(source, limits, by_rows)
-        views[name] = target
-        if by_rows and (how.parts > 1 or not along_k(source, name)):
-            # a copy that transposes has adjacent columns
-            source, target = source.transposed, target.transposed
-        halves = (0,) if name != pair or gate is None else (0, gate)
-        whole, element = round_up(size, WORKSPACE_ALIGN), source.dtype.bytes
-        for half in halves:
-            beside = half * element
-            copies.append(
-                Copy(
-                    operand=name,
-                    source=source,
-                    target=target,
-                    source_offset=beside,
-                    offset=offset,
-                    run=how.run if how.parts > 1 else 0,
-                )
+    offset, views, operands = 0, [problem.a, problem.b], []
+    for i, (name, load) in enumerate(zip(AXES, loads, strict=True)):
+        source, halves = views[i], 2 if name == pair else 1
+        if load == "relayout":
+            by_rows = name == "b" if only_along_k else None
+            parts = how if how.parts > 1 else None
+            target, size = aligned_copy(source, asked.device.limits, by_rows, parts)
+            views[i] = target
+            if by_rows and (parts or not along_k(source, name)):
+                # a copy that transposes has adjacent columns
+                source, target = source.transposed, target.transposed
+            whole, element = round_up(size, WORKSPACE_ALIGN), source.dtype.bytes
+            one = Copy(operand=name, source=source, target=target, offset=offset, run=how.run if parts else 0)
+            copies.append(one)
+            if name == pair and gate is not None:
+                beside = gate * element
+                copies.append(dataclasses.replace(one, source_offset=beside, offset=offset + whole))
+                gate = whole // element
+            offset += halves * whole
+        strided = only_along_k and not along_k(views[i], name)
+        operands.append(
+            OperandConfig(
+                role=name,
+                dtype=source.dtype,
+                major="strided" if strided else major(views[i], *AXES[name]),
+                load=load if load in THREAD_LOADS else "tma",
+                halves=halves,
+                width=_width(load, views[i], gate if name == pair else None),
             )
-            offset += whole
-        if len(halves) == 2:
-            gate = whole // element
-    return Loads(
-        chosen=chosen,
+        )
+    return Way(
+        seen=asked,
         problem=problem,
+        loads=loads,
         copies=tuple(copies),
         workspace_bytes=offset,
-        views=(views["a"], views["b"]),
-        pair=pair,
+        views=(views[0], views[1]),
+        operands=(operands[0], operands[1]),
         gate=gate,
-        along_k=_only_along_k(asked),
+        **more,
     )

@@ -6,13 +6,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.instructions import Instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig
 from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
+from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
-from cutegemm.problems import Operand, Problem, alignment, round_up
+from cutegemm.problems import Operand, Problem, alignment
 
 
 def widest(element_bytes: int) -> int:
@@ -65,53 +65,38 @@ def gated_half(problem: Problem, epilogue: Graph) -> tuple[Problem, int | None]:
     """
     if epilogue.gated_axis is None:
         return problem, None
-    if epilogue.gated_axis == "m":
-        half, gate = _half(problem.a.transposed, epilogue)
-        return dataclasses.replace(problem, a=half.transposed), gate
-    half, gate = _half(problem.b, epilogue)
-    return dataclasses.replace(problem, b=half), gate
-
-
-def _half(b: Operand, epilogue: Graph) -> tuple[Operand, int]:
-    """A half of a matrix whose columns hold a gated pair, and the elements between the halves' first elements."""
+    along_m = epilogue.gated_axis == "m"
+    # a matrix whose columns hold the pair
+    b = problem.a.transposed if along_m else problem.b
     row, col, batch = b.strides
-    half = b.cols // 2
-    step, gate = (col, half * col) if epilogue.gated == "halves" else (2 * col, col)
+    cols = b.cols // 2
+    step, gate = (col, cols * col) if epilogue.gated == "halves" else (2 * col, col)
     # loads add the gate to the base
     align = min(b.align, alignment(gate * b.dtype.bytes))
-    return dataclasses.replace(b, cols=half, strides=(row, step, batch), align=align), gate
+    half = dataclasses.replace(b, cols=cols, strides=(row, step, batch), align=align)
+    if along_m:
+        return dataclasses.replace(problem, a=half.transposed), gate
+    return dataclasses.replace(problem, b=half), gate
 
 
 # asked for with every load of the other operand
 @functools.lru_cache(64)
-def aligned_copy(source: Operand, limits: Limits, by_rows: bool | None = None) -> tuple[Operand, int]:
+def aligned_copy(
+    source: Operand, limits: Limits, by_rows: bool | None = None, how: Instruction | None = None
+) -> tuple[Operand, int]:
     """A matrix like `source` that TMA can address, contiguous along the same axis (or columns), and its bytes.
 
-    `by_rows` overrides the axis: whether consecutive rows are adjacent.
-
     Contiguous rows begin at L2 cache lines: a box row of 128 bytes that straddles two costs L2 two accesses.
-    """
-    step = L2_LINE // source.dtype.bytes
-    if source.unit_row and not source.unit_col if by_rows is None else by_rows:
-        leading = round_up(source.rows, step)
-        strides, size = (1, leading), leading * source.cols
-    else:
-        leading = round_up(source.cols, step)
-        strides, size = (leading, 1), leading * source.rows
-    target = dataclasses.replace(source, strides=(*strides, size), align=limits.tma_align)
-    return target, size * source.batch * source.dtype.bytes
-
-
-def split_copy(source: Operand, along_columns: bool, how: Instruction) -> tuple[Operand, int]:
-    """A matrix like `source` whose elements are in parts side by side along K, in runs, and its bytes.
 
     Args:
-        along_columns: whether K lies along its columns.
-        how: the instruction.
+        by_rows: whether consecutive rows are adjacent instead.
+        how: of an instruction that multiplies parts of elements: these lie side by side, in runs.
     """
-    lines, depth = (source.rows, source.cols) if along_columns else (source.cols, source.rows)
-    leading = round_up(how.stored(depth), L2_LINE // source.dtype.bytes)
+    if by_rows is None:
+        by_rows = source.unit_row and not source.unit_col
+    length, lines = (source.rows, source.cols) if by_rows else (source.cols, source.rows)
+    leading = round_up(how.stored(length) if how else length, L2_LINE // source.dtype.bytes)
     size = leading * lines
-    strides = (leading, 1, size) if along_columns else (1, leading, size)
-    target = dataclasses.replace(source, strides=strides, align=LIMITS.tma_align)
+    strides = (1, leading, size) if by_rows else (leading, 1, size)
+    target = dataclasses.replace(source, strides=strides, align=limits.tma_align)
     return target, size * source.batch * source.dtype.bytes

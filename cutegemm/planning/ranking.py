@@ -13,10 +13,10 @@ from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import candidates, cost, generator, known_kernels
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import Rows
-from cutegemm.planning.loads import along_k
+from cutegemm.planning.loads import Way, along_k
 from cutegemm.planning.requirements import Request, may_saturate
 from cutegemm.planning.seen import Seen, Side, by_way
-from cutegemm.planning.ways import Kind, Option, Way, ways_of
+from cutegemm.planning.ways import Kind, Option, ways_of
 from cutegemm.spec import Tile
 
 # configs that are sorted; one that is predicted slower than so many others is not tried
@@ -49,9 +49,7 @@ def predicted(way: Way, found: Sequence[Candidate]) -> list[float]:
 def _rows(asked: Request, ways: Sequence[Way], gemms: Sequence[Seen]) -> Rows:
     """The configs that a spec allows, of all ways."""
     if isinstance(asked.spec.tile, Tile):
-        found = []
-        for way in ways:
-            found.append(candidates.given_tile(way.spec, way.limits, way.halves))
+        found = [candidates.given_tile(x.spec, x.limits, x.operands[0].halves) for x in ways]
         return generator.rows(found)._replace(way=np.arange(float(len(ways))))
     table = generator.tables(tuple(Kind.of(x) for x in ways))
     if may_saturate(ways[0].epilogue, ways[0].problem):
@@ -85,11 +83,11 @@ def _device(asked: Request) -> Device:
 def gemm_of(way: Way) -> Seen:
     """The GEMM that the kernels of a way see."""
     device = way.seen.device
-    x, loads = device.loads, way.loads
+    x = device.loads
     how = way.seen.instruction
     rates = {"shift": x.shift, "cp_async": x.copy}
     sides, by_threads = [], 0
-    for operand, view in zip(loads.operands, loads.views, strict=True):
+    for operand, view in zip(way.operands, way.views, strict=True):
         side = Side.of(view, along_k(view, operand.role), operand.halves * how.parts)
         if operand.load in THREAD_LOADS:
             size = operand.dtype.bytes
@@ -97,16 +95,16 @@ def gemm_of(way: Way) -> Seen:
             side, by_threads = side._replace(shifted=operand.load == "shift", ns=size / rate), by_threads + 1
         sides.append(side)
     once = x.first if by_threads else 0.0
-    if loads.copies:
+    if way.copies:
         # copies read and write their bytes
-        once += x.relayout + (1 + how.parts) * sum(y.source.bytes for y in loads.copies) / device.dram_gbs
+        once += x.relayout + (1 + how.parts) * sum(y.source.bytes for y in way.copies) / device.dram_gbs
     types = way.problem.a.dtype, way.problem.b.dtype
     promoted = candidates.promotion(way.spec, *types, way.outputs, way.epilogue)
     seen = Seen.of(
         way.problem,
         sides,
-        gates=way.gates,
-        halves=way.halves,
+        gates=way.operands[1].halves,
+        halves=way.operands[0].halves,
         # per stage, threads wait for each operand's bytes and arrive on its barrier
         loaded=x.stage * by_threads,
         once=once,

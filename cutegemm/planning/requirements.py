@@ -22,13 +22,10 @@ from cutegemm.families import Family, of_schedule
 from cutegemm.problems import Problem, columns
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
 
-# the default epilogue, by whether the problem has a C
-PLAIN = {with_c: linear_combination(with_c) for with_c in (False, True)}
-
 
 def epilogue_of(spec: GemmSpec, problem: Problem) -> Graph:
     """The spec's epilogue, or the plain one by default."""
-    return spec.epilogue if isinstance(spec.epilogue, Graph) else PLAIN[problem.c is not None]
+    return spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(problem.c is not None)
 
 
 def check_arguments(spec: object, problem: object, device: object, order: object) -> None:

@@ -15,7 +15,7 @@ import math
 
 from cutegemm.arch.device import CoreModel, Device
 from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
-from cutegemm.config.simt import FOUR, STAGED_STAGES
+from cutegemm.config.simt import FOUR, STAGED_STAGES, WARP
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
@@ -51,13 +51,9 @@ def loads(tile: SimtTile, problem: Problem, gate: int | None = None) -> tuple[in
     A gated B is one of its halves, and `gate` the elements between the halves.
     """
     widths = FP32_WIDTHS if problem.a.dtype is DType.FP32 else ()
-    found = []
-    for place, (x, beside) in enumerate(((problem.a, None), (problem.b, gate))):
-        most, deep = vector_elements(x, widths, beside), along_k(problem)[place]
-        if not _brings(tile, tile.tile[place], most, deep):
-            return None
-        found.append(most)
-    return found[0], found[1]
+    found = vector_elements(problem.a, widths), vector_elements(problem.b, widths, gate)
+    sides = zip(tile.tile, found, along_k(problem), strict=False)
+    return found if all(_brings(tile, *x) for x in sides) else None
 
 
 # plans ask the same of few tiles many times
@@ -68,7 +64,6 @@ def _brings(tile: SimtTile, rows: int, vector: int, deep: bool) -> bool:
 
 # quarters of an SM, each with an issue slot a clock
 QUARTERS = 4
-WARP = 32
 # issue slots of a global load, two of which advance its 64-bit address; further issue slots of a k tile
 LOAD_SLOTS, TILE_SLOTS = 3, 16
 # cache lines that a load touches per row, on average over alignments
@@ -239,7 +234,10 @@ def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
     alone = pairs and problem.a.dtype.bytes != RING_BYTES
     whole = alone or (invariant and not isinstance(spec.tile, Tile))
     kinds = _named(_kinds(problem, pairs, whole, invariance.along_rows(asked)), spec)
-    given = _splits(spec, alone)
+    if alone and spec.split_k not in (AUTO, 1):
+        rule = "gated pairs of 16-bit operands leave no registers for a sum that CTAs share"
+        raise field_error(PlanError, "split_k", spec.split_k, rule, 1)
+    given = (spec.split_k,) if isinstance(spec.split_k, int) else ()
     splits = given or ((1,) if alone or invariant else SPLITS)
     found, clean = [], []
     for kind, split in itertools.product(kinds, splits):
@@ -288,7 +286,8 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
         if not kinds:
             listed = ", ".join("x".join(map(str, x)) for x in legal)
             rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
-            nearest = Tile(*min(legal, key=lambda x: _apart(x, given)))
+            apart = [sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True)) for x in legal]
+            nearest = Tile(*legal[apart.index(min(apart))])
             raise field_error(PlanError, "tile", spec.tile, rule, nearest)
     if spec.stages == AUTO:
         return kinds
@@ -301,26 +300,6 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
             rule += f", a ring {STAGED_STAGES} to {MAX_STAGES}"
         raise field_error(PlanError, "stages", spec.stages, rule, STAGED_STAGES)
     return [x if x.staged else dataclasses.replace(x, stages=spec.stages) for x in found]
-
-
-def _splits(spec: GemmSpec, alone: bool) -> tuple[int] | None:
-    """The splits that a spec gives; None if unspecified."""
-    parts = spec.split_k
-    if isinstance(parts, str):
-        return None
-    if alone and parts != 1:
-        rule = "gated pairs of 16-bit operands leave no registers for a sum that CTAs share"
-        raise field_error(PlanError, "split_k", parts, rule, 1)
-    if parts not in SPLITS:
-        rule = f"parts of K on the CUDA cores are added by a cluster of {', '.join(map(str, SPLITS))} CTAs"
-        nearest = min(SPLITS, key=lambda x: _apart((x,), (parts,)))
-        raise field_error(PlanError, "split_k", parts, rule, nearest)
-    return (parts,)
-
-
-def _apart(x: tuple[int, ...], y: tuple[int, ...]) -> float:
-    """The distance of two tiles' extents."""
-    return sum(abs(math.log(p / q)) for p, q in zip(x, y, strict=True))
 
 
 def _may_split(problem: Problem, x: SimtTile, device: Device) -> bool:

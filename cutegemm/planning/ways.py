@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cutegemm.arch.limits import Limits
@@ -14,9 +13,8 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning import invariance, swap
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.loads import Loads, ways_in
+from cutegemm.planning.loads import Way, ways_in
 from cutegemm.planning.requirements import Request
-from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 
 # fields of a spec that prune the generator's table
@@ -26,61 +24,6 @@ PRUNING = (
 )  # fmt: skip
 # greatest K for which stages that threads load are no deeper than this
 SHALLOW = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """A request as its kernel sees it, and how its matrices are loaded and stored.
-
-    Attributes:
-        seen: the request, for D's transpose where operands are swapped.
-        swapped: whether they are.
-        loads: how A and B are loaded, and the copies made for that.
-        inputs, outputs: how the epilogue's matrices are loaded and stored.
-        reasons: why, one line each.
-    """
-
-    seen: Request
-    swapped: bool
-    loads: Loads
-    inputs: tuple[MatrixConfig, ...]
-    outputs: tuple[OutputConfig, ...]
-    reasons: tuple[str, ...]
-
-    @property
-    def spec(self) -> GemmSpec:
-        """The spec, of D's transpose where operands are swapped."""
-        return self.seen.spec
-
-    @property
-    def problem(self) -> Problem:
-        """The problem, with the operand of a gated pair as one of its halves."""
-        return self.loads.problem
-
-    @property
-    def limits(self) -> Limits:
-        """The architecture's."""
-        return self.seen.device.limits
-
-    @property
-    def operands(self) -> tuple[OperandConfig, OperandConfig]:
-        """A and B as a kernel's config names them."""
-        return self.loads.operands
-
-    @property
-    def epilogue(self) -> Graph:
-        """The epilogue, of D's transpose where operands are swapped."""
-        return self.seen.epilogue
-
-    @property
-    def gates(self) -> int:
-        """Accumulator columns per output column."""
-        return 2 if self.epilogue.gated_axis == "n" else 1
-
-    @property
-    def halves(self) -> int:
-        """Accumulator rows per output row."""
-        return 2 if self.epilogue.gated_axis == "m" else 1
 
 
 def direct(way: Way) -> Way | None:
@@ -117,7 +60,7 @@ class Kind(NamedTuple):
     def of(way: Way) -> Kind:
         """The kind of a way."""
         given = tuple(getattr(way.spec, name) for name in PRUNING)
-        shallow = way.loads.gathers and way.problem.k <= SHALLOW
+        shallow = way.gathers and way.problem.k <= SHALLOW
         matrices = way.operands, way.inputs, way.outputs
         return Kind(way.limits, *matrices, way.epilogue, given, way.seen.pinned, shallow)
 
@@ -177,12 +120,4 @@ def ways_of(asked: Request) -> Iterator[Way]:
         reasons: list[str] = []
         outputs = plan_epilogue.stored(seen.spec, seen.problem, seen.epilogue, reasons)
         inputs = plan_epilogue.fetched(seen.problem, seen.epilogue, reasons)
-        for loads, why in ways_in(seen):
-            yield Way(
-                seen=seen,
-                swapped=swapped,
-                loads=loads,
-                inputs=inputs,
-                outputs=outputs,
-                reasons=(*seen.reasons, *why, *reasons),
-            )
+        yield from ways_in(seen, inputs, outputs, reasons)

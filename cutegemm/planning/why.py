@@ -18,11 +18,12 @@ from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
+from cutegemm.planning.loads import Way
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import options, predicted
 from cutegemm.planning.requirements import requested
 from cutegemm.planning.steps import Relayout
-from cutegemm.planning.ways import Option, Way, ways_of
+from cutegemm.planning.ways import Option, ways_of
 from cutegemm.problems import Operand
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -40,7 +41,7 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     own, shown, kinds = option_of(made), dict[Fields, Option](), set[tuple[object, ...]]()
     for option in itertools.islice(options(asked), 4 * SHOWN):
         # no two that differ in the cluster alone
-        kind = option.way.swapped, option.way.loads.chosen, option.candidate._replace(cluster=(1, 1))
+        kind = option.way.swapped, option.way.loads, option.candidate._replace(cluster=(1, 1))
         if kind not in kinds and len(kinds) < SHOWN:
             shown[fields_of_option(option)] = option
         kinds.add(kind)
@@ -73,7 +74,7 @@ def option_of(made: KernelPlan) -> Option:
     loads = tuple(
         "relayout" if name in copied else x.load for name, x in zip(names, made.config.operands, strict=True)
     )
-    way = next(x for x in ways_of(asked) if x.swapped == made.swapped and x.loads.chosen == loads)
+    way = next(x for x in ways_of(asked) if x.swapped == made.swapped and x.loads == loads)
     return Option(predicted(way, [candidate])[0], way, candidate)
 
 
@@ -185,8 +186,7 @@ def _lost(ns: float, least: float) -> str:
 
 def _loads(way: Way) -> list[tuple[str, str]]:
     """How operands arrive that TMA does not load as they lie, by name in D's coordinates."""
-    names = ("b", "a") if way.swapped else ("a", "b")
-    return sorted((x, load) for x, load in zip(names, way.loads.chosen, strict=True) if load != "tma")
+    return sorted((x, load) for x, load in zip(way.seen.factors, way.loads, strict=True) if load != "tma")
 
 
 def _tile_words(x: SimtTile) -> str:

@@ -108,21 +108,14 @@ def explicit(spec: GemmSpec, proposal: Proposal) -> dict[str, Any]:
     if proposal.fields:
         return {**proposal.fields}
     given = spec.given()
-    fields: dict[str, Any] = {
-        name: list(v) if isinstance(v, tuple) else v
-        for name, v in fields_of(made).items()
-        if name not in given
-    }
+    fields = {name: v for name, v in _plain(fields_of(made)).items() if name not in given}
     again = _planned(spec, fields, made.problem, made.device)
     return fields if again is not None and _kernels(again) == _kernels(made) else {}
 
 
 def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) -> Iterator[dict[str, Any]]:
     """Fields of every supported candidate, best predicted first; after a few come variants of the best."""
-    plain = [
-        {name: list(v) if isinstance(v, tuple) else v for name, v in fields}
-        for fields in _ranked(spec, problem, device, own.swapped)
-    ]
+    plain = [_plain(dict(fields)) for fields in _ranked(spec, problem, device, own.swapped)]
     for place, fields in enumerate(plain):
         if place == PLAIN_FIRST:
             # kernels whose threads load operands cannot multicast
@@ -200,7 +193,7 @@ def _variants(
 
 
 def _loaded(fields: dict[str, Any], loads: dict[str, str]) -> dict[str, Any]:
-    """A candidate's fields with other loads, and a deeper tile if threads load (`candidates.deepened`)."""
+    """A candidate's fields with other loads, and a deeper tile if threads load."""
     m, n, k = fields["tile"]
     if any(x in THREAD_LOADS for x in loads.values()) and m + n <= SHIFTED:
         k = max(k, 2 * BLOCK_K)
@@ -220,6 +213,11 @@ def _unaligned_loads(spec: GemmSpec, made: KernelPlan, loads: tuple[str, ...]) -
     for combination in itertools.product(loads, repeat=len(names)):
         if names:
             yield dict(zip(names, combination, strict=True))
+
+
+def _plain(fields: Fields) -> dict[str, Any]:
+    """Fields as JSON has them."""
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}
 
 
 def _planned(spec: GemmSpec, fields: Fields, problem: Problem, device: Device) -> KernelPlan | None:

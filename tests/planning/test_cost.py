@@ -258,9 +258,9 @@ def test_unaligned_operands_have_every_way_in():
     """Copied or loaded by threads, each alone; threads that load share nothing with other CTAs."""
     asked, _ = requested(GemmSpec(), ODD, DEFAULT)
     found = list(ways.ways_of(asked))
-    assert {x.loads.chosen for x in found} >= {("relayout", "relayout"), ("shift", "shift")}
+    assert {x.loads for x in found} >= {("relayout", "relayout"), ("shift", "shift")}
     for x in found:
-        if x.loads.gathers:
+        if x.gathers:
             rows = generator.table(ways.Kind.of(x))
             assert len(rows.m) and (rows.across * rows.along == 1).all()
 

@@ -141,7 +141,7 @@ def check_fits(p):
         }
         align |= {"A words": 16, "B words": 16, "A word barriers": 8, "B word barriers": 8}
         assert region.offset % align.get(region.name, H200.limits.smem_align) == 0 and region.size > 0
-    assert p.accumulators == registers.accumulators(config)
+    assert p.accumulators == config.held_values
     if p.registers is None:
         per_thread = min(H200.limits.registers_per_thread, H200.limits.registers_per_sm // config.threads)
     else:

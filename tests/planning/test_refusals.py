@@ -119,9 +119,16 @@ REFUSALS = [
     ({"tile": Tile(64, 16, 32), "stages": 1}, problem(64, 64, 64, dtype="fp32"),
      "stages=1: tiles that come through registers have 2, a ring 2 to 16; nearest legal value: 2"),
     ({"split_k": 3}, problem(64, 64, 64, dtype="fp32"),
-     "split_k=3: parts of K on the CUDA cores are added by a cluster of 1, 2, 4, 8 CTAs; nearest legal value: 4"),
+     "split_k=3: splits on the CUDA cores are added by a cluster of a power of two, at most 8 CTAs; "
+     "nearest legal value: 4"),
     ({"split_k": 2, "schedule": "simt", "epilogue": GATED}, problem(64, 64, 64, epilogue=GATED),
      "split_k=2: gated pairs of 16-bit operands leave no registers for a sum that CTAs share; nearest legal value: 1"),
+    ({"cluster": (1, 1, 8)}, problem(256, 256, 48),
+     "cluster=(1, 1, 8): K is 3 tiles of 16 at most; each part needs one; nearest legal value: (1, 1, 3)"),
+    # also where the instruction does not read A as it lies
+    ({"math": "tf32", "a_load": "cp_async"}, problem(256, 256, 256, dtype="fp32", majors="mk"),
+     "a_load='cp_async': math=\"tf32\" rounds elements as they are loaded, which copies of bytes do not; "
+     "nearest legal value: 'relayout'"),
     ({"tile": Tile(256, 256, 64), "consumers": 2}, odd(),
      "tile.n=256: 2 consumer warpgroups hold 256 accumulators per thread, more than 208; nearest legal value: 208"),
     ({"tile": Tile(192, 256, 64), "schedule": "cooperative", "scheduler": "stream_k"}, odd(),

@@ -7,12 +7,10 @@ from cutegemm.arch.instructions import INSTRUCTIONS
 from cutegemm.config import smem_budget
 from cutegemm.config.draft import CHUNK, MOST_BYTES, MOST_COLUMNS, KernelDraft
 from cutegemm.config.invariants import roles
-from cutegemm.config.invariants.rule import Rule
+from cutegemm.config.invariants.rule import Refused, Rule
 from cutegemm.config.numbers import Number, round_up
 from cutegemm.config.parts import MatrixConfig, OutputConfig
 from cutegemm.epilogue.scales import K_BLOCK
-
-Refused = tuple[str, object, str, object]
 
 
 def _typed(x: KernelDraft) -> bool:
@@ -135,7 +133,7 @@ def _memory_refused(x: KernelDraft) -> Refused:
         return "input_stages", x.input_stages, rule, 1
     fits = smem_budget.room(x)
     if fits < 1:
-        need = smem_budget.stage_bytes(x) + smem_budget.bytes_beside(x) + smem_budget.STAGE_BARRIERS
+        need = smem_budget.stage_bytes(x) + smem_budget.Contents.of(x).beside + smem_budget.STAGE_BARRIERS
         rule = f"one stage and the epilogue need {need:,} bytes of shared memory, a CTA has {limit:,}"
         return "tile", x.tile, rule, None
     rule = f"each stage takes {smem_budget.stage_bytes(x):,} bytes; {limit:,} hold {fits} beside the epilogue"

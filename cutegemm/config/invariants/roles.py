@@ -10,12 +10,11 @@ from typing import Any
 
 from cutegemm.config import registers
 from cutegemm.config.draft import KernelDraft
-from cutegemm.config.invariants.rule import Rule
+from cutegemm.config.invariants.rule import Refused, Rule
 from cutegemm.config.numbers import Number, among, implies, power_of_two
 from cutegemm.config.parts import OperandConfig
 from cutegemm.families import THREAD_LOADS, Abilities, reason
 
-Refused = tuple[str, object, str, object]
 NAMED_BARRIERS = 16  # of a CTA, PTX ISA, barrier
 TRIGGERS = ("never", "start", "loads")
 

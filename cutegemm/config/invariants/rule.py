@@ -10,6 +10,9 @@ from typing import Any
 from cutegemm.config.numbers import Number
 from cutegemm.errors import PlanError, field_error
 
+# field, value, rule, nearest legal value
+Refused = tuple[str, object, str, object]
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -17,17 +20,38 @@ class Rule:
 
     Attributes:
         holds: whether it does: of a config True or False, of a draft of many candidates one of these for each.
-        refusal: of a config for which it does not: (field, value, rule, nearest legal value).
+        refusal: of a config for which it does not.
         needs_tile: whether it reads the tile; what breaks another one is right with no tile.
     """
 
     holds: Callable[[Any], Number]
-    refusal: Callable[[Any], tuple[str, object, str, object]]
+    refusal: Callable[[Any], Refused]
     needs_tile: bool = True
 
     def error(self, config: Any) -> PlanError:
         """The refusal as an error, to be raised."""
         return field_error(PlanError, *self.refusal(config))
+
+
+def positive(*names: str) -> Rule:
+    """The invariant that fields, and all parts of those that have several, are at least 1."""
+
+    def parts(x: Any) -> list[tuple[str, tuple[Number, ...]]]:
+        fields = ((name, getattr(x, name)) for name in names)
+        return [(name, value if isinstance(value, tuple) else (value,)) for name, value in fields]
+
+    def holds(x: Any) -> Number:
+        found: Number = True
+        for _, values in parts(x):
+            for value in values:
+                found = found & (value >= 1)
+        return found
+
+    def refusal(x: Any) -> Refused:
+        field = next(name for name, values in parts(x) if min(values) < 1)
+        return field, getattr(x, field), "must be at least 1", 1
+
+    return Rule(holds, refusal)
 
 
 def check_all(rules: Iterable[Rule], config: Any) -> None:
@@ -53,4 +77,4 @@ def all_hold(rules: Iterable[Rule], drafts: Any) -> Number:
     return found
 
 
-__all__ = ["Rule", "all_hold", "check_all"]
+__all__ = ["Refused", "Rule", "all_hold", "check_all", "positive"]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.invariants import roles
-from cutegemm.config.invariants.rule import Rule
+from cutegemm.config.invariants.rule import Refused, Rule
 from cutegemm.config.numbers import Number, implies
 
-Refused = tuple[str, object, str, object]
 # values that Stream-K needs of a spec's fields: it makes its own splits and reduces them in workspace
 STREAMED: dict[str, object] = {"split_k": 1, "split_reduction": "workspace"}
 

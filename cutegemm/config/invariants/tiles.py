@@ -14,31 +14,17 @@ from cutegemm.arch.instructions import EXACT, Instruction, multiplying
 from cutegemm.arch.limits import Limits
 from cutegemm.config import registers
 from cutegemm.config.draft import WIDEST_OF_FOUR, KernelDraft
-from cutegemm.config.invariants.rule import Rule
+from cutegemm.config.invariants.rule import Refused, Rule, positive
 from cutegemm.config.numbers import Number, among, round_up
 from cutegemm.config.parts import WORD_BYTES, OperandConfig
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 
-Refused = tuple[str, object, str, object]
 COUNTED = (
-    "stages", "consumers", "epi_n", "epilogue_stages", "input_stages", "ctas_per_sm", "splits", "cluster_splits",
-    "slices", "adders",
+    "tile", "cluster", "stages", "consumers", "epi_n", "epilogue_stages", "input_stages", "ctas_per_sm", "splits",
+    "cluster_splits", "slices", "adders",
 )  # fmt: skip
-
-
-def _positive(x: KernelDraft) -> Number:
-    found: Number = True
-    for value in (*x.tile, *x.cluster, *(getattr(x, name) for name in COUNTED)):
-        found = found & (value >= 1)
-    return found
-
-
-def _positive_refused(x: KernelDraft) -> Refused:
-    values = {"tile": min(x.tile), "cluster": min(x.cluster)} | {name: getattr(x, name) for name in COUNTED}
-    field = next(name for name, value in values.items() if value < 1)
-    return field, getattr(x, field), "must be at least 1", 1
 
 
 def rows_step(limits: Limits, team: Number = 1, halves: int = 1) -> Number:
@@ -120,18 +106,18 @@ def _depth_refused(x: KernelDraft) -> Refused:
 
 def _accumulators(x: KernelDraft) -> Number:
     """A thread's registers hold its share of the tile; the reduction launch holds a slice of it."""
-    return True if not x.multiplies else registers.accumulators(x) <= registers.most_accumulators(x)
+    return True if not x.multiplies else x.held_values <= registers.most_accumulators(x)
 
 
 def _accumulators_refused(x: KernelDraft) -> Refused:
     most_held, team = registers.most_accumulators(x), x.team
-    held = registers.accumulators(x)
+    held = x.held_values
     rule = f"{registers.holder(x)} {held} accumulators per thread, more than {most_held}"
     step = x.columns_step * x.b.halves
     fields = {f.name: getattr(x, f.name) for f in dataclasses.fields(KernelDraft)}
     for columns in range(x.tile[1] // step * step, 0, -step):
         narrower = KernelDraft(**fields | {"tile": (x.tile[0], columns, x.tile[2])})
-        if registers.accumulators(narrower) <= most_held:
+        if narrower.held_values <= most_held:
             return "tile.n", x.tile[1], rule, columns
     rows = most_held * 2 * team // x.tile[1] // team * rows_step(x.limits, team)
     return "tile.m", x.tile[0], rule, max(rows, rows_step(x.limits, team))
@@ -283,11 +269,11 @@ def _unrounded(x: KernelDraft) -> list[OperandConfig]:
 def _unrounded_refused(x: KernelDraft) -> Refused:
     operand = _unrounded(x)[0]
     rule = f'math="{x.arithmetic}" rounds elements as they are loaded, which copies of bytes do not'
-    return f"{operand.role}_load", operand.load, rule, "gather"
+    return f"{operand.role}_load", operand.load, rule, "relayout"
 
 
 RULES = (
-    Rule(_positive, _positive_refused),
+    positive(*COUNTED),
     Rule(lambda x: x.tile[1] % _columns_step(x) == 0, _columns_refused),
     Rule(lambda x: x.tile[0] % _rows_step(x) == 0, _rows_refused),
     Rule(lambda x: x.tile[1] <= widest(x.limits)[1], _widest_refused),
@@ -299,8 +285,8 @@ LATER = (
     Rule(_multicast, _multicast_refused),
     Rule(_swizzled, _swizzled_refused),
     Rule(_boxes, _boxes_refused),
-    Rule(_widths, _widths_refused, needs_tile=False),
     Rule(lambda x: not _unrounded(x), _unrounded_refused, needs_tile=False),
+    Rule(_widths, _widths_refused, needs_tile=False),
     Rule(_halves, _halves_refused),
     Rule(_majors, _majors_refused, needs_tile=False),
 )
