@@ -196,7 +196,7 @@ class MoE(torch.nn.Module):
         """The mixture of every token, (..., H) to (..., H).
 
         Raises:
-            InputError: x has another width or type than the weights.
+            InputError: x has another width or type than the weights, or these are not 16-bit and autocast is off.
         """
         check_tensor("x", x)
         weight = self.gate_up_weight

@@ -71,12 +71,12 @@ def grouped_mm(
     Without offsets two batches of matrices are `bmm`.
 
     Args:
-        a, b: fp16, bf16 or fp8; any strides.
+        a, b: fp16, bf16, fp8 or int8, or fp32 under a spec with math="tf32"; any strides.
         offs: (G,) int32 or int64: group g ends before offs[g] and begins where the one before it ends. An end counts as
             the nearest place that it may be: inside the axis and not before an earlier group's end.
         cu_seqlens: (G + 1,) instead of `offs`: the first group's begin, then the ends.
         counts: (G,) instead of `offs`: rows of each batch.
-        c: as D.
+        c: as D; with `scatter` a row for each result. Inputs of the epilogue likewise.
         alpha, beta: numbers; beta None means 1 with c and 0 without.
         bias: (N,), or (G, N), a row for each group; of columns in groups (N,) alone.
         out: where D goes; may be `c` itself. Several outputs: a mapping from their names.
