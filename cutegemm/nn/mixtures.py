@@ -167,8 +167,8 @@ def _supported(module: Any, x: Tensor) -> bool:
 
 def _own_forward(module: Any) -> Any:
     """The forward function of the module's class, which the registry's decorator wraps."""
-    found = (vars(x).get("forward") for x in type(module).__mro__)
-    return next(x.__wrapped__ for x in found if hasattr(x, "__wrapped__"))
+    found = (getattr(vars(x).get("forward"), "__wrapped__", None) for x in type(module).__mro__)
+    return next(x for x in found if x is not None)
 
 
 def _names(module: Any) -> tuple[str, str]:
