@@ -17,11 +17,12 @@ from cutegemm.epilogue.library import swiglu
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
-from cutegemm.ops.fallback import FALLBACKS
+from cutegemm.ops.fallback import FALLBACKS, HALF, autocast_type
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.grouped import grouped_mm
 from cutegemm.ops.perceptron import grouped_perceptron, untouched
 from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
+from cutegemm.running.arguments.describe import OPERANDS
 
 SWIGLU = swiglu()
 MOST = 2**31 - 1  # of a width or a count
@@ -195,15 +196,19 @@ class MoE(torch.nn.Module):
         """The mixture of every token, (..., H) to (..., H).
 
         Raises:
-            InputError: x has another width or type than the weights.
+            InputError: x has another width or type than the weights, or these are not 16-bit and autocast is off.
         """
         check_tensor("x", x)
         weight = self.gate_up_weight
         if x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
             rule = f"must be (..., {weight.shape[-1]})"
             raise field_error(InputError, "x.shape", tuple(x.shape), rule)
-        if x.dtype != weight.dtype and not torch._C._is_any_autocast_enabled():
+        cast = torch._C._is_any_autocast_enabled() and autocast_type(x.device) in HALF
+        if not (cast and x.dtype in OPERANDS) and x.dtype != weight.dtype:
             raise field_error(InputError, "x.dtype", x.dtype, f"must be that of the weights, {weight.dtype}")
+        if not cast and weight.dtype not in HALF:
+            rule = "groups multiply float16 and bfloat16: convert the module, or call it under autocast"
+            raise field_error(InputError, "gate_up_weight.dtype", weight.dtype, rule, torch.bfloat16)
         flat = x.reshape(-1, x.shape[-1])
         chances = self.router(flat)
         if self.normalise:

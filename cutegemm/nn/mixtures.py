@@ -22,7 +22,7 @@ from cutegemm.epilogue.value import Value
 from cutegemm.nn.experts import combined, dispatched, mixture, routes, summed
 from cutegemm.nn.quantized import TYPES_8, apply_but, frozen
 from cutegemm.ops.dispatch import recording
-from cutegemm.ops.fallback import HALF
+from cutegemm.ops.fallback import HALF, autocast_type
 from cutegemm.ops.groups.grouped import grouped_mm
 from cutegemm.ops.perceptron import untouched
 from cutegemm.ops.quantized.made import quantized
@@ -104,6 +104,9 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         hidden_states: (T, H).
         top_k_index, top_k_weights: (T, k), of each token; an index outside is an expert of another process.
     """
+    if not _supported(module, hidden_states):
+        own: Tensor = _own_forward(module)(module, hidden_states, top_k_index, top_k_weights)
+        return own
     first, last = _names(module)
     dtype, given = module.down_proj.dtype, hidden_states.dtype
     dtype = dtype if dtype in HALF else given if given in HALF else torch.bfloat16
@@ -151,6 +154,21 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         return combined(found, top_k_weights, *to[:3]).to(given)  # type: ignore[no-any-return]
     weight = top_k_weights.reshape(-1).index_select(0, to.order)
     return summed(product(hidden, last, weight=weight), to.place).to(given)
+
+
+def _supported(module: Any, x: Tensor) -> bool:
+    """Whether groups multiply a module's weights, whose type may have changed since `adopt`."""
+    dtype = module.down_proj.dtype
+    if dtype in HALF or hasattr(module, _SCALE.format("down_proj")):
+        return True
+    cast = torch._C._is_any_autocast_enabled() and autocast_type(x.device) in HALF
+    return cast and dtype == torch.float32
+
+
+def _own_forward(module: Any) -> Any:
+    """The forward function of the module's class, which the registry's decorator wraps."""
+    found = (getattr(vars(x).get("forward"), "__wrapped__", None) for x in type(module).__mro__)
+    return next(x for x in found if x is not None)
 
 
 def _names(module: Any) -> tuple[str, str]:

@@ -145,7 +145,8 @@ class GroupedGemm:
         """The function that runs a described call on a backend."""
         empty = not (request.a.numel() and request.b.numel() and call.problem.batch)
         if chosen == "reference" or empty:
-            if not empty and set(self.spec.given()) - _OF_D:
+            # fp32 operands need a spec with math="tf32"
+            if not empty and (set(self.spec.given()) - _OF_D or request.a.dtype == torch.float32):
                 self._planned(request, call, how)  # for its errors: a CPU refuses what a GPU would
             kind = _kind(self.graph, order, call, None, request)
             return GroupReference(kind, how.form, how.lead, how.tail)

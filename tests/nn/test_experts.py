@@ -204,6 +204,19 @@ def test_what_cannot_be(name):
         MoE(**{"hidden": 32, "intermediate": 48, "experts": 4, "top_k": 2} | given)
 
 
+def test_types_of_a_call():
+    """Those of the weights, which are 16-bit; under autocast any floating-point type."""
+    moe, x = MoE(32, 48, 4, 2, fallback="reference"), torch.randn(3, 32)
+    with pytest.raises(InputError, match=r"gate_up_weight\.dtype=torch\.float32: groups multiply float16"):
+        moe(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert moe(x).dtype == torch.float32
+        with pytest.raises(InputError, match=r"x\.dtype=torch\.int64: must be that of the weights"):
+            moe(x.long())
+    with pytest.raises(InputError, match=r"x\.dtype=torch\.float32: must be that of the weights"):
+        moe.bfloat16()(x)
+
+
 @pytest.mark.gpu
 def test_a_mixture_is_captured_in_a_graph():
     """Nothing waits for the device: one capture, replayed with other tokens."""

@@ -89,6 +89,25 @@ def test_converted_experts_compute_what_theirs_do(kind, recorded):
 
 
 @pytest.mark.parametrize("kind", MODELS)
+def test_the_type_may_change_after_conversion(kind):
+    """fp16 is computed by us; fp32 and fp64 by transformers' own forward, but fp32 under autocast by us."""
+    model = model_of(kind)
+    ((_, experts),) = experts_of(model)
+    theirs = copy.deepcopy(experts).double()
+    theirs.config._experts_implementation = "eager"
+    convert(model, fallback="reference")
+    x, index, weights = inputs_of(experts, False)
+    told = theirs(x.double(), index, weights.double())
+    for dtype, most in ((torch.float32, 1e-5), (torch.float64, 1e-12), (torch.float16, 1e-2)):
+        found = model.to(dtype) and experts(x.to(dtype), index, weights.to(dtype))
+        assert found.dtype == dtype and (found - told).norm() <= most * told.norm()
+    model.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = experts(x.float(), index, weights)
+    assert 1e-4 * told.norm() <= (found - told).norm() <= 1e-2 * told.norm()
+
+
+@pytest.mark.parametrize("kind", MODELS)
 def test_a_converted_model_gives_the_same_words(kind):
     """From tokens to logits, with the rest of the model converted as well."""
     model = model_of(kind).eval()

@@ -8,6 +8,7 @@ import cutegemm
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.errors import GemmError, InputError
+from cutegemm.ops.groups.gathering import gathers
 from cutegemm.running.arguments.results import Shapes
 
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
@@ -137,3 +138,26 @@ def test_a_new_d_has_the_type_that_was_asked_for():
         lambda a: call(a=a, offs=None, out_dtype=fp32), fullgraph=True, backend="aot_eager"
     )
     assert torch.equal(compiled(batches), whole)
+
+
+def test_a_mapped_call_writes_into_no_given_tensor():
+    """As without scatter."""
+    batch = torch.stack([A, A])
+    for more in ({}, {"scatter": torch.arange(10)}, {"weight": WEIGHT}):
+        with pytest.raises(InputError, match="vmap maps no call with out="):
+            torch.func.vmap(lambda a, more=more: call(a=a, out=torch.zeros(10, 24).to(BF16), **more))(batch)
+
+
+def test_indices_that_are_not_contiguous():
+    """torch copies the rows that they name, whatever the backend; the kernel takes contiguous ones alone."""
+    rows = torch.arange(20)
+    assert [gathers(A, B, x, None, "emulator") for x in (rows[:10], rows[::2])] == [True, False]
+    assert torch.equal(call(rows=rows[::2]), call(rows=rows[::2].clone()))
+
+
+def test_rows_of_nothing_have_scales():
+    """Indices of an A without rows are all outside."""
+    a, b = torch.empty(0, 16).to(E4M3), B.mT.contiguous().to(E4M3).mT
+    scales = {"scale_a": torch.empty(0), "scale_b": torch.ones(3, 24)}
+    found = call(a=a, b=b, rows=torch.arange(10), **scales)
+    assert found.shape == (10, 24) and not found.any()

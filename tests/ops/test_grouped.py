@@ -9,8 +9,9 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import cutegemm
+from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
-from cutegemm.errors import InputError
+from cutegemm.errors import InputError, PlanError
 from cutegemm.running.numerics.group_reference import bounds, inside_groups
 from tests.support.numerics import assert_close
 
@@ -62,6 +63,35 @@ def test_gradients_of_everything(form, name):
     torch.testing.assert_close(d.double(), e, rtol=1e-2, atol=1e-2)
     for x, y in zip(ours, wanted, strict=True):
         torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-2, atol=2e-2)
+
+
+def test_gradients_of_what_is_added_have_the_precision_of_d():
+    """Of an fp32 D, c and a bias have the incoming gradient, which was not rounded to the operands' type."""
+    a, b, offs = torch.randn(50, 24).to(BF16), torch.randn(3, 24, 40).to(BF16), torch.tensor([7, 7, 50])
+    for rows in ((40,), (3, 40)):
+        c, bias = torch.randn(50, 40).requires_grad_(), torch.randn(rows).requires_grad_()
+        d = cutegemm.grouped_mm(a, b, offs, c=c, bias=bias, out_dtype=torch.float32, fallback="reference")
+        above = torch.randn_like(d)
+        d.backward(above)
+        assert torch.equal(c.grad, above)
+        told = above.double().sum(0) if len(rows) == 1 else torch.stack([above[:7].sum(0), above[7:].sum(0)])
+        found = bias.grad if len(rows) == 1 else bias.grad[::2]
+        torch.testing.assert_close(found.double(), told.double(), rtol=1e-4, atol=1e-4)
+
+
+def test_fp32_groups_and_their_gradients_are_tf32():
+    """A CPU refuses what a GPU does; the gradients have the spec's `math`."""
+    a, b, offs = torch.randn(50, 24), torch.randn(3, 24, 40), torch.tensor([7, 7, 50])
+    with pytest.raises(PlanError, match="math='auto': groups are multiplied by tensor cores.*'tf32'"):
+        cutegemm.grouped_mm(a, b, offs, fallback="reference")
+    a, b = a.requires_grad_(), b.requires_grad_()
+    d = cutegemm.grouped_mm(a, b, offs, spec=GemmSpec(math="tf32"), fallback="reference")
+    for x, y in zip(torch.autograd.grad(d.sum(), (a, b)), (a, b), strict=True):
+        assert x.shape == y.shape and x.any()
+    batches = torch.randn(3, 8, 24).requires_grad_()
+    call = {"counts": torch.tensor([8, 0, 3]), "spec": GemmSpec(math="tf32"), "fallback": "reference"}
+    cutegemm.grouped_mm(batches, b, **call).sum().backward()
+    assert batches.grad[0].any() and not batches.grad[1].any()
 
 
 def test_matrices_have_gradients_as_they_lie():
@@ -117,9 +147,9 @@ def test_one_compilation_serves_every_number_of_routed_rows():
     """`rows`, `scatter` and `weight` of a symbolic count compile once, too."""
 
     def layer(a, b, offs, rows, scatter, weight):
-        return cutegemm.grouped_mm(
-            a, b, offs, rows=rows, scatter=scatter, weight=weight, fallback="reference"
-        )
+        # in fp32, since a compiled call rounds results before they are weighted
+        how = {"out_dtype": torch.float32, "fallback": "reference"}
+        return cutegemm.grouped_mm(a, b, offs, rows=rows, scatter=scatter, weight=weight, **how)
 
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("eager")
@@ -128,7 +158,7 @@ def test_one_compilation_serves_every_number_of_routed_rows():
         a, b = torch.randn(9, 24).to(BF16), torch.randn(3, 24, 40).to(BF16)
         index = torch.randint(0, 9, (2, tokens))
         given = a, b, torch.tensor([3, 4, tokens]), index[0], index[1], torch.rand(tokens)
-        torch.testing.assert_close(compiled(*given), layer(*given), rtol=2e-2, atol=5e-2)
+        torch.testing.assert_close(compiled(*given), layer(*given), rtol=1e-4, atol=1e-4)
     assert counter.frame_count == 1
 
 

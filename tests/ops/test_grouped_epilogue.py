@@ -118,6 +118,47 @@ def test_gradients_through_an_epilogue(form, kind):
         assert (x.grad.double() - y.grad).norm() <= 0.02 * y.grad.norm()
 
 
+@pytest.mark.parametrize("tail", ["zero", "undefined"])
+@pytest.mark.parametrize("form", ["rows", "masked", "columns"])
+def test_gradients_do_not_depend_on_rows_of_no_group(form, tail):
+    """Whatever these rows hold, in what is read and in the incoming gradient: the bits are those with zeros there."""
+    (a, b), ends, (bias, scale, residual) = drawn(form, plain)
+    told = {"counts" if form == "masked" else "offs": ends}
+    mine = torch.arange(50) < (ends[:, None] if form == "masked" else ends[-1])
+    mine = mine if form == "columns" else mine[..., None]
+    found = []
+    for rest in (0.0, float("nan")):
+        of_rows = [torch.where(mine, x, rest) for x in ((b if form == "columns" else a), residual)]
+        given = (a, of_rows[0]) if form == "columns" else (of_rows[0], b)
+        scales = scale if form == "columns" else torch.where(mine[..., 0], scale, rest)
+        leaves = [x.to(BF16).requires_grad_() for x in (*given, bias, scales, of_rows[1])]
+        named = dict(zip(("bias", "scale", "residual"), leaves[2:], strict=True))
+        d = cutegemm.grouped_mm(*leaves[:2], **told, epilogue=plain, **named, tail=tail, fallback="reference")
+        above = torch.where(mine, torch.sin(torch.arange(d.numel())).view(d.shape), rest)
+        found.append(torch.autograd.grad(d, leaves, above.to(d.dtype)))
+    for x, y in zip(*found, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_gradient_of_a_row_for_each_group_is_added_in_fp32():
+    """In bf16 a sum of ones stops at 256."""
+    a, b, bias = torch.zeros(3000, 16).to(BF16), torch.zeros(2, 16, 8).to(BF16), torch.zeros(2, 8).to(BF16)
+    call = {"epilogue": epi.bias(), "bias": bias.requires_grad_(), "fallback": "reference"}
+    cutegemm.grouped_mm(a, b, torch.tensor([1000, 3000]), **call).sum().backward()
+    assert torch.equal(bias.grad[:, 0].float(), torch.tensor([1000.0, 2000.0]).to(BF16).float())
+
+
+def test_no_groups_have_gradients():
+    """All are zero, also of a row for each group."""
+    a, b, bias = torch.randn(7, 16).to(BF16), torch.empty(0, 16, 8).to(BF16), torch.empty(0, 8)
+    leaves = [x.requires_grad_() for x in (a, b, bias)]
+    call = {"epilogue": epi.bias(), "bias": bias, "fallback": "reference"}
+    d = cutegemm.grouped_mm(a, b, torch.empty(0).int(), **call)
+    assert d.shape == (7, 8) and not d.any()
+    for x, y in zip(torch.autograd.grad(d.sum(), leaves), leaves, strict=True):
+        assert x.shape == y.shape and not x.any()
+
+
 def test_what_is_recorded_is_what_is_not():
     """The value does not depend on whether a gradient is wanted, but for one rounding of the accumulator."""
     (a, b), ends, given = drawn("rows", halves)
@@ -162,6 +203,13 @@ def test_what_cannot_be():
             cutegemm.grouped_mm(a, b, ends, epilogue=epi.bias(), **given, fallback="reference")
     with pytest.raises(SpecError, match="epilogue"):
         cutegemm.grouped_mm(a, b, ends, epilogue="gelu", fallback="reference")
+    with pytest.raises(SpecError, match="the spec has an epilogue already"):
+        spec = cutegemm.GemmSpec(epilogue=epi.act("relu"))
+        cutegemm.grouped_mm(a, b, ends, epilogue=epi.act("gelu"), spec=spec, fallback="reference")
+    with pytest.raises(InputError, match="unknown='...': the epilogue reads nothing"):
+        cutegemm.grouped_mm(a, b, ends, epilogue=epi.swiglu(), unknown=a, fallback="reference")
+    with pytest.raises(InputError, match=r"b\.shape=\(2, 16, 7\): a gated pair needs an even number"):
+        cutegemm.grouped_mm(a, b[..., :7], ends, epilogue=epi.swiglu(), fallback="reference")
 
 
 @pytest.mark.parametrize("form", ["rows", "masked"])

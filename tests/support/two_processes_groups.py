@@ -119,11 +119,16 @@ def groups(mesh):
 def refusals(mesh):
     """Tensors of one process beside DTensors, and an output that is given."""
     a, b, ends, _, _ = calls()["rows"]
-    a, b, ends = (distribute_tensor(x, mesh, [R]) for x in (a, b, ends["offs"]))
+    plain, by_group = a, distribute_tensor(b, mesh, [Shard(0)])
+    a, b, ends, more = (distribute_tensor(x, mesh, [R]) for x in (a, b, ends["offs"], torch.arange(4)))
     for call, why in (
         (lambda: cutegemm.grouped_mm(a.full_tensor(), b, ends), "a=.*must be a DTensor"),
         (lambda: cutegemm.grouped_mm(a, b, ends.full_tensor()), "offs=.*must be a DTensor"),
         (lambda: cutegemm.grouped_mm(a, b, ends, out=torch.empty(20, 16)), "out=.*must be"),
+        (lambda: cutegemm.grouped_mm(a, b.full_tensor(), ends), "a=.*must be an ordinary tensor"),
+        (lambda: cutegemm.grouped_mm(plain, b.full_tensor(), ends), "offs=.*must be an ordinary tensor"),
+        (lambda: cutegemm.grouped_mm(a, by_group, more), r"offs\.shape=\(4,\): must be \(3,\)"),
+        (lambda: cutegemm.grouped_mm(a, by_group, ends, tail="gone"), "tail='gone': must be one of zero"),
     ):
         with pytest.raises(InputError, match=why):
             call()

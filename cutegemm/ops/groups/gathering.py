@@ -62,7 +62,9 @@ def gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
     check_index("rows", rows, a.shape[0], a)
     server = server_of(a.device, fallback, "cutegemm.grouped_mm")
     runs_kernels = server != "torch" and BACKENDS[server] != "reference"
-    return runs_kernels and all(x.numel() for x in (a, b, rows))
+    # torch also copies by indices that are not contiguous
+    indexed = asked == INDEXED_LOAD or rows.is_contiguous()
+    return runs_kernels and indexed and all(x.numel() for x in (a, b, rows))
 
 
 def _in_words(x: Tensor) -> bool:

@@ -32,7 +32,10 @@ from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.gradients.main_grad import added
 from cutegemm.ops.program import Program, decode, kept
 from cutegemm.running.numerics.group_reference import inside_groups
-from cutegemm.spec import GemmSpec
+from cutegemm.spec import AUTO, GemmSpec
+
+# how a gradient's GEMM is computed: the spec's `math`, and the backend, as of a program
+By = tuple[Any, str | None]
 
 
 def _plain(with_c: bool, with_bias: bool) -> Graph:
@@ -100,20 +103,21 @@ class Grouped(_SingleLevelFunction):
         """The gradients of a, b and what the epilogue reads."""
         a, b, ends = ctx.saved_tensors
         program, numbers, how = ctx.call
+        by, alpha = (program.spec.math, program.backend), numbers["alpha"]
+        _, need_a, need_b, _, *need = ctx.needs_input_grad
+        read = [
+            _of_input(x, numbers, above, ends, how, program.backend) if y else None
+            for x, y in zip(ctx.read, need)
+        ]
         # operands of 8 bits have no gradient; what is added to their product has one
         above = above.to(a.dtype if a.dtype in HALF or a.dtype == torch.float32 else torch.bfloat16)
-        backend, alpha = program.backend, numbers["alpha"]
-        _, need_a, need_b, _, *need = ctx.needs_input_grad
-        da = _product(above, b.mT, ends, how, _OF_A, alpha, backend, a.dtype) if need_a else None
+        da = _product(above, b.mT, ends, how, _OF_A, alpha, by, a.dtype) if need_a else None
         db = None
         if need_b and how.startswith("rows") and b.stride(-1) != 1:
             # the gradient gets the strides of B; otherwise autograd would copy it
-            db = _of_weights(a, above, ends, how, alpha, backend, b.dtype).mT
+            db = _of_weights(a, above, ends, how, alpha, by, b.dtype).mT
         elif need_b:
-            db = _of_weights(above, a, ends, how, alpha, backend, b.dtype)
-        read = [
-            _of_input(x, numbers, above, ends, how, backend) if y else None for x, y in zip(ctx.read, need)
-        ]
+            db = _of_weights(above, a, ends, how, alpha, by, b.dtype)
         return None, da, db, None, *read
 
 
@@ -121,12 +125,12 @@ record: Any = Grouped.apply  # type: ignore[attr-defined]
 
 
 def _product(
-    x: Tensor, y: Tensor, ends: Tensor, how: str, forms: Mapping[str, str], alpha: float, backend: Any, dtype: Any,
+    x: Tensor, y: Tensor, ends: Tensor, how: str, forms: Mapping[str, str], alpha: float, by: By, dtype: Any,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A GEMM of the same groups in the form that `forms` gives for the call's: a new tensor, or added to `out`."""
     form, name, _ = how.split(":")
-    op, text = torch.ops.cutegemm.grouped_mm, derived(backend, dtype, out is not None)
+    op, text = torch.ops.cutegemm.grouped_mm, derived(*by, dtype, out is not None)
     if out is None:
         found: Tensor = op.default(x, y, ends, [], [alpha], [], text, f"{forms[form]}:{name}:zero")
         return found
@@ -140,40 +144,39 @@ def _of_weights(
     ends: Tensor,
     how: str,
     alpha: float,
-    backend: Any,
+    by: By,
     dtype: Any,
     out: Tensor | None = None,
 ) -> Tensor:
     """The gradient of B: a new tensor, or `out`, to which it is added."""
     if not how.startswith("masked"):
-        return _product(a.mT, above, ends, how, _OF_B, alpha, backend, dtype, out)
+        return _product(a.mT, above, ends, how, _OF_B, alpha, by, dtype, out)
     inside = inside_groups(ends, a.shape[1], "masked", 0)
     left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
-    beta = None if out is None else 1.0
-    found: Tensor = matmul(
-        left.mT, right, out, alpha=alpha, beta=beta, out=out, fallback=backend or "reference"
-    )
+    (math, backend), beta = by, None if out is None else 1.0
+    call: dict[str, Any] = {"spec": _spec(math), "fallback": backend or "reference"}
+    found: Tensor = matmul(left.mT, right, out, alpha=alpha, beta=beta, out=out, **call)
     return found
 
 
 def added_to_main_grad(
-    d: Tensor, a: Tensor, b: Tensor, ends: Tensor, how: str, alpha: float, backend: str | None, owner: Tensor
+    d: Tensor, a: Tensor, b: Tensor, ends: Tensor, how: str, alpha: float, by: By, owner: Tensor
 ) -> Tensor:
     """The D of `b.detach()`, whose backward pass adds the gradient of b to the `main_grad` of its owner.
 
     Args:
         d, a, b, ends, how: of the call; alpha: its factor.
-        backend: as of a program; owner: as of `main_grad.owner_of`.
+        by: how the gradient is computed; owner: as of `main_grad.owner_of`.
     """
 
     def add(above: Tensor, main: Tensor, a: Tensor, ends: Tensor) -> None:
-        _of_weights(above.to(a.dtype), a, ends, how, alpha, backend, torch.float32, main)
+        _of_weights(above.to(a.dtype), a, ends, how, alpha, by, torch.float32, main)
 
     return added(d, b, owner, add, a, ends)
 
 
 def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backend: Any) -> Tensor:
-    """The gradient of C or of the bias."""
+    """The gradient of C or of the bias, from that of D in D's type."""
     name, shape, dtype = x
     form, told, _ = how.split(":")
     if form != "depth":
@@ -184,18 +187,27 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backe
         scaled: Tensor = numbers["beta"] * above
         return scaled.to(dtype)
     if form == "rows" and len(shape) == 2:
-        # a GEMM along K with rows of ones sums the rows of each group
-        ones = above.new_ones(above.shape[0], 8).mT
-        return _product(ones, above, ends, how, _OF_B, 1.0, backend, torch.float32)[:, 0].to(dtype)
+        # a GEMM along K with rows of ones sums the rows of each group; two summands in bf16 are nearly fp32
+        high = above if above.dtype in HALF else above.to(torch.bfloat16)
+        parts = [high] if above.dtype in HALF else [high, (above - high).to(torch.bfloat16)]
+        ones = high.new_ones(above.shape[0], 8).mT
+        sums = [_product(ones, y, ends, how, _OF_B, 1.0, (AUTO, backend), torch.float32)[:, 0] for y in parts]
+        return sum(sums[1:], sums[0]).to(dtype)
     rows = above.float().sum(-2)
     return (rows.sum(0) if rows.dim() > len(shape) else rows).to(dtype)
 
 
+@lru_cache(4)
+def _spec(math: Any) -> GemmSpec:
+    """Always the same object, since programs are found by a spec's identity."""
+    return GemmSpec(math=math)
+
+
 @lru_cache(64)
-def derived(backend: str | None, dtype: torch.dtype, with_c: bool = False) -> str:
+def derived(math: Any, backend: str | None, dtype: torch.dtype, with_c: bool = False) -> str:
     """The program of a gradient's GEMM, as text."""
-    spec = GemmSpec(d_dtype=dtype)
+    spec = GemmSpec(d_dtype=dtype, math=math)
     return kept(Program(spec, PLAIN[with_c, False], "matrix", (), backend)).text
 
 
-__all__ = ["PLAIN", "added_to_main_grad", "record"]
+__all__ = ["PLAIN", "By", "added_to_main_grad", "record"]

@@ -55,7 +55,7 @@ def scales_of_rows(
         return {}
     if scale.dim() not in (1, 2) or scale.shape[0] != a.shape[0]:
         return {}
-    found = gathered(scale.view(scale.shape[0], -1), rows)
+    found = gathered(scale[:, None] if scale.dim() == 1 else scale, rows)
     return {"scale_a": found[:, 0] if scale.dim() == 1 else found}
 
 

@@ -24,7 +24,7 @@ from cutegemm.ops.groups.group_scales import group_scales, scales_of_rows
 from cutegemm.ops.groups.grouped_op import Call, gemm_of, typed
 from cutegemm.ops.groups.routing import routed
 from cutegemm.ops.products import BACKENDS, is_compiling, product, program_of
-from cutegemm.ops.transforms.group_sharding import by_parts, sharded
+from cutegemm.ops.transforms.group_sharding import by_parts, check_unsharded, sharded
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.named import unread
@@ -71,12 +71,12 @@ def grouped_mm(
     Without offsets two batches of matrices are `bmm`.
 
     Args:
-        a, b: fp16, bf16 or fp8; any strides.
+        a, b: fp16, bf16, fp8 or int8, or fp32 under a spec with math="tf32"; any strides.
         offs: (G,) int32 or int64: group g ends before offs[g] and begins where the one before it ends. An end counts as
             the nearest place that it may be: inside the axis and not before an earlier group's end.
         cu_seqlens: (G + 1,) instead of `offs`: the first group's begin, then the ends.
         counts: (G,) instead of `offs`: rows of each batch.
-        c: as D.
+        c: as D; with `scatter` a row for each result. Inputs of the epilogue likewise.
         alpha, beta: numbers; beta None means 1 with c and 0 without.
         bias: (N,), or (G, N), a row for each group; of columns in groups (N,) alone.
         out: where D goes; may be `c` itself. Several outputs: a mapping from their names.
@@ -119,7 +119,8 @@ def grouped_mm(
         key = key_of(a, b, (offs, cu_seqlens, counts), others, epilogue, tail, fallback)
         if key is not None and (known := again(key, alpha)) is not None:
             return known
-    if type(b) is not Tensor and sharded(b) and not (offs is cu_seqlens is counts is None):
+    split = type(b) is not Tensor and sharded(b)
+    if split and not (offs is cu_seqlens is counts is None):
         return by_parts(grouped_mm, a, b, {
             "rows": rows, "scatter": scatter, "weight": weight, "offs": offs, "cu_seqlens": cu_seqlens,
             "counts": counts, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "out": out, "out_dtype": out_dtype,
@@ -127,6 +128,9 @@ def grouped_mm(
             "accumulate_main_grad": accumulate_main_grad, **inputs,
         })  # fmt: skip
     asking = {"rows": rows, "scatter": scatter, "weight": weight}
+    given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
+    if not split:
+        check_unsharded({"a": a, **given, **asking, **inputs})
     moved = next((name for name, x in asking.items() if x is not None), None)
     if moved is not None:
         check_of_rows(moved, a, b)
@@ -135,7 +139,6 @@ def grouped_mm(
         if scales or not gathers(a, b, rows, spec, fallback):
             inputs |= scales
             a, rows = gathered(a, rows), None
-    given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
     given |= {field: x for field, x in inputs.items() if isinstance(x, Tensor)}
     for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
         check_tensor(field, x)

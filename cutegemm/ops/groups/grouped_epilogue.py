@@ -3,6 +3,9 @@
 
 One launch stores the accumulators in A's type. One without a mainloop (K = 0) reads them as matrices and applies the
 epilogue. Both have gradients of their own, `group_gradient`'s and `gradients.gradient`'s.
+
+The second launch covers all rows. Rows of no group may hold anything, also in the incoming gradient, so it reads and
+stores zeros there, and they take no part in any sum of gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
-from cutegemm.epilogue.graph import Graph, Node
+from cutegemm.epilogue.graph import TENSORS, Graph, Node
 from cutegemm.epilogue.scales import NAMES as SCALES
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
@@ -32,6 +35,8 @@ from cutegemm.spec import AUTO, GemmSpec
 
 # accumulator -> the name under which the epilogue reads it as a matrix
 STORED: dict[Any, str] = {None: "stored_acc", "gate": "stored_gate", "up": "stored_up"}
+# the vector that is not 0 at rows, or columns, of a group; form -> its kind
+INSIDE, _INSIDE = "inside_groups", {"rows": "col", "columns": "row", "masked": "col"}
 
 
 @lru_cache(64)
@@ -42,6 +47,7 @@ def _programs(
     spread: tuple[str, ...],
     scalars: tuple[str, ...],
     backend: Any,
+    form: str,
 ) -> tuple[Program, Program]:
     """(of the accumulators, of the epilogue)."""
 
@@ -54,16 +60,38 @@ def _programs(
     asked = spec.d_dtype if dtype is None else as_dtype(dtype)
     plain = dataclasses.replace(spec, epilogue=AUTO, d_dtype=AUTO, d_major=AUTO)
     read_back = dataclasses.replace(graph, nodes=tuple(map(read, graph.nodes)), gated=None)
+    if form in _INSIDE:
+        read_back = kept_inside(read_back, _INSIDE[form])
     return (
         made(PLAIN[False, False], plain, "matrix", (), backend),
         made(read_back, GemmSpec(d_dtype=asked), "matrix", scalars, backend),
     )
 
 
+def kept_inside(graph: Graph, kind: str) -> Graph:
+    """The epilogue whose inputs and outputs are 0 where `INSIDE`, a vector of this kind, is 0.
+
+    A choice between two values drops NaN, which a product with 0 would not; so does its derivative.
+    """
+    nodes = [Node(kind, value=INSIDE), Node("const", value=0.0), Node("ne", (0, 1))]
+
+    def choose(place: int) -> int:
+        nodes.append(Node("where", (2, place, 1)))
+        return len(nodes) - 1
+
+    places: list[int] = []
+    for node in graph.nodes:
+        nodes.append(dataclasses.replace(node, args=tuple(places[x] for x in node.args)))
+        place = len(nodes) - 1
+        places.append(choose(place) if node.op in (*TENSORS, "scalar") else place)
+    outputs = tuple(dataclasses.replace(x, node=choose(places[x.node])) for x in graph.outputs)
+    return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
 @constant
 def _steps(
     graph: int, spec: int, dtype: Any, spread: tuple[str, ...], scalars: tuple[str, ...], backend: Any,
-    names: tuple[str, ...],
+    names: tuple[str, ...], form: str,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Both programs of a recorded call. A compiler treats the result as constant, so graph and spec are addresses.
 
@@ -73,11 +101,11 @@ def _steps(
 
     Raises:
         InputError: the epilogue does not read these names.
+        SpecError: the spec has another epilogue.
     """
-    found = found_at(graph)
-    stored, program = _programs(found, found_at(spec), dtype, spread, scalars, backend)
-    accumulators = [x for x in program.inputs if x in STORED.values()]
-    check_names(program, dict.fromkeys((*names, *accumulators), 0))
+    found, given = found_at(graph), found_at(spec)
+    check_names(made(found, given, "matrix", scalars, backend), dict.fromkeys(names, 0))
+    stored, program = _programs(found, given, dtype, spread, scalars, backend, form)
     lists = program.inputs, program.numbers, program.integers, program.outputs
     return stored.text, program.text, *lists, found.gated
 
@@ -122,19 +150,23 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
     if unread := [x for x in SCALES if x in inputs and x not in graph.tensors and x not in graph.numbers]:
         rule = "groups of scaled operands have gradients of bias= and c=, not through an epilogue; use torch.no_grad()"
         raise field_error(InputError, unread[0], "...", rule)
-    form, name, tail = how.split(":")
+    form, name, _ = how.split(":")
     lead = int(name == "cu_seqlens")
     spread = tuple([x for x in own if x in inputs and inputs[x].dim() == 2])
     scalars = tuple([x for x, value in inputs.items() if isinstance(value, Tensor) and value.dim() == 0])
     stored, program, names, numbers, integers, outputs, gated = _steps(
-        address(graph), address(call.spec), call.dtype, spread, scalars, call.backend, tuple(inputs)
+        address(graph), address(call.spec), call.dtype, spread, scalars, call.backend, tuple(inputs), form
     )
+    if gated is not None and not is_compiling() and b.shape[-1] % 2:
+        raise field_error(
+            InputError, "b.shape", tuple(b.shape), "a gated pair needs an even number of columns"
+        )
     weights = b if call.main is None else b.detach()
     acc = torch.ops.cutegemm.grouped_mm.default(
         a, weights, ends, [], [1.0], [], stored, f"{form}:{name}:zero"
     )
     if call.main is not None:
-        acc = added_to_main_grad(acc, a, b, ends, how, 1.0, call.backend, call.main)
+        acc = added_to_main_grad(acc, a, b, ends, how, 1.0, call.by, call.main)
     if gated is None:
         first, parts = acc, {STORED[None]: acc}
     else:
@@ -142,31 +174,38 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
         parts = {STORED["gate"]: first, STORED["up"]: second}
     for x in spread:
         check_own(x, inputs[x], ends.shape[0] - lead)
+    extent = acc.shape[-1 if form == "columns" else -2]
     if spread:
-        extent = acc.shape[-1 if form == "columns" else 0]
-        places, lines = bounds(ends, extent, lead), torch.arange(extent, device=acc.device)
-        # rows of no group may read any group's vector: their results are zeroed below
-        group = (torch.searchsorted(places, lines, right=True) - 1).clamp(0, places.shape[0] - 2)
-        wide = {x: inputs[x][group] for x in spread}
+        wide = {x: _spread(inputs[x], bounds(ends, extent, lead), extent) for x in spread}
         inputs = inputs | {x: y.mT if form == "columns" else y for x, y in wide.items()}
     given = inputs | parts
+    if form in _INSIDE:
+        inside = inside_groups(ends, extent, form, lead)
+        inside = inside[0] if form == "columns" else inside[..., 0]
+        given[INSIDE] = inside.to(acc.dtype)
     found = through_the_op(
         acc.new_empty(*acc.shape[:-1], 0), acc.new_empty(0, first.shape[-1]),
         [given[x] for x in names], [float(given[x]) for x in numbers], [given[x] for x in integers], program, outputs,
     )  # fmt: skip
-    if form == "depth":
+    if form not in _INSIDE or isinstance(found, Tensor):
         return found
-    inside = inside_groups(ends, acc.shape[-1 if form == "columns" else -2], form, lead)
 
     def kept(x: Tensor) -> Tensor:
-        """An output with zeros in rows of no group, unless tail="undefined" leaves those alone."""
-        if x.dim() < acc.dim():
-            return torch.where(inside[0] if form == "columns" else inside[..., 0], x, x.new_zeros(()))
-        return x if tail != "zero" else torch.where(inside, x, x.new_zeros(()))
+        """An output; a log-sum-exp of zeros is not 0."""
+        return x if x.dim() == acc.dim() else torch.where(inside, x, x.new_zeros(()))
 
-    if isinstance(found, Tensor):
-        return kept(found)
     return Outputs(**{x: kept(getattr(found, x)) for x in outputs})
+
+
+def _spread(x: Tensor, places: Tensor, extent: int) -> Tensor:
+    """The group's row of x (G, N) for each of `extent` rows; rows of no group have any group's.
+
+    It is fp32, so that gradients are added in fp32.
+    """
+    if x.shape[0] == 0:
+        return x.float().sum(0).expand(extent, -1)
+    group = torch.searchsorted(places, torch.arange(extent, device=x.device), right=True) - 1
+    return x.float()[group.clamp(0, x.shape[0] - 1)]
 
 
 __all__ = ["own_of", "recorded"]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import STORE
-from cutegemm.ops.groups.group_gradient import record
+from cutegemm.ops.groups.group_gradient import By, record
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.quantized.operands import Kinds
 from cutegemm.ops.register import NAMESPACE, autograd_of, autograd_out_of, library, refuse_mapped_out, writing
@@ -68,6 +68,11 @@ class Call(NamedTuple):
     def fields(self) -> Kinds:
         """The fields of the spec that the call says: the kinds of scales, and D's type."""
         return typed(self.kinds, self.dtype)
+
+    @property
+    def by(self) -> By:
+        """How the gradients' GEMMs are computed."""
+        return AUTO if self.spec is None else self.spec.math, self.backend
 
 
 def typed(kinds: Kinds, dtype: Any) -> Kinds:

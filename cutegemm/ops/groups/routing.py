@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import Graph, Node
@@ -24,6 +25,7 @@ from cutegemm.ops.groups.group_call import run
 from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.grouped_op import Call
 from cutegemm.ops.products import is_compiling
+from cutegemm.ops.register import refuse_mapped_out
 from cutegemm.problems import columns
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import Request
@@ -134,6 +136,8 @@ def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
     # operands of a GEMM whose D has the same shape
     alike = a.new_empty(rows, 0), a.new_empty(0, columns(graph, b.shape[-1]))
     describe(PLAIN[False, False], Request(*alike, outs={"d": out}))
+    if any(is_batchedtensor(x) for x in (a, b, out, *read.values())):
+        refuse_mapped_out(out=out)
     if recording(a, b, *read.values()):
         rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
         raise field_error(InputError, "out", "...", rule)

@@ -20,7 +20,7 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.transforms.sharding import homogeneous
 from cutegemm.running.arguments.results import Outputs
-from cutegemm.running.groups import TOLD, Groups
+from cutegemm.running.groups import TOLD, Groups, agree, check_tail
 from cutegemm.running.numerics.group_reference import bounds
 
 # axes of A, B and D by form, and those along which a call may be cut
@@ -39,6 +39,17 @@ Cuts = list[str]
 def sharded(x: Any) -> bool:
     """Whether something is a DTensor."""
     return type(x).__name__ == "DTensor"
+
+
+def check_unsharded(tensors: Mapping[str, Any]) -> None:
+    """Refuse a DTensor beside a `b` that is an ordinary tensor.
+
+    Raises:
+        InputError: there is one.
+    """
+    for name, x in tensors.items():
+        if type(x) is not Tensor and sharded(x):
+            raise field_error(InputError, name, "...", "must be an ordinary tensor, as b is")
 
 
 def part(x: Any, axes: Axes, cuts: Cuts) -> Tensor:
@@ -95,6 +106,10 @@ def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> 
         cuts.append(next((c for c in found if _may_cut(c, form, graph, given)), ""))
     parts = {name: part(x, axes[name], cuts) for name, x in given.items()}
     extents = {c: size for name in "ab" for c, size in zip(axes[name], given[name].shape)}
+    check_tail(named["tail"])
+    if form != "depth":
+        ends, count = tuple(given[told].shape), extents["g"] + (told == "cu_seqlens")
+        agree(f"{told}.shape", ends, ends == (count,), f"must be ({count},)")
     if "g" in cuts and form != "masked":
         first, rows = begin("g", extents["g"], cuts, mesh), parts.get("rows", parts["a"]).shape[0]
         rows, count = (rows, parts["b"].shape[0]) if form == "rows" else (extents["r"], parts["a"].shape[0])
@@ -142,4 +157,4 @@ def _may_cut(axis: str, form: str, graph: Graph | None, given: dict[str, Any]) -
     return graph is None or (homogeneous(graph) if axis == "k" else not (graph.gated or drawn))
 
 
-__all__ = ["begin", "by_parts", "part", "sharded", "whole"]
+__all__ = ["begin", "by_parts", "check_unsharded", "part", "sharded", "whole"]
