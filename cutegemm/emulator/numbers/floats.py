@@ -84,8 +84,8 @@ def saturate(x: Real) -> Real:
 
 
 def relu(x: Real) -> Real:
-    """.relu: negative values become 0, NaN the canonical NaN."""
-    return np.where(np.isnan(x), x, np.maximum(x, x.dtype.type(0)))[()]
+    """.relu: negative values and -0 become +0, NaN the canonical NaN."""
+    return np.where(np.isnan(x) | (x > 0), x, x.dtype.type(0))[()]
 
 
 def fma_ftz(a: Real, b: Real, c: Real | None = None) -> Real:

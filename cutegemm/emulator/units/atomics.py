@@ -86,7 +86,6 @@ def atomic(
     used: bool = True,
 ) -> Vector:
     """atom and red of the active lanes, in lane order; returns the old values, which an instruction reads if `used`."""
-    group.device.events += 1
     if returns:
         group.budget -= POLL_COST
     generic = space
@@ -107,8 +106,9 @@ def atomic(
     view, index = region.view(size), offset // size
     for turn in _turns(index):
         at, who = index[turn], lanes[turn]
-        old[who] = view[at]
-        view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
+        old[who] = before = view[at]
+        view[at] = after = combine(operation, kind, before, [v[who] for v in operands], not region.shared)
+        group.device.events += bool((after != before).any())  # a failed compare-and-swap is no progress
     if group.device.watch.hears("access"):
         touch = Touch(m, region, offset, size, True, "shared" if region.shared else "global", order)
         group.device.watch.atomics(group, touch, returns and used)
