@@ -76,12 +76,11 @@ def rounded(name: str, mode: str, *operands: Real) -> Real:
     a, b, *c = (np.asarray(x, np.float64) for x in (*operands, 1.0)[:3])
     if name in ("add", "sub", "fma", "mad"):
         x, y = (a * b, c[0]) if name in ("fma", "mad") else (a, -b if name == "sub" else b)
-        exact = to_odd(x, y, x + y)
+        exact = to_odd(x, y)
         if mode == "rm":
             exact = np.where((exact == 0) & (np.signbit(x) != np.signbit(y)), -0.0, exact)
     else:
-        exact = {"mul": np.multiply, "div": np.divide, "rcp": lambda x, one: one / x,
-                 "sqrt": lambda x, _: np.sqrt(x)}[name](a, b)  # fmt: skip
+        exact = {"mul": a * b, "div": a / b, "rcp": b / a, "sqrt": np.sqrt(a)}[name]
     return round_to(exact, "f32", mode).astype(np.float32)[()]
 
 

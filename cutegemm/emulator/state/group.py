@@ -153,9 +153,10 @@ class WarpSet:
             if self.stack[-1].block != self.stack[-2].block:
                 break
             self.stack.pop()
-        if not self.stack:
+        active = self.mask
+        if not self.stack or active is None:
             return
-        top, active = self.stack[-1], self.mask
+        top = self.stack[-1]
         following, others = top.path, top.path_lanes
         if following is None:
             every = np.ones(self.lanes, bool) if top.lanes is None else top.lanes

@@ -40,7 +40,7 @@ def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
         values = [f"{kind}({e.src(x, bits_of(kind))})" for x in o]
         if "ftz" in mods:
             values = [f"flush({v})" for v in values]
-        text = _expression(head, values, kind, mods)
+        text = _expression(head, values, mods)
         if direction is not None:
             text = f"rounded('{head}', '{direction}', {', '.join(values)})"
         if kind == "f64" and head != "div":
@@ -71,7 +71,7 @@ def _each_half(
     e.dst(d, f"pair({high}, {low})")
 
 
-def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
+def _expression(head: str, v: list[str], mods: set[str]) -> str:
     if head in ("mul", "fma", "mad") and "ftz" in mods:
         return f"fma_ftz({', '.join(v)})"
     if head == "div" and "approx" in mods:
@@ -105,9 +105,9 @@ def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
     if head == "fma":
         text = f"fma64_wide({', '.join(v)})"
     elif head in ("min", "max"):
-        text = _expression(head, v, "f32", mods)
+        text = _expression(head, v, mods)
     else:
-        text = _expression(head, [f"np.float32({x})" if base == "f16" else x for x in v], "f32", mods)
+        text = _expression(head, [f"np.float32({x})" if base == "f16" else x for x in v], mods)
     for word, wrapper in (("ftz", "flush_half"), ("sat", "saturate"), ("relu", "relu")):
         if word in mods:
             text = f"{wrapper}({text})"

@@ -33,9 +33,9 @@ def barrier(e: Emitter, ins: PtxInstruction) -> None:
         return
     if p[1] == "cluster":
         if p[2] == "arrive":
-            e.line(f"cluster_arrive(G, {e.mask}, {'relaxed' in p})")
+            e.line(f"cluster_arrive(G, {'relaxed' in p})")
         else:
-            e.line(f"if not cluster_wait(G, {e.mask}): return {BLOCKED}")
+            e.line(f"if not cluster_wait(G): return {BLOCKED}")
         return
     operands = [e.src(x, 32) for x in ins.operands]
     aligned = ins.parts[0] == "bar" or "aligned" in ins.parts
@@ -43,7 +43,7 @@ def barrier(e: Emitter, ins: PtxInstruction) -> None:
         count = operands[1] if len(operands) > 1 else "None"
         e.line(f"if not bar_sync(G, {e.mask}, {operands[0]}, {count}, {aligned}): return {BLOCKED}")
     elif p[1] == "arrive":
-        e.line(f"bar_arrive(G, {e.mask}, {operands[0]}, {operands[1]})")
+        e.line(f"bar_arrive(G, {operands[0]}, {operands[1]})")
     elif p[1] == "red":
         d, _, *threads, source = ins.operands
         count = operands[2] if threads else "None"

@@ -47,7 +47,7 @@ def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligne
     return True
 
 
-def bar_arrive(group: WarpSet, m: Mask, number: Value, count: Value) -> None:
+def bar_arrive(group: WarpSet, number: Value, count: Value) -> None:
     """barrier.cta.arrive."""
     bar = group.cta.barrier(_uniform(number))
     group.tracker.release_to(bar)
@@ -76,7 +76,7 @@ def _uniform(x: Value) -> int:
     return x
 
 
-def cluster_arrive(group: WarpSet, m: Mask, relaxed: bool) -> None:
+def cluster_arrive(group: WarpSet, relaxed: bool) -> None:
     """barrier.cluster.arrive."""
     if group.cluster_ticket is not None:
         raise Fault("barrier.cluster.arrive twice without a wait between")
@@ -87,7 +87,7 @@ def cluster_arrive(group: WarpSet, m: Mask, relaxed: bool) -> None:
     cluster.release()
 
 
-def cluster_wait(group: WarpSet, m: Mask) -> bool:
+def cluster_wait(group: WarpSet) -> bool:
     """barrier.cluster.wait."""
     cluster = group.cta.cluster
     if group.cluster_ticket is None:
