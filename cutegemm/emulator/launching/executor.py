@@ -193,7 +193,7 @@ class Executor:
         """Run a group until it blocks, ends, splits or has used its time slice; whether it made progress."""
         device, program = self.device, self.device.program
         functions, exit_block = program.functions, program.exit
-        if any(point.alone for point in group.stack):
+        if group.stack and any(point.alone for point in group.stack):
             functions = program.alone
         group.budget = device.completion.budget()
         group.waiting = None
