@@ -36,6 +36,8 @@ from cutegemm.errors import EmulatorError, field_error
 STRETCH = 200  # a group that runs so many blocks without polling or blocking makes progress
 STUCK_ROUNDS = 100  # rounds without progress, in which try_wait returns false, before a deadlock is reported
 SM_REGISTERS = 65536  # 32-bit registers of an SM of sm_90, CUDA programming guide, table 28
+# Rounds without progress after which other lanes of divergent warps run. Time slices of the random policy are short.
+DETERMINED_ROUNDS, RANDOM_ROUNDS = 2, 25
 MOST, STEP = 255, 8  # registers of a thread, and the unit they are allocated in
 MOST_LINES = 16  # groups of warps that a deadlock report lists
 
@@ -131,6 +133,9 @@ class Executor:
             else:
                 idle += 1
                 device.timed_out = True
+                if idle % (DETERMINED_ROUNDS if completion.rng is None else RANDOM_ROUNDS) == 0:
+                    for group in (g for groups in running.values() for g in groups):
+                        group.switch_paths()
                 if idle > STUCK_ROUNDS:
                     stuck = [g for groups in running.values() for g in groups]
                     lines = ["deadlock: no warp can make progress"]
@@ -188,6 +193,8 @@ class Executor:
         """Run a group until it blocks, ends, splits or has used its time slice; whether it made progress."""
         device, program = self.device, self.device.program
         functions, exit_block = program.functions, program.exit
+        if group.stack and any(point.alone for point in group.stack):
+            functions = program.alone
         group.budget = device.completion.budget()
         group.waiting = None
         registers, counts = group.registers, group.counts

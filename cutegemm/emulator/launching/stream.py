@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cutegemm.emulator.ptx.executable import Translation
+from cutegemm.emulator.ptx.kernel import Variable
 from cutegemm.emulator.races.cells import cell_bytes
 from cutegemm.emulator.races.detector import Detector
 from cutegemm.emulator.races.shadow import Knowledge, Segment
@@ -32,6 +33,7 @@ from cutegemm.emulator.state.geometry import Triple
 from cutegemm.emulator.state.memory import Buffer, GlobalMemory, MemoryRegion
 from cutegemm.emulator.watch.l2 import L2
 from cutegemm.emulator.watch.written import Written
+from cutegemm.errors import EmulatorError
 
 VARIABLE_ALIGN = 256  # bytes; more than any variable declares
 # `grid.sync()` of cooperative groups counts arrivals in a workspace of its size and a counter, here rounded up to 16
@@ -57,17 +59,12 @@ def grid_workspace(program: Translation, memory: GlobalMemory) -> dict[str, int]
     return {"envreg1": region.base >> 32, "envreg2": region.base & 0xFFFFFFFF}
 
 
-def _place_variables(program: Translation, memory: GlobalMemory) -> dict[str, int]:
-    """Allocate the module's global and constant variables; returns their addresses by name."""
-    out = {}
-    for var in program.kernel.variables.values():
-        if var.space in ("global", "const") and var.size:
-            data = np.zeros(var.size + VARIABLE_ALIGN, np.uint8)
-            start = -data.ctypes.data % VARIABLE_ALIGN
-            data[start : start + len(var.data)] = np.frombuffer(var.data, np.uint8)
-            out[var.name] = data.ctypes.data + start
-            memory.regions.append(MemoryRegion(data[start : start + var.size], out[var.name], var.name))
-    return out
+def _placed(var: Variable) -> MemoryRegion:
+    """New memory with the initial value of a module's variable."""
+    data = np.zeros((var.size or 0) + VARIABLE_ALIGN, np.uint8)
+    start = -data.ctypes.data % VARIABLE_ALIGN
+    data[start : start + len(var.data)] = np.frombuffer(var.data, np.uint8)
+    return MemoryRegion(data[start : start + (var.size or 0)], data.ctypes.data + start, var.name)
 
 
 def _merged(buffers: Sequence[Buffer]) -> list[Buffer]:
@@ -102,8 +99,8 @@ class Stream:
         self.detector: Detector | None = None
         self.cell = min(cell_bytes(program) for program in programs)
         self.regions = GlobalMemory(_merged(buffers)).regions
-        # kernel -> addresses and memory of its module's variables
-        self.variables: dict[str, tuple[dict[str, int], list[MemoryRegion]]] = {}
+        # by identity: kernels of one module share its variables, other modules may use the same names
+        self.variables: dict[int, tuple[Variable, MemoryRegion]] = {}
 
     def memory_of(self, buffers: Sequence[Buffer]) -> GlobalMemory:
         """The regions that contain a launch's buffers."""
@@ -115,14 +112,29 @@ class Stream:
         return memory
 
     def symbols_of(self, program: Translation, memory: GlobalMemory) -> dict[str, int]:
-        """Addresses of a module's variables, which live as long as the stream; adds them to a launch's memory."""
-        name = program.kernel.name
-        if name not in self.variables:
-            own = GlobalMemory([])
-            self.variables[name] = (_place_variables(program, own), own.regions)
-        symbols, regions = self.variables[name]
-        memory.regions += regions
-        return symbols
+        """Addresses of a module's variables, which live as long as the stream; adds them to a launch's memory.
+
+        Raises:
+            EmulatorError: a variable that the kernel uses holds the address of something else, such as a function.
+        """
+        out: dict[str, int] = {}
+        for var in program.kernel.variables.values():
+            if var.space not in ("global", "const") or not var.size:
+                continue
+            new = id(var) not in self.variables
+            if new:
+                self.variables[id(var)] = var, _placed(var)
+            region = self.variables[id(var)][1]
+            out[var.name] = region.base
+            memory.regions.append(region)
+            for at, name, addend in var.addresses if new else ():
+                if name in out:
+                    region.view(8)[at // 8] = out[name] + addend
+                elif program.mentions(var.name):
+                    raise EmulatorError(
+                        f"{var.name} holds the address of {name}, which is not a variable", field="ptx"
+                    )
+        return out
 
     def detector_of(self, program: Translation, strict: bool, pdl: bool) -> Detector:
         """The detector for the next launch: that of the launches it may overlap with, or a new one."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rare arithmetic on register values: carries, packed 16-bit integers, dot products, testp.
+"""Rare arithmetic on register values: carries, packed 16-bit integers, dot products, positions of bits, testp.
 
 Source: PTX ISA 9.0, 9.7.1 (integer), 9.7.2 (extended precision), 9.7.3.1 (testp), 9.7.9.7 (prmt).
 """
@@ -12,7 +12,20 @@ import numpy as np
 
 from cutegemm.emulator.numbers import floats
 from cutegemm.emulator.numbers.types import Real, Value
-from cutegemm.emulator.numbers.values import ND, UINT, extend, pack, pnot, signed, unbox, unpack, wrap
+from cutegemm.emulator.numbers.values import (
+    ND,
+    UINT,
+    clz,
+    extend,
+    pack,
+    pnot,
+    shl,
+    shr,
+    signed,
+    unbox,
+    unpack,
+    wrap,
+)
 
 _SMALLEST_NORMAL = {2: 2.0**-14, 4: 2.0**-126, 8: 2.0**-1022}  # bytes of the type -> number
 _TINY_HALF = 2.0**-14 * (1 - 2.0**-12)  # the least number that is a normal fp16 once rounded to 11 bits
@@ -69,6 +82,31 @@ def dot(a: Value, b: Value, c: Value, a_signed: bool, b_signed: bool, a_bits: in
         product = _element(a, a_bits, i, a_signed) * _element(b, 8, first + i, b_signed)
         total = total + wrap(product, 32)
     return wrap(total, 32)
+
+
+def bit_reverse(x: Value, bits: int) -> Value:
+    """brev."""
+    shift = bits // 2
+    while shift:
+        mask = ((1 << bits) - 1) // (
+            (1 << shift) + 1
+        )  # the lower half of each pair of fields of `shift` bits
+        x = (x >> shift & mask) | ((x & mask) << shift)
+        shift //= 2
+    return x
+
+
+def find_bit(x: Value, bits: int, is_signed: bool, shift: bool) -> Value:
+    """bfind: the highest bit that is set (or differs from the sign), or the shift that moves it to the top; else -1."""
+    if is_signed:
+        x = x ^ shr(x, bits, bits, True)
+    above = signed(clz(x, bits), 32)
+    return wrap(np.where(above == bits, -1, above)[()] if shift else bits - 1 - above, 32)
+
+
+def low_24_bits(x: Value, is_signed: bool) -> Value:
+    """An operand of mul24 and mad24."""
+    return shr(shl(x, 8, 32), 8, 32, is_signed)
 
 
 _PERMUTES = {  # mode -> selector of the default mode for c & 3 = 0..3

@@ -84,25 +84,22 @@ def saturate(x: Real) -> Real:
 
 
 def relu(x: Real) -> Real:
-    """.relu: negative values become 0, NaN the canonical NaN."""
-    return np.where(np.isnan(x), x, np.maximum(x, x.dtype.type(0)))[()]
+    """.relu: negative values and -0 become +0, NaN the canonical NaN."""
+    return np.where(np.isnan(x) | (x > 0), x, x.dtype.type(0))[()]
 
 
 def fma_ftz(a: Real, b: Real, c: Real | None = None) -> Real:
     """fp32 a*b or a*b+c rounded once to 24 bits; zero if the result is below all normal numbers."""
     exact = np.multiply(a, b, dtype=np.float64)
     if c is not None:
-        c = np.asarray(c, np.float64)
-        exact = to_odd(exact, c, exact + c)
+        exact = to_odd(exact, np.asarray(c, np.float64))
     below = np.abs(exact) < _TINY32 * (1 - 2.0**-25)
     return np.where(below, np.copysign(np.float32(0), exact), exact).astype(np.float32)[()]
 
 
 def fma64_wide(a: Real, b: Real, c: Real) -> Vector:
     """fp16 or bf16 a*b+c in fp64, rounded to odd, so that rounding it again to 16 bits is correct."""
-    product = np.multiply(a, b, dtype=np.float64)
-    c = np.asarray(c, np.float64)
-    return to_odd(product, c, product + c)
+    return to_odd(np.multiply(a, b, dtype=np.float64), np.asarray(c, np.float64))
 
 
 def div_approx(a: Real, b: Real) -> Real:
@@ -112,8 +109,9 @@ def div_approx(a: Real, b: Real) -> Real:
     return np.where(huge, beyond, a / b).astype(np.float32)[()]
 
 
-def to_odd(a: Real, b: Real, total: Real) -> Vector:
-    """a+b rounded to odd in fp64, given the nearest sum, so that rounding it again to fewer bits is correct."""
+def to_odd(a: Real, b: Real) -> Vector:
+    """a+b rounded to odd in fp64, so that rounding it again to fewer bits is correct."""
+    total = a + b
     virtual = total - a
     error = (a - (total - virtual)) + (b - virtual)
     even = np.asarray(total).view(np.uint64) & np.uint64(1) == 0

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cutegemm.emulator.numbers.floats import narrow_f16
+from cutegemm.emulator.numbers.floats import narrow_f16, to_odd
 from cutegemm.emulator.numbers.types import Real, Value, Vector
 from cutegemm.emulator.numbers.values import ND, UINT, as_wide, signed, unbox, wrap
 
@@ -66,6 +66,22 @@ def round_to(x: npt.ArrayLike, name: str, mode: str, finite: bool = False) -> np
         stays = back & np.isfinite(x)
         out = np.where(over, np.copysign(np.inf, x), out)
     return np.where(stays, np.copysign(to.greatest, x), out)
+
+
+def rounded(name: str, mode: str, *operands: Real) -> Real:
+    """An fp32 instruction rounded in a direction (rz, rm, rp).
+
+    The fp64 result, with sums rounded to odd, is on the same side of each fp32 number as the exact one.
+    """
+    a, b, *c = (np.asarray(x, np.float64) for x in (*operands, 1.0)[:3])
+    if name in ("add", "sub", "fma", "mad"):
+        x, y = (a * b, c[0]) if name in ("fma", "mad") else (a, -b if name == "sub" else b)
+        exact = to_odd(x, y)
+        if mode == "rm":
+            exact = np.where((exact == 0) & (np.signbit(x) != np.signbit(y)), -0.0, exact)
+    else:
+        exact = {"mul": a * b, "div": a / b, "rcp": b / a, "sqrt": np.sqrt(a)}[name]
+    return round_to(exact, "f32", mode).astype(np.float32)[()]
 
 
 def directed(x: npt.ArrayLike, name: str, mode: str, finite: bool) -> Value:
@@ -165,18 +181,21 @@ def from_integer(x: Value, width: int, is_signed: bool, name: str, mode: str) ->
     flat = [int(v) for v in np.asarray(x).reshape(-1).tolist()]
     if is_signed:
         flat = [signed(v & (1 << width) - 1, width) for v in flat]
-    if name == "f64":
-        if mode != "rn" and any(abs(v) > 1 << 53 for v in flat):
-            raise ValueError("a directed conversion of more than 53 bits is not emulated")
-        out: Any = np.array(flat).astype(np.float64).view(np.uint64)
-    else:
-        out = np.asarray(directed(np.array([_odd(v) for v in flat], np.float64), name, mode, False))
+    kept = np.array([_in_53_bits(v, mode if name == "f64" else "odd") for v in flat], np.float64)
+    out: Any = kept.view(np.uint64) if name == "f64" else np.asarray(directed(kept, name, mode, False))
     return out if x.__class__ is ND else int(out[0])
 
 
-def _odd(v: int) -> float:
-    """An integer rounded to odd in 53 bits, so that rounding it again to fewer bits is correct."""
+def _in_53_bits(v: int, mode: str) -> float:
+    """An integer of at most 64 bits, rounded in a direction, or to odd so that rounding it again is correct."""
     drop = max(abs(v).bit_length() - 53, 0)
-    kept = abs(v) >> drop
-    kept |= bool(abs(v) & (1 << drop) - 1)
+    kept, rest = abs(v) >> drop, abs(v) & (1 << drop) - 1
+    half = (1 << drop) // 2
+    up = {
+        "odd": not kept & 1,
+        "rn": rest > half or (rest == half and bool(kept & 1)),
+        "rp": v > 0,
+        "rm": v < 0,
+    }
+    kept += bool(rest) and up.get(mode, False)
     return float(kept << drop) * (-1 if v < 0 else 1)

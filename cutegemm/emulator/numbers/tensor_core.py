@@ -64,18 +64,34 @@ def accumulate(a: np.ndarray, b: np.ndarray, c: np.ndarray, unit: Unit, b_kind: 
     return c
 
 
+def accumulate_fp8(a: np.ndarray, b: np.ndarray, c: np.ndarray, out: str) -> np.ndarray:
+    """D of mma.sync with fp8 operands, which sm_90 computes in fp16.
+
+    ptxas converts the operands. The first instruction multiplies the lower two bytes of each register, the second the
+    upper two; C is added to their sum.
+    """
+    k = a.shape[-1]
+    columns = np.arange(k).reshape(-1, 2, 2).swapaxes(0, 1).reshape(2, -1)
+    total = np.zeros_like(c)
+    for half in columns:
+        total = accumulate(a[..., half], b[..., half], total, Unit("f16", out, k // 2))
+    total = total + c
+    return np.where(np.isnan(total), _NAN[out], total)
+
+
 def accumulate_integers(
     a: Floats, b: Floats, c: npt.NDArray[np.int32], depth: int, saturates: bool
 ) -> npt.NDArray[np.int32]:
-    """D (M, N) of A (M, K) B (N, K)^T + C, for 8-bit integers in fp32; K is at most eight times `depth`.
+    """D (..., M, N) of A (..., M, K) B (..., N, K)^T + C, for 8-bit integers in fp32; K is at most eight times `depth`.
 
     A sum of 256 products of bytes is exact in fp32. A sum beyond 32 bits wraps, or saturates in each instruction.
     """
     total = c.astype(np.int64)
-    may_saturate = saturates and np.abs(total).max() + a.shape[1] * 255 * 255 >= 1 << 31
-    step = depth if may_saturate else a.shape[1]
-    for k in range(0, a.shape[1], step):
-        total += (a[:, k : k + step] @ b[:, k : k + step].T).astype(np.int64)
+    width = a.shape[-1]
+    may_saturate = saturates and np.abs(total).max() + width * 255 * 255 >= 1 << 31
+    step = depth if may_saturate else width
+    for k in range(0, width, step):
+        total += (a[..., k : k + step] @ b[..., k : k + step].swapaxes(-1, -2)).astype(np.int64)
         if may_saturate:
             total = np.clip(total, -(1 << 31), (1 << 31) - 1)
     return total.astype(np.int32)

@@ -205,13 +205,6 @@ def divide(a: Value, b: Value, bits: int, is_signed: bool, remainder: bool) -> V
     return np.where(w == 0, v if remainder else ~np.zeros_like(v), out)
 
 
-def bit_reverse(x: Value) -> Value:
-    """brev.b32."""
-    for shift, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF), (16, 0x0000FFFF)):
-        x = (x >> shift & mask) | ((x & mask) << shift)
-    return x
-
-
 def popcount(x: Value) -> Value:
     """popc: number of ones, as u32."""
     return np.bitwise_count(x).astype(np.uint32) if isinstance(x, ND) else x.bit_count()
@@ -233,16 +226,9 @@ def clz(x: Value, bits: int) -> Value:
 
 def bfe(a: Value, pos: Value, length: Value, bits: int, is_signed: bool) -> Value:
     """Bit field extract: `length` bits from `pos`, sign- or zero-extended (PTX ISA 9.7.1.20)."""
-    lanes = np.broadcast(*(np.asarray(v) for v in (a, pos, length)))
-    out = []
-    for x, p, size in lanes:
-        x, p, size = int(x), int(p) & 0xFF, int(size) & 0xFF
-        top = min(p + size - 1, bits - 1)
-        field = (x >> p) & ((1 << min(size, bits)) - 1) if p < bits else 0
-        if is_signed and size and x >> top & 1:
-            field |= -1 << min(size, max(bits - p, 0))
-        out.append(field & ((1 << bits) - 1))
-    return np.array(out, UINT[bits]) if lanes.nd else out[0]
+    above = bits - least(pos + length, bits)
+    field = shr(shl(a, above, bits), above + pos, bits, is_signed)
+    return cast("Value", sel(length == 0, 0, field, UINT[bits]))
 
 
 def bfi(field: Value, base: Value, pos: Value, length: Value, bits: int) -> Value:

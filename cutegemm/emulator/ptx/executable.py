@@ -15,9 +15,18 @@ from typing import Any, TypeAlias
 from cutegemm.emulator.ptx.flow import Block
 from cutegemm.emulator.ptx.kernel import Kernel, PtxInstruction
 
+BLOCKED = -2  # a block returns this if its group has to wait, and runs again later
+# Instructions that all lanes of a warp (or those of a mask) execute together.
+WHOLE_WARP = ("bar.", "barrier.", "wgmma.", "mma.", "wmma.", "ldmatrix.", "stmatrix.", "movmatrix.", "shfl.", "vote.",
+              "match.", "redux.", "elect.", "setmaxnreg.")  # fmt: skip
 WORD = re.compile(r"[%$A-Za-z_][\w$.]*")
 # Runs a block for a group, its registers and its active lanes; returns the next block.
 BlockFunction: TypeAlias = Callable[[Any, list[Any], Any], int]
+
+
+def _blocked(group: Any, registers: list[Any], mask: Any) -> int:
+    group.wait_for("other lanes of its warp".__str__)
+    return BLOCKED
 
 
 @dataclass
@@ -46,6 +55,12 @@ class Translation:
     def exit(self) -> int:
         """The block number for the kernel's end."""
         return len(self.blocks)
+
+    @functools.cached_property
+    def alone(self) -> list[list[BlockFunction]]:
+        """The functions for lanes without the rest of their warp: they block where all of it is needed."""
+        whole = [any(ins.op.startswith(WHOLE_WARP) for ins in block.code) for block in self.blocks]
+        return [[_blocked] * 2 if stops else own for stops, own in zip(whole, self.functions, strict=True)]
 
     @functools.cached_property
     def _mentions(self) -> Counter[str]:

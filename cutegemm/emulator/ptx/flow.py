@@ -38,6 +38,10 @@ def is_branch(ins: PtxInstruction) -> bool:
     return ins.parts[0] in ("bra", "ret", "exit", "brx", "trap")
 
 
+def _returns(ins: PtxInstruction) -> bool:
+    return ins.parts[0] in ("ret", "exit")
+
+
 def blocks_of(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     """Split a kernel into blocks; returns them and the block of each label.
 
@@ -57,6 +61,8 @@ def blocks_of(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     number = {start: n for n, start in enumerate(order)}
     blocks = [Block(code[a:b]) for a, b in zip(order, [*order[1:], len(code)], strict=True)]
     number[len(code)] = len(blocks)
+    # lanes that branch to a return have exited, so that a barrier does not wait for them
+    number |= {i: len(blocks) for i in order if _returns(code[i]) and code[i].guard is None}
     targets = {label: number[i] for label, i in labels.items()}
     for n, block in enumerate(blocks):
         _successors(n, block, blocks, targets)
@@ -93,7 +99,7 @@ def _successors(n: int, block: Block, blocks: list[Block], targets: dict[str, in
         block.successors = [targets[last.operands[0]]]
         if last.guard:
             block.successors.append(n + 1)
-    elif head in ("ret", "exit", "trap"):
+    elif _returns(last) or head == "trap":
         block.successors = [len(blocks), n + 1] if last.guard else [len(blocks)]
     else:
         block.successors = [n + 1]

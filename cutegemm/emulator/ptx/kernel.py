@@ -53,13 +53,17 @@ def items(operand: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Variable:
-    """A .shared, .local, .const or .global variable; `size` in bytes, None for an extern array."""
+    """A .shared, .local, .const or .global variable; `size` in bytes, None for an extern array.
+
+    addresses: (first byte, name, addend) of the pointers to other variables in its initial value.
+    """
 
     name: str
     space: str
     size: int | None
     align: int
     data: bytes = b""
+    addresses: tuple[tuple[int, str, int], ...] = ()
 
 
 @dataclass(frozen=True)

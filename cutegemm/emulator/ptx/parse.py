@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cutegemm.emulator.ptx.calls import NAME, Function, formals, inline, renamed
-from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Kernel, Param, PtxInstruction, Variable
+from cutegemm.emulator.ptx.kernel import TYPE_BYTES, Kernel, Param, PtxInstruction, Variable, items
 from cutegemm.errors import EmulatorError, field_error
 
 
@@ -69,6 +69,7 @@ def module_of(text: str) -> Module:
     return Module.parse(text)
 
 
+_REGISTERS = re.compile(r"\.reg\s*(?:\.v[24]\s+)?\.(\w+)\s+(.*)", re.S)
 _LABEL = re.compile(rf"\s*({NAME})\s*:(?!:)")
 _VARIABLE = re.compile(
     r"(?:\.(?:extern|visible|weak|common)\s+)*\.(?P<space>shared|local|const|global)\s+"
@@ -212,7 +213,7 @@ class _Body:
                 self._instruction(renamed(text, names), self.reader._line(pos))
 
     def _declare(self, text: str, names: dict[str, str]) -> None:
-        if m := re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", text, re.S):
+        if m := _REGISTERS.match(text):
             for name in m[2].split(","):
                 name = renamed(name.strip(), names)
                 self.kernel.registers[re.sub(r"<\d+>", "<", name)] = m[1]
@@ -243,8 +244,8 @@ def _declared(items: list[Item]) -> list[str]:
         kind, _, text = item
         if kind == "label":
             out.append(text)
-        elif m := re.match(r"\.reg\s+\.\w+\s+(.*)", text, re.S):
-            out += [name.strip() for name in m[1].split(",") if "<" not in name]
+        elif m := _REGISTERS.match(text):
+            out += [name.strip() for name in m[2].split(",") if "<" not in name]
         elif text.startswith(".param"):
             out += [x.name for x in formals(text)]
     return out
@@ -272,9 +273,16 @@ def _variable(text: str) -> Variable:
     size: int | None = unit
     for dim in dims:
         size = None if not dim or size is None else size * int(dim)
-    data = b""
-    if m["init"]:
-        numbers = re.findall(r"-?0[xX][\da-fA-F]+|0[fF][\da-fA-F]{8}|-?\d+", m["init"])
-        values = [int(n[2:], 16) if n[:2] in ("0f", "0F") else int(n, 0) for n in numbers]
-        data = b"".join((v % (1 << 8 * unit)).to_bytes(unit, "little") for v in values)
-    return Variable(m["name"], m["space"], size, int(m["align"] or unit), data)
+    data, addresses = b"", []
+    for part in items(re.sub(r"[{}]", "", m["init"] or "")):
+        value = 0
+        if number := re.fullmatch(r"-?(?:0[xX][\da-fA-F]+|\d+)|0[fFdD]([\da-fA-F]+)", part):
+            value = int(number[1], 16) if number[1] else int(part, 0)
+        elif address := re.fullmatch(rf"(?:generic\(\s*)?({NAME})\s*\)?\s*(?:\+\s*(\d+))?", part):
+            addresses.append((len(data), address[1], int(address[2] or 0)))
+        else:
+            raise EmulatorError(
+                f"initial value {part!r} of {m['name']}: not understood (PTX ISA 5.4.4)", field="ptx"
+            )
+        data += (value % (1 << 8 * unit)).to_bytes(unit, "little")
+    return Variable(m["name"], m["space"], size, int(m["align"] or unit), data, tuple(addresses))

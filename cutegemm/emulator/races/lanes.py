@@ -34,13 +34,35 @@ class Recent:
         self.segments: set[int] = set()
         self.accesses: deque[Lanes] = deque(maxlen=KEPT)
         self.unreleased: deque[Lanes] = deque(maxlen=KEPT)
+        # Order between lanes by strong accesses: the lanes that released something at each place, the lanes that a
+        # fence will order after them, and whether a fence follows the last plain access.
+        self.released: dict[tuple[MemoryRegion, int], np.ndarray] = {}
+        self.ordered: np.ndarray | None = None
+        self.fenced = False
 
     def add(self, access: Lanes, segment: int) -> None:
         """Add a plain access by a segment. One lane may release what lanes do together at one address."""
         self.accesses.append(access)
+        self.fenced = False
         if access.region.shared and access.offset.__class__ is ND and not access.matrix:
             access.segment = segment
             self.unreleased.append(access)
+
+    def strong(self, places: list[tuple[MemoryRegion, int]], m: Mask, reads: bool, releases: bool) -> None:
+        """A strong access by the lanes `m`: those that it reads from are ordered before it once a fence follows."""
+        lanes = np.ones(self.lanes, bool) if m is None else m
+        for place in places:
+            before = self.released.get(place)
+            if reads and before is not None:
+                self.ordered = before | lanes if self.ordered is None else self.ordered | before | lanes
+            if releases:
+                self.released[place] = lanes if before is None else before | lanes
+
+    def synchronised(self) -> None:
+        """All lanes have synchronised."""
+        self.accesses.clear()
+        self.released.clear()
+        self.ordered = None
 
     def release(self, lanes: np.ndarray) -> None:
         """The lanes have released what they did, or have synchronised."""

@@ -95,6 +95,10 @@ class Warp(WarpTracker):
             self.recent.segments.add(number)
             self.recent.accesses.append(lanes)
         self._order(places, kind)
+        releases = writes and (order in ("release", "acq_rel") or self.recent.fenced)
+        self.recent.strong(places, m, reads, releases)
+        if reads and order in ("acquire", "acq_rel"):
+            self.lanes_ordered()
         if writes and order in ("release", "acq_rel"):
             self.renew()
 

@@ -109,7 +109,7 @@ class WarpTracker:
             self.known |= self._earlier_launches()
             self.waited_lanes = None
         self.recent.segments = {self.current}
-        self.recent.accesses.clear()
+        self.recent.synchronised()
 
     def some_synchronised(self, lanes: np.ndarray) -> None:
         """Some lanes have synchronised: each knows what the others know and did."""
@@ -119,6 +119,12 @@ class WarpTracker:
         self.recent.accesses.clear()
         self.recent.accesses.extend(accesses)
         self.recent.release(lanes)
+
+    def lanes_ordered(self) -> None:
+        """A fence follows strong reads: lanes are ordered after those that released what was read."""
+        lanes, self.recent.ordered = self.recent.ordered, None
+        if lanes is not None:
+            self.some_synchronised(lanes)
 
     def stored(self, m: Mask, values: Sequence[Value]) -> None:
         """The warp's last access, a store, writes these values: lanes with the same address must store the same."""
@@ -213,6 +219,8 @@ class WarpTracker:
                 self.initialised |= 0 if bar.init is None else 1 << bar.init
         elif op.startswith(("fence.acq_rel", "fence.sc", "membar")):
             near = op.endswith(".cta")
+            self.recent.fenced = True
+            self.lanes_ordered()
             self.known |= self.seen_near if near else self.seen
             self.released_near = self.everything()
             if not near:

@@ -44,6 +44,7 @@ class Reconvergence:
     path: int | None  # first block of the other path; None once it runs
     path_lanes: Any
     lanes: Any  # of both paths
+    alone: bool = False  # whether some lanes have passed an earlier reconvergence point without the others
 
 
 @functools.lru_cache(4096)
@@ -140,6 +141,34 @@ class WarpSet:
         following, top.path = top.path, None
         self.set_mask(top.path_lanes)
         return following
+
+    def switch_paths(self) -> None:
+        """Run other lanes of divergent code, since the active ones make no progress.
+
+        The hardware schedules the lanes of a warp independently, so some may spin until others store. Those have not
+        run yet, or they wait at the reconvergence point, which they now pass alone: up to an instruction that needs the
+        whole warp (`Translation.alone`).
+        """
+        while len(self.stack) > 1 and self.stack[-1].path is self.stack[-2].path is None:
+            if self.stack[-1].block != self.stack[-2].block:
+                break
+            self.stack.pop()
+        active = self.mask
+        if not self.stack or active is None:
+            return
+        top = self.stack[-1]
+        following, others = top.path, top.path_lanes
+        if following is None:
+            every = np.ones(self.lanes, bool) if top.lanes is None else top.lanes
+            following, others = top.block, every & ~active
+            top.block = self.stack[-2].block if len(self.stack) > 1 else self.program.exit
+            if not others.any() or following == top.block:
+                top.block = following
+                return
+            top.alone = True
+        top.path, top.path_lanes = self.pc, active
+        self.pc = following
+        self.set_mask(others)
 
     def branch(self, p: Value, negate: bool, target: int, fall: int, join: int, splits: bool) -> int:
         """Next block after a conditional branch on predicate `p`."""

@@ -230,14 +230,15 @@ def resolve(a: int) -> tuple[str, int]: ...
 @overload
 def resolve(a: Vector) -> tuple[str, Vector]: ...
 def resolve(a: Any) -> tuple[str, Any]:
-    """The space of a generic address (or of all lanes' addresses), and the address within it."""
+    """The space of a generic address (or of all lanes' addresses), and the address within it.
+
+    The space may be "several"; if the first lane's is "global", those of other lanes may differ.
+    """
     lanes = a.__class__ is ND
     first = int(a[0]) if lanes else a
     for window, space in ((PARAM_WINDOW, "param"), (SHARED_WINDOW, "shared"), (LOCAL_WINDOW, "local")):
         if first >= window:
             if lanes and not ((a >= window) & (a < 2 * window)).all():
-                raise Fault(
-                    "lanes of one instruction access different state spaces; the emulator does not support this"
-                )
+                return "several", a
             return space, a if space == "param" else a - (np.uint64(window) if lanes else window)
     return "global", a

@@ -45,13 +45,17 @@ def _integer_to_integer(e: Emitter, ins: PtxInstruction, to: str, source: str, m
         only(mods, "sat")
         e.dst(d, f"saturate_integer({x}, '{source}', '{to}', {target_bits})")
         return
-    width = min(bits_of(source), bits_of(to))
-    signed = (source if bits_of(source) <= bits_of(to) else to)[0] == "s"
-    if signed and width < target_bits:
-        e.dst(d, f"extend({x}, {width}, {target_bits})")
+    # extended to the target type as the source's sign says, then to the register as the target's does
+    width = bits_of(to)
+    if source[0] == "s" and bits_of(source) < width:
+        x = f"extend({x}, {bits_of(source)}, {width})"
     else:
-        text = f"wrap({x}, {width})" if width in (8, 16, 32, 64) else x
-        e.dst(d, f"wrap({text}, {target_bits})" if width != target_bits else text)
+        x = f"wrap({x}, {min(bits_of(source), width)})"
+    if to[0] == "s" and width < target_bits:
+        x = f"extend({x}, {width}, {target_bits})"
+    elif width != target_bits or bits_of(source) < width:
+        x = f"wrap({x}, {target_bits})"
+    e.dst(d, x)
 
 
 def _float_to_integer(e: Emitter, ins: PtxInstruction, to: str, source: str, mods: list[str]) -> None:
@@ -104,7 +108,7 @@ def _float_to_float(e: Emitter, ins: PtxInstruction, to: str, source: str, mods:
     elif source == "f64":
         e.dst(d, f"wrap(narrow_double({x}, '{to}'), 16)")
     else:
-        e.dst(d, f"wrap(narrow_{to}({x}), 16)")
+        e.dst(d, f"wrap(narrow_{to}({f'np.float32({x})' if source == 'f16' else x}), 16)")
 
 
 def _pair(e: Emitter, ins: PtxInstruction, base: str, source: str, mods: list[str]) -> None:

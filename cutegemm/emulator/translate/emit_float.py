@@ -14,6 +14,7 @@ from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 _BINARY = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}"}
 _ARITHMETIC = {"rn", "ftz", "sat", "approx", "full", "NaN", "relu", "xorsign", "abs"}
+_DIRECTED = ("rz", "rm", "rp")
 SPECIAL = {  # function -> modifiers; without .approx the result is rounded once, to nearest
     "ex2": {"approx", "ftz"}, "lg2": {"approx", "ftz"}, "tanh": {"approx"}, "sin": {"approx", "ftz"},
     "cos": {"approx", "ftz"}, "rsqrt": {"approx", "ftz"}, "rcp": {"approx", "ftz", "rn"},
@@ -24,6 +25,7 @@ SPECIAL = {  # function -> modifiers; without .approx the result is rounded once
 def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     """add, sub, mul, fma, mad, div, neg, abs, min and max of a floating-point type."""
     head, mods = ins.parts[0], set(ins.parts[1:-1])
+    direction = _direction(mods, kind)
     only(mods, *(_ARITHMETIC if head in ("min", "max") else _ARITHMETIC - {"xorsign", "abs"}))
     d, *o = ins.operands
     if len(o) != {"fma": 3, "mad": 3, "neg": 1, "abs": 1}.get(head, 2):
@@ -31,14 +33,16 @@ def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
     if kind in ("f32", "f64"):
         if "relu" in mods:
             raise Unknown("relu")
-        if head in ("fma", "mad") and kind == "f32" and "ftz" not in mods:
+        if head in ("fma", "mad") and kind == "f32" and "ftz" not in mods and direction is None:
             text = f"fused({', '.join(e.src(x, 32) for x in o)})"
             e.dst(d, f"bits(saturate(f32({text})))" if "sat" in mods else text)
             return
         values = [f"{kind}({e.src(x, bits_of(kind))})" for x in o]
         if "ftz" in mods:
             values = [f"flush({v})" for v in values]
-        text = _expression(head, values, kind, mods)
+        text = _expression(head, values, mods)
+        if direction is not None:
+            text = f"rounded('{head}', '{direction}', {', '.join(values)})"
         if kind == "f64" and head != "div":
             text = f"nan64({', '.join([text, *values[1:], values[0]])})"
         if "ftz" in mods:
@@ -46,6 +50,13 @@ def arithmetic_float(e: Emitter, ins: PtxInstruction, kind: str) -> None:
         e.dst(d, f"bits({f'saturate({text})' if 'sat' in mods else text})")
         return
     _each_half(e, d, o, kind, lambda values, base: _half_expression(head, values, base, mods))
+
+
+def _direction(mods: set[str], kind: str) -> str | None:
+    """Remove the rounding mode from the modifiers of an fp32 instruction; None if it rounds to nearest."""
+    mode = next((m for m in mods if m in _DIRECTED), None) if kind == "f32" else None
+    mods.discard(mode or "")
+    return mode
 
 
 def _each_half(
@@ -60,7 +71,7 @@ def _each_half(
     e.dst(d, f"pair({high}, {low})")
 
 
-def _expression(head: str, v: list[str], kind: str, mods: set[str]) -> str:
+def _expression(head: str, v: list[str], mods: set[str]) -> str:
     if head in ("mul", "fma", "mad") and "ftz" in mods:
         return f"fma_ftz({', '.join(v)})"
     if head == "div" and "approx" in mods:
@@ -94,9 +105,9 @@ def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
     if head == "fma":
         text = f"fma64_wide({', '.join(v)})"
     elif head in ("min", "max"):
-        text = _expression(head, v, "f32", mods)
+        text = _expression(head, v, mods)
     else:
-        text = _expression(head, [f"np.float32({x})" if base == "f16" else x for x in v], "f32", mods)
+        text = _expression(head, [f"np.float32({x})" if base == "f16" else x for x in v], mods)
     for word, wrapper in (("ftz", "flush_half"), ("sat", "saturate"), ("relu", "relu")):
         if word in mods:
             text = f"{wrapper}({text})"
@@ -105,18 +116,21 @@ def _half_expression(head: str, v: list[str], base: str, mods: set[str]) -> str:
 
 @emits(*SPECIAL)
 def special_function(e: Emitter, ins: PtxInstruction) -> None:
-    """Approximate functions, and rcp and sqrt rounded to nearest."""
+    """Approximate functions, and rcp and sqrt rounded in any mode."""
     head, kind = ins.parts[0], ins.parts[-1]
     mods = set(ins.parts[1:-1])
+    direction = _direction(mods, kind) if head in ("rcp", "sqrt") else None
     if kind not in FLOATS:
         raise Unknown("type")
     only(mods, *SPECIAL[head])
     d, a = ins.operands
     if kind in ("f32", "f64"):
-        value = f"{kind}({e.src(a, bits_of(kind))})"
-        value = f"flush({value})" if "ftz" in mods else value
-        text = f"unary('{head}', {value})"
-        e.dst(d, f"bits({f'flush({text})' if 'ftz' in mods else text})")
+        ftz = "flush({})" if "ftz" in mods and kind == "f32" else "{}"
+        value = ftz.format(f"{kind}({e.src(a, bits_of(kind))})")
+        text = (
+            f"unary('{head}', {value})" if direction is None else f"rounded('{head}', '{direction}', {value})"
+        )
+        e.dst(d, f"bits({ftz.format(text)})")
         return
 
     def one(values: list[str], base: str) -> str:

@@ -34,13 +34,21 @@ _FORMS: dict[str, tuple[tuple[int, ...], str]] = {
     "xor": ((0, 0), "{0} ^ {1}"),
     "not": ((0,), "{0} ^ {ones}"),
     "cnot": ((0,), "wrap({0} == 0, {bits})"),
+    "sad": ((0, 0, 0), "={2} + wrap(most({s0}, {s1}) - least({s0}, {s1}), {bits})"),
+    "mul24.lo": ((0, 0), "=low_24_bits({0}, {signed}) * low_24_bits({1}, {signed})"),
+    "mad24.lo": ((0, 0, 0), "=low_24_bits({0}, {signed}) * low_24_bits({1}, {signed}) + {2}"),
     "lop3": ((32, 32, 32, 32), "lop3({0}, {1}, {2}, {3})"),
-    "brev": ((0,), "bit_reverse({0})"),
+    "brev": ((0,), "bit_reverse({0}, {bits})"),
     "popc": ((0,), "popcount({0})"),
     "clz": ((0,), "clz({0}, {bits})"),
-    "bfind": ((0,), "wrap({bits} - 1 - signed(clz({0}, {bits}), 32), 32)"),
-    "bfe": ((0, 32, 32), "bfe({0}, {1}, {2}, {bits}, {signed})"),
-    "bfi": ((0, 0, 32, 32), "bfi({0}, {1}, {2}, {3}, {bits})"),
+    "bfind": ((0,), "find_bit({0}, {bits}, {signed}, False)"),
+    "bfind.shiftamt": ((0,), "find_bit({0}, {bits}, {signed}, True)"),
+    "bfe": ((0, 32, 32), "bfe({0}, {1} & 255, {2} & 255, {bits}, {signed})"),
+    "bmsk.clamp": ((32, 32), "bfi(M32, 0, {0}, {1}, 32)"),
+    "bmsk.wrap": ((32, 32), "bfi(M32, 0, {0} & 31, {1} & 31, 32)"),
+    "szext.clamp": ((32, 32), "bfe({0}, 0, least({1}, 32), 32, {signed})"),
+    "szext.wrap": ((32, 32), "bfe({0}, 0, {1} & 31, 32, {signed})"),
+    "bfi": ((0, 0, 32, 32), "bfi({0}, {1}, {2} & 255, {3} & 255, {bits})"),
 }
 
 
@@ -49,7 +57,8 @@ def store_integer(e: Emitter, operand: str, text: str, bits: int) -> None:
     e.dst(operand, f"(t if (t := {text}).__class__ is ND else t & {ONES[bits]})")
 
 
-@emits("neg", "abs", "and", "or", "xor", "not", "cnot", "lop3", "brev", "popc", "clz", "bfe", "bfi", "bfind")
+@emits("neg", "abs", "and", "or", "xor", "not", "cnot", "lop3", "brev", "popc", "clz", "bfe", "bfi", "bfind", "sad",
+       "mul24", "mad24", "bmsk", "szext")  # fmt: skip
 def by_table(e: Emitter, ins: PtxInstruction) -> None:
     """An integer instruction in `_FORMS`."""
     head, mods, kind = ins.parts[0], ins.parts[1:-1], ins.parts[-1]
@@ -61,8 +70,8 @@ def by_table(e: Emitter, ins: PtxInstruction) -> None:
         e.dst(ins.operands[0], f"pnot({e.src(ins.operands[1], 1)})")
         return
     name = ".".join([head, *mods])
-    wrong = (head == "brev" and bits != 32) or (head == "bfind" and signed) or (mods and kind != "s32")
-    if name not in _FORMS or wrong:
+    # the modifiers of min, max, add and sub are of s32 alone
+    if name not in _FORMS or (mods and head in ("min", "max", "add", "sub") and kind != "s32"):
         raise Unknown(f"modifiers {', '.join(mods)}" if mods else head)
     widths, text = _FORMS[name]
     values = [e.src(x, width or bits) for x, width in zip(ins.operands[1:], widths, strict=True)]

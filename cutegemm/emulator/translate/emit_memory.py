@@ -7,8 +7,9 @@ shfl is 9.7.9.6), 9.7.15 (ldmatrix, stmatrix, mma, wmma).
 
 from __future__ import annotations
 
+from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
 from cutegemm.emulator.ptx.kernel import TYPE_BYTES, PtxInstruction, items
-from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
+from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits, only
 
 _ATOMIC = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
@@ -97,17 +98,15 @@ def atomic(e: Emitter, ins: PtxInstruction) -> None:
     d, address, *values = ins.operands if returns else ("_", *ins.operands)
     width, elements = bits_of(kind), _vector(ins, values[0])
     how = f"'{operation}', '{kind}', '{space_of(ins)}', {returns}, {(order_of(ins) or 'relaxed')!r}"
-    if len(elements) > 1:  # each element is a separate atomic operation
-        if returns:
-            raise Unknown("vector atom")
-        e.line(f"a = {e.address(address)}")
-        for i, x in enumerate(elements):
-            place = f"shift_address(a, {i * width // 8}, 64)"
-            e.line(f"atomic(G, {e.mask}, {place}, ({e.src(x, width)},), {how})")
-        return
-    args = e.sources(", ".join(values), width)
-    used = returns and e.program.mentions(d.strip()) > 1
-    e.dst(d, f"atomic(G, {e.mask}, {e.address(address)}, {args}, {how}, {used})")
+    results = items(d) if len(elements) > 1 and returns else [d] * len(elements)
+    e.line(f"a = {e.address(address)}")
+    for i, (result, x) in enumerate(
+        zip(results, elements, strict=True)
+    ):  # each is a separate atomic operation
+        place = f"shift_address(a, {i * width // 8}, 64)" if i else "a"
+        args = e.sources(", ".join([x, *values[1:]]), width)
+        used = returns and e.program.mentions(result.strip()) > 1
+        e.dst(result, f"atomic(G, {e.mask}, {place}, {args}, {how}, {used})")
 
 
 @emits("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
@@ -160,31 +159,46 @@ def warp_wide(e: Emitter, ins: PtxInstruction) -> None:
         e.dst(d, f"redux(G, {e.mask}, {e.src(o[0], 32)}, {e.src(o[1], 32)}, '{mode}', {kind == 's32'})")
 
 
-@emits("ldmatrix", "stmatrix")
+@emits("ldmatrix", "stmatrix", "movmatrix")
 def matrix_move(e: Emitter, ins: PtxInstruction) -> None:
-    """ldmatrix and stmatrix of 8x8 matrices of 16-bit elements."""
+    """ldmatrix, stmatrix and movmatrix of 8x8 matrices of 16-bit elements."""
     if "m8n8" not in ins.parts or ins.parts[-1] != "b16":
         raise Unknown("shape or type")
     one, other = ins.operands
     how = f"{'trans' in ins.parts}, {space_of(ins) == 'generic'}"
     if ins.parts[0] == "ldmatrix":
         e.results(one, f"ldmatrix(G, {e.mask}, {e.address(other)}, {len(items(one))}, {how})")
-    else:
+    elif ins.parts[0] == "stmatrix":
         e.line(f"stmatrix(G, {e.mask}, {e.address(one)}, {e.sources(other, 32)}, {how})")
+    else:
+        e.dst(one, f"movmatrix(G, {e.src(other, 32)})")
+
+
+# Type of A -> types of B and of D and C.
+_MMA = {
+    "f16": (("f16",), ("f32", "f16")), "bf16": (("bf16",), ("f32",)), "tf32": (("tf32",), ("f32",)),
+    **dict.fromkeys(("e4m3", "e5m2"), (("e4m3", "e5m2"), ("f32", "f16"))),
+    **dict.fromkeys(("s8", "u8"), (("s8", "u8"), ("s32",))),
+}  # fmt: skip
 
 
 @emits("mma")
 def matrix_multiply(e: Emitter, ins: PtxInstruction) -> None:
-    """mma.sync of fp16, bf16 and tf32 fragments."""
-    p = ins.parts
-    shape = next(x for x in p if x.startswith("m") and x[1].isdigit())
-    types = p[-4:]
-    if p[3:6] != [shape, "row", "col"] or types[1] not in ("f16", "bf16", "tf32"):
-        raise Unknown("shape, layout or type")
-    operands = ", ".join(e.sources(o, 32) for o in ins.operands[1:4])
-    e.results(
-        ins.operands[0], f"mma_sync(G, '{shape}', '{types[1]}', '{types[0]}', '{types[3]}', {operands})"
-    )
+    """mma.sync.aligned.m16n8kK.row.col of fp16, bf16, tf32, fp8 and 8-bit integer fragments."""
+    *head, shape, row, column = ins.parts[1:6]
+    *mods, d_type, a_type, b_type, c_type = ins.parts[6:]
+    only(mods, "satfinite" if d_type == "s32" else None)
+    others, results = _MMA.get(a_type, ((), ()))
+    if [*head, row, column] != ["sync", "aligned", "row", "col"] or not shape.startswith("m16n8k"):
+        raise Unknown("shape or layout")
+    row_bytes = int(shape.removeprefix("m16n8k")) * ITEM_BYTES.get(a_type, 0)
+    counts = (2 if d_type == "f16" else 4, row_bytes // 8, row_bytes // 16, 2 if c_type == "f16" else 4)
+    known = b_type in others and d_type in results and c_type in results and row_bytes in (16, 32)
+    if not known or counts != tuple(len(items(o)) for o in ins.operands):
+        raise Unknown("types, shape or number of registers")
+    operands = ", ".join(e.sources(o, 32) for o in ins.operands[1:])
+    types = (d_type, a_type, b_type, c_type)
+    e.results(ins.operands[0], f"mma_sync(G, {types!r}, {bool(mods)}, {operands})")
 
 
 @emits("wmma")

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 
+from cutegemm.emulator.ptx.executable import BLOCKED
 from cutegemm.emulator.ptx.kernel import PtxInstruction, items
 from cutegemm.emulator.translate.emitter import Emitter, Unknown, bits_of, emits
 
-BLOCKED = -2
 _REDUCTIONS = ("add", "min", "max", "and", "or", "xor", "inc", "dec")  # of cp.reduce
 # Type of A -> K, types of D, types of B (PTX ISA 9.0, 9.7.16.2).
 _BYTES, _FP8 = (32, ("s32",), ("s8", "u8")), (32, ("f16", "f32"), ("e4m3", "e5m2"))
@@ -33,9 +33,9 @@ def barrier(e: Emitter, ins: PtxInstruction) -> None:
         return
     if p[1] == "cluster":
         if p[2] == "arrive":
-            e.line(f"cluster_arrive(G, {e.mask}, {'relaxed' in p})")
+            e.line(f"cluster_arrive(G, {'relaxed' in p})")
         else:
-            e.line(f"if not cluster_wait(G, {e.mask}): return {BLOCKED}")
+            e.line(f"if not cluster_wait(G): return {BLOCKED}")
         return
     operands = [e.src(x, 32) for x in ins.operands]
     aligned = ins.parts[0] == "bar" or "aligned" in ins.parts
@@ -43,11 +43,11 @@ def barrier(e: Emitter, ins: PtxInstruction) -> None:
         count = operands[1] if len(operands) > 1 else "None"
         e.line(f"if not bar_sync(G, {e.mask}, {operands[0]}, {count}, {aligned}): return {BLOCKED}")
     elif p[1] == "arrive":
-        e.line(f"bar_arrive(G, {e.mask}, {operands[0]}, {operands[1]})")
+        e.line(f"bar_arrive(G, {operands[0]}, {operands[1]})")
     elif p[1] == "red":
         d, _, *threads, source = ins.operands
         count = operands[2] if threads else "None"
-        e.line(f"t = bar_red(G, {e.mask}, {operands[1]}, {count}, {e.src(source, 1)}, '{p[2]}')")
+        e.line(f"t = bar_red(G, {e.mask}, {operands[1]}, {count}, {e.src(source, 1)}, '{p[2]}', {aligned})")
         e.line(f"if t is None: return {BLOCKED}")
         e.dst(d, "t")
     else:
@@ -205,7 +205,7 @@ def call(e: Emitter, ins: PtxInstruction) -> None:
         message, file, line, function = (offsets[x] for x in lists[-1][:4])
         e.line(f"assertfail(G, {e.mask}, {message}, {file}, {line}, {function})")
     else:
-        raise Unknown(f"no function {name!r} in this PTX")
+        raise Unknown(f"an external, recursive or indirect call: {name!r}")
 
 
 @emits("wgmma")

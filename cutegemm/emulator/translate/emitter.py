@@ -86,7 +86,7 @@ class Emitter:
         for ins in block.code:
             try:
                 self._instruction(ins, block)
-            except (Unknown, KeyError, IndexError, ValueError, AttributeError) as e:
+            except (Unknown, KeyError, IndexError, ValueError, TypeError, AttributeError, StopIteration) as e:
                 if isinstance(e, EmulatorError):
                     raise
                 raise _unknown(ins, e) from e

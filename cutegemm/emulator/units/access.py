@@ -17,7 +17,15 @@ from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND, lane_of, wrap
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Touch
-from cutegemm.emulator.state.memory import OFFSET_MASK, RANK_SHIFT, WIDTHS, Fault, MemoryRegion, resolve
+from cutegemm.emulator.state.memory import (
+    LOCAL_WINDOW,
+    OFFSET_MASK,
+    RANK_SHIFT,
+    WIDTHS,
+    Fault,
+    MemoryRegion,
+    resolve,
+)
 
 POLL_COST = 300  # a polling load uses so many blocks of a group's time slice, so that other warps run
 
@@ -43,6 +51,8 @@ def locate(group: WarpSet, m: Mask, a: Any, size: int, space: str) -> tuple[Memo
     elif space == "local":
         region = group.local
         a = a + group.local_bases(m)
+    elif space == "several":
+        return None, a
     else:
         return _locate_global(group, a, size)
     offset = a - (np.uint64(region.base) if a.__class__ is ND else region.base)
@@ -57,7 +67,8 @@ def _locate_global(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
     low, high = (int(a.min()), int(a.max())) if lanes else (a, a)
     region = memory.find(low, high + size)
     if region is None:
-        bad = next((x for x in np.atleast_1d(a).tolist() if memory.find(x, x + size) is None), None)
+        inside = (x for x in np.atleast_1d(a).tolist() if x < LOCAL_WINDOW or not lanes)
+        bad = next((x for x in inside if memory.find(x, x + size) is None), None)
         if bad is None:
             return None, a
         raise Fault(f"global access out of bounds: address {bad:#x}, {size} bytes, {memory.describe(bad)}")
@@ -96,10 +107,10 @@ def _locate_shared(group: WarpSet, a: Any, size: int) -> tuple[MemoryRegion | No
 
 def by_region(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> list[Vector]:
     """Masks of active lanes that access the same region; `a` holds only active lanes."""
-    lanes = group.active(m)
     masks: dict[MemoryRegion, Vector] = {}
-    for lane, address in zip(lanes.tolist(), a.tolist(), strict=True):
-        region = locate(group, m, address, size, space)[0]
+    for lane, address in zip(group.active(m).tolist(), a.tolist(), strict=True):
+        own, at = resolve(address) if space in ("global", "several") else (space, address)
+        region = group.local if own == "local" else locate(group, m, at, size, own)[0]
         masks.setdefault(region, np.zeros(group.lanes, bool))[lane] = True
     return list(masks.values())
 
@@ -124,11 +135,12 @@ def load(
     """
     if order:
         group.budget -= POLL_COST
-    space, x = _addresses(group, m, a, "generic" if space == "const" else space)
+    given = "generic" if space == "const" else space
+    space, x = _addresses(group, m, a, given)
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
         split = (
-            load(group, one, a, size, count, space, order)
+            load(group, one, a, size, count, given, order)
             for one in by_region(group, m, x, size * count, space)
         )
         return tuple(functools.reduce(operator.or_, values) for values in zip(*split, strict=True))
@@ -161,12 +173,13 @@ def store(
     """A store of `values`, one per vector element; if lanes collide, the last one wins."""
     group.device.events += 1
     count = len(values)
-    space, x = _addresses(group, m, a, space)
+    given = space
+    space, x = _addresses(group, m, a, given)
     offset: Any  # a vector, or one int for all lanes
     region, offset = locate(group, m, x, size * count, space)
     if region is None:
         for one in by_region(group, m, x, size * count, space):
-            store(group, one, a, values, size, space, order)
+            store(group, one, a, values, size, given, order)
         return
     if group.device.watch.hears("access"):
         group.device.watch.access(group, Touch(m, region, offset, size * count, True, space, order))

@@ -7,7 +7,6 @@ Source: PTX ISA 9.0, 9.7.9.25.4.2 (cp.reduce.async.bulk), 9.7.9.27.1.3 (cp.reduc
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers import floats
-from cutegemm.emulator.numbers.types import Bytes, Mask, Real, Value, Vector
+from cutegemm.emulator.numbers.types import Bytes, Mask, Value, Vector
 from cutegemm.emulator.numbers.values import FLOAT, REDUCTIONS, SINT, UINT
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.hooks import Touch
@@ -32,11 +31,6 @@ _ACTS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _add_flushed(a: Real, b: Real) -> Real:
-    """fp32 sum of L2: subnormal operands and results become zero with their sign (PTX ISA 9.7.13.5)."""
-    return floats.flush(floats.flush(a) + floats.flush(b))
-
-
 def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], in_l2: bool) -> Vector:
     """New values of atomic operations on contiguous bit patterns; `in_l2`: the memory is global.
 
@@ -49,8 +43,11 @@ def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], 
         return np.where(old == new, operands[1], old)
     if kind in ("f32", "f64"):
         real = FLOAT[int(kind[1:])]
-        act = _add_flushed if operation == "add" and in_l2 and kind == "f32" else _FLOAT_ACTS[operation]
-        values: Vector = np.asarray(act(old.view(real), new.view(real)))
+        # sums of fp32 in L2: subnormal operands and results become zero with their sign (PTX ISA 9.7.13.5)
+        flush = floats.flush if operation == "add" and in_l2 and kind == "f32" else np.asarray
+        values: Vector = np.asarray(
+            flush(_FLOAT_ACTS[operation](flush(old.view(real)), flush(new.view(real))))
+        )
         return np.asarray(floats.bits(values.ravel())).view(pattern).reshape(values.shape)
     if kind.startswith(("f16", "bf16")):
         half = kind[0] == "f"
@@ -66,11 +63,10 @@ def combine(operation: str, kind: str, old: Vector, operands: Sequence[Vector], 
 
 def reducer(operation: str, kind: str, item: int) -> Reduce:
     """The function by which L2 combines bytes of elements of a type, `item` bytes each."""
-    return functools.partial(_reduce, operation=operation, kind=kind, pattern=UINT[8 * item])
-
-
-def _reduce(old: Bytes, new: Bytes, operation: str, kind: str, pattern: type[np.generic]) -> Bytes:
-    return combine(operation, kind, old.view(pattern), [new.view(pattern)], True).view(np.uint8)
+    pattern = UINT[8 * item]
+    return lambda old, new: combine(operation, kind, old.view(pattern), [new.view(pattern)], True).view(
+        np.uint8
+    )
 
 
 def atomic(
@@ -86,7 +82,6 @@ def atomic(
     used: bool = True,
 ) -> Vector:
     """atom and red of the active lanes, in lane order; returns the old values, which an instruction reads if `used`."""
-    group.device.events += 1
     if returns:
         group.budget -= POLL_COST
     generic = space
@@ -107,8 +102,9 @@ def atomic(
     view, index = region.view(size), offset // size
     for turn in _turns(index):
         at, who = index[turn], lanes[turn]
-        old[who] = view[at]
-        view[at] = combine(operation, kind, old[who], [v[who] for v in operands], not region.shared)
+        old[who] = before = view[at]
+        view[at] = after = combine(operation, kind, before, [v[who] for v in operands], not region.shared)
+        group.device.events += bool((after != before).any())  # a failed compare-and-swap is no progress
     if group.device.watch.hears("access"):
         touch = Touch(m, region, offset, size, True, "shared" if region.shared else "global", order)
         group.device.watch.atomics(group, touch, returns and used)

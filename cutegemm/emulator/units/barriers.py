@@ -26,7 +26,7 @@ from cutegemm.emulator.units.access import POLL_COST
 MAX_COUNT = (1 << 20) - 1  # arrival counts and tx-counts, PTX ISA 9.7.13.15.3
 
 
-def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligned: bool = True) -> bool:
+def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligned: bool) -> bool:
     """barrier.cta.sync: wait for `count` threads, or for all that have not exited.
 
     All lanes of a warp must execute the aligned form (bar.sync too) together (PTX ISA 9.7.13.1).
@@ -47,7 +47,7 @@ def bar_sync(group: WarpSet, m: Mask, number: Value, count: Value | None, aligne
     return True
 
 
-def bar_arrive(group: WarpSet, m: Mask, number: Value, count: Value) -> None:
+def bar_arrive(group: WarpSet, number: Value, count: Value) -> None:
     """barrier.cta.arrive."""
     bar = group.cta.barrier(_uniform(number))
     group.tracker.release_to(bar)
@@ -55,7 +55,7 @@ def bar_arrive(group: WarpSet, m: Mask, number: Value, count: Value) -> None:
 
 
 def bar_red(
-    group: WarpSet, m: Mask, number: Value, count: Value | None, p: Value, operation: str
+    group: WarpSet, m: Mask, number: Value, count: Value | None, p: Value, operation: str, aligned: bool
 ) -> int | None:
     """barrier.cta.red: a barrier that also reduces a predicate (popc, and, or); None while waiting."""
     bar = group.cta.barrier(_uniform(number))
@@ -65,7 +65,7 @@ def bar_red(
         act: Any = {"popc": np.sum, "and": np.all, "or": np.any}[operation]
         mine = act(votes)
         bar.value = int(mine) if bar.value is None else int(act([bar.value, mine]))
-    return bar.result if bar_sync(group, m, number, count) else None
+    return bar.result if bar_sync(group, m, number, count, aligned) else None
 
 
 def _uniform(x: Value) -> int:
@@ -76,7 +76,7 @@ def _uniform(x: Value) -> int:
     return x
 
 
-def cluster_arrive(group: WarpSet, m: Mask, relaxed: bool) -> None:
+def cluster_arrive(group: WarpSet, relaxed: bool) -> None:
     """barrier.cluster.arrive."""
     if group.cluster_ticket is not None:
         raise Fault("barrier.cluster.arrive twice without a wait between")
@@ -87,7 +87,7 @@ def cluster_arrive(group: WarpSet, m: Mask, relaxed: bool) -> None:
     cluster.release()
 
 
-def cluster_wait(group: WarpSet, m: Mask) -> bool:
+def cluster_wait(group: WarpSet) -> bool:
     """barrier.cluster.wait."""
     cluster = group.cta.cluster
     if group.cluster_ticket is None:

@@ -15,7 +15,7 @@ from cutegemm.emulator.numbers.values import ND, lane_of
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault, MemoryRegion
 from cutegemm.emulator.state.pending import AsyncCopy
-from cutegemm.emulator.units.access import locate
+from cutegemm.emulator.units.access import by_region, locate
 from cutegemm.emulator.units.barriers import find
 
 
@@ -29,16 +29,24 @@ def async_copy(
         return x[lanes] if x.__class__ is ND else np.full(len(lanes), x, np.uint64)
 
     to, origin, amount = spread(destination), spread(source).astype(np.uint64), spread(used).astype(np.int64)
-    region, offset = _located(group, m, to, size, "shared")
+    region, offset = locate(group, m, to, size, "shared")
+    if region is None:
+        raise Fault("cp.async to the shared memory of several CTAs")
     if (amount > size).any():
         raise Fault(f"cp.async reads {int(amount.max())} bytes into {size}")
     if int(np.bitwise_or.reduce(origin)) % size:
         raise Fault(f"cp.async from a global address that is not {size}-byte aligned")
     reads = np.flatnonzero(amount)
-    place = None
+    place: tuple[MemoryRegion, Vector] | None = None
     if len(reads):
         each = int(amount.max()) if (amount[reads] == size).all() else 1
-        place = _located(group, m, origin[reads], each, "global")
+        buffer, start = locate(group, m, origin[reads], each, "global")
+        if buffer is None:  # one copy for the lanes of each buffer
+            origin[amount == 0] = origin[reads[0]]
+            for one in by_region(group, m, origin, each, "global"):
+                async_copy(group, one, destination, source, size, used, around_l1)
+            return
+        place = buffer, start
     device = group.device
     to_place, source_place = (lanes, region, offset), place and (lanes[reads], *place)
     device.watch.async_copy(to_place, source_place, size, around_l1)
@@ -50,14 +58,6 @@ def async_copy(
         copy.finish()
     group.copies.open.append(copy)
     device.events += 1
-
-
-def _located(group: WarpSet, m: Mask, a: Vector, size: int, space: str) -> tuple[MemoryRegion, Vector]:
-    """As `locate`, for lanes that access one buffer."""
-    region, offset = locate(group, m, a, size, space)
-    if region is None:
-        raise Fault("lanes of one cp.async access different buffers; the emulator does not support this")
-    return region, offset
 
 
 def _copy(

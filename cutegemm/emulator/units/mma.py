@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warp-level matrix instructions: ldmatrix, stmatrix, mma.sync, wmma.
+"""Warp-level matrix instructions: ldmatrix, stmatrix, movmatrix, mma.sync, wmma.
 
 `tensor_core.py` computes the sums. The PTX ISA does not specify the layout of wmma fragments; the emulator uses that of
 mma.m16n8k16, as sm_90 does, so loads and stores have the same cost.
@@ -9,13 +9,12 @@ Source: PTX ISA 9.0, 9.7.15.3 (wmma), 9.7.15.5 (mma.sync and fragments), 9.7.15.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
+from cutegemm.emulator.numbers.tensor_core import Unit, accumulate, accumulate_fp8, accumulate_integers
 from cutegemm.emulator.numbers.tensor_core_jit import ITEM_BYTES
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
 from cutegemm.emulator.numbers.values import ND
@@ -78,6 +77,16 @@ def stmatrix(group: WarpSet, m: Mask, a: Value, values: Sequence[Value], trans: 
     region.view(16)[chunks] = words.view("V16").ravel()
 
 
+def movmatrix(group: WarpSet, a: Value) -> Vector:
+    """movmatrix.trans: the transpose of an 8x8 matrix of 16-bit elements."""
+    return _transposed_tiles(vector(group, a))
+
+
+def _transposed_tiles(words: Vector) -> Vector:
+    tiles = words.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
+    return np.ascontiguousarray(tiles).view(np.uint32).reshape(-1)
+
+
 def _accumulators(group: WarpSet, registers: Sequence[Value], kind: str, d_type: str) -> np.ndarray:
     """Accumulator registers as (warps, 16, columns), in D's type."""
     accumulators = Accumulators.of(registers, len(group.warps), kind == "f16")
@@ -91,25 +100,23 @@ def _to_registers(matrix: np.ndarray) -> list[Vector]:
 
 def mma_sync(
     group: WarpSet,
-    shape: str,
-    a_type: str,
-    d_type: str,
-    c_type: str,
+    types: tuple[str, str, str, str],
+    saturates: bool,
     a: Sequence[Value],
     b: Sequence[Value],
     c: Sequence[Value],
 ) -> list[Vector]:
-    """mma.sync.aligned.m16n8kK.row.col with fp32 or fp16 accumulators."""
-    named = re.fullmatch(r"m16n8k(\d+)", shape)
-    if named is None:
-        raise Fault(f"mma.sync {shape} is not emulated")
-    k = int(named[1])
-    if len(a) * 8 != k * ITEM_BYTES[a_type] or {d_type, c_type} - {"f32", "f16"}:
-        raise Fault(f"mma.sync {shape} of {a_type} into {d_type} is not emulated")
-    warps = len(group.warps)
+    """mma.sync.aligned.m16n8kK.row.col; `types` are those of D, A, B and C."""
+    d_type, a_type, b_type, c_type = types
+    k, warps = len(a) * 8 // ITEM_BYTES[a_type], len(group.warps)
     left = fragment(a, warps, a_type).reshape(warps, 16, k)
-    right = fragment(b, warps, a_type, 1).reshape(warps, 8, k)
+    right = fragment(b, warps, b_type, 1).reshape(warps, 8, k)
+    if d_type == "s32":
+        start = Accumulators.of(c, warps, False).matrix.view(np.int32).reshape(warps, 16, -1)
+        return _to_registers(accumulate_integers(left, right, start, k, saturates).view(np.float32))
     old = _accumulators(group, c, c_type, d_type)
+    if a_type in ("e4m3", "e5m2"):
+        return _to_registers(accumulate_fp8(left, right, old, d_type))
     return _to_registers(accumulate(left, right, old, Unit(a_type, d_type, k)))
 
 
@@ -152,8 +159,7 @@ def _row_addresses_of_tile(base: Any, step: Any, lane: Vector, contiguous: bool)
 
 def _transposed(words: list[Value], group: WarpSet) -> list[Vector]:
     """The fragment of a 16 x 16 tile of 16-bit elements, from that of its transpose."""
-    tiles = [vector(group, w).view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1) for w in words]
-    moved = [np.ascontiguousarray(t).view(np.uint32).reshape(-1) for t in tiles]
+    moved = [_transposed_tiles(vector(group, w)) for w in words]
     return [moved[0], moved[2], moved[1], moved[3]]
 
 

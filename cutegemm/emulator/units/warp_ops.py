@@ -82,11 +82,12 @@ def shuffle(
     if group.tracker.follows:
         warp_sync(group, m, members)
         if m is not None or not _is_full(members):
-            _check_sources(group, _named(group, members) & _live(group, m), b, c, mode)
-    if a.__class__ is not ND and mode == "idx":
+            _check_sources(group, _live(group, m), members, b, c, mode)
+    whole = c.__class__ is not ND and c & 0x1F1F == 31  # one segment of 32 lanes
+    if mode == "idx" and whole and a.__class__ is not ND:
         return a, True
     a = vector(group, a)
-    if mode == "idx" and b.__class__ is not ND and c.__class__ is not ND and c & 0x1F1F == 31:
+    if mode == "idx" and whole and b.__class__ is not ND:
         rows = a.reshape(-1, WARP)
         return settle(np.repeat(rows[:, b & 31], WARP)), True
     source, inside = _sources(group, b, c, mode)
@@ -109,10 +110,15 @@ def _sources(group: WarpSet, b: Value, c: Value, mode: str) -> tuple[Vector, Vec
     return np.where(inside, source, lane), inside
 
 
-def _check_sources(group: WarpSet, live: npt.NDArray[np.bool_], b: Value, c: Value, mode: str) -> None:
-    """Report a lane that reads an inactive lane."""
+def _check_sources(
+    group: WarpSet, live: npt.NDArray[np.bool_], members: Value, b: Value, c: Value, mode: str
+) -> None:
+    """Report a lane that reads a lane that is inactive or not in its member mask."""
     source, inside = _sources(group, b, c, mode)
-    absent = live & inside & ~live[np.arange(group.lanes) // WARP * WARP + source]
+    readable = live[np.arange(group.lanes) // WARP * WARP + source] & (
+        vector(group, members) >> source.astype(np.uint32) & np.uint32(1) != 0
+    )
+    absent = live & _named(group, members) & inside & ~readable
     if absent.any():
         lane = int(np.flatnonzero(absent)[0])
         text = f"lane {lane % WARP} reads lane {source[lane]}"
@@ -181,12 +187,11 @@ def match(group: WarpSet, m: Mask, a: Value, members: Value, mode: str) -> tuple
     living = (_live(group, m) & _named(group, members)).reshape(-1, WARP)
     values = vector(group, a, np.uint64).astype(np.uint64).reshape(-1, WARP)
     same = (values[:, :, None] == values[:, None, :]) & living[:, None, :]
-    masks = (same * _WEIGHTS).sum(2).astype(np.uint32)
+    masks = (same * _WEIGHTS).sum(2).astype(np.uint32).reshape(-1) & members
     if mode == "any":
-        return masks.reshape(-1), True
-    named = (living * _WEIGHTS).sum(1).astype(np.uint32)[:, None]
-    agree = np.where(living, masks == named, True).all(1, keepdims=True) & np.ones((1, WARP), bool)
-    return np.where(agree, named, np.uint32(0)).reshape(-1), agree.reshape(-1)
+        return masks, True
+    named = np.repeat((living * _WEIGHTS).sum(1).astype(np.uint32), WARP) & members
+    return np.where(masks == named, named, np.uint32(0)), masks == named
 
 
 def elect(group: WarpSet, m: Mask, members: Value) -> tuple[Value, Vector]:

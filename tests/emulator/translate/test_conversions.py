@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -94,6 +95,56 @@ def test_integers_convert_in_a_direction(mode, act):
     for v, d in zip(x, got.view(np.float32).tolist()):
         low, high = neighbours(v, 23)
         assert d == {0: low if v > 0 else high, -1: low, 1: high}[act]
+
+
+EXACTLY = {  # instruction -> its exact result
+    "add.{} {d}, {a}, {b};": lambda a, b: a + b,
+    "sub.{} {d}, {a}, {b};": lambda a, b: a - b,
+    "mul.{} {d}, {a}, {b};": lambda a, b: a * b,
+    "fma.{} {d}, {a}, {b}, {b};": lambda a, b: a * b + b,
+    "div.{} {d}, {a}, {b};": lambda a, b: a / b,
+    "rcp.{} {d}, {b};": lambda a, b: 1 / b,
+}
+
+
+@pytest.mark.parametrize("text", list(EXACTLY))
+@pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
+def test_fp32_arithmetic_rounds_in_a_direction(text, mode):
+    """The result is the neighbour of the exact one that the mode names; a difference of zero is -0 if rounded down."""
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(64) * 2.0 ** rng.integers(-30, 30, 64) for _ in "ab")
+    b[:4] = 2.0**100, -(2.0**-100), 1, 3
+    x, y = (np.array(v, np.float32) for v in (a, b))
+    got = on_lanes(text.replace("{}", f"{mode}.f32"), f32(x), f32(y)).view(np.float32)
+    for p, q, d in zip(x.tolist(), y.tolist(), got, strict=True):
+        want = EXACTLY[text](Fraction(p), Fraction(q))
+        down, up = (Fraction(float(np.nextafter(d, np.float32(way)))) for way in (-np.inf, np.inf))
+        below = mode == "rm" or (mode == "rz" and want > 0)
+        assert Fraction(float(d)) <= want < up if below else down < want <= Fraction(float(d)), (p, q)
+    zero = on_lanes(f"sub.{mode}.f32 {{d}}, {{a}}, {{a}};", f32(x))
+    assert set(zero.tolist()) == {1 << 31 if mode == "rm" else 0}
+
+
+@pytest.mark.parametrize("mode, act", [("rz", 0), ("rm", -1), ("rp", 1)])
+def test_wide_integers_convert_to_fp64_in_a_direction(mode, act):
+    """cvt.rz/rm/rp.f64.s64 of numbers with more than 53 bits (9.7.9.21 cvt)."""
+    x = [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 3]
+    got = on_lanes(
+        f"cvt.{mode}.f64.s64 {{d}}, {{a}};", np.array(x * 7, np.int64)[:32].view(np.uint64), out_bits=64
+    )
+    for v, d in zip(x, got.view(np.float64).tolist()):
+        error = int(d) - v
+        assert error == 0 or {0: (error < 0) == (v > 0), -1: error < 0, 1: error > 0}[act]
+        assert abs(error) < 2**11
+
+
+def test_fp16_converts_to_bf16_and_relu_gives_no_negative_zero():
+    """cvt.rn.bf16.f16 rounds to 8 bits; cvt.relu of -0 is +0 (9.7.9.21 cvt)."""
+    x = np.array([1.0, 1.00390625, 1.01171875, -65504, 2.0**-24, -0.0, math.inf, 0.5] * 4, np.float16)
+    got = on_lanes("cvt.rn.bf16.f16 %rs40, {a}; cvt.u32.u16 {d}, %rs40;", x.view(np.uint16)) << 16
+    assert got.view(np.float32)[:8].tolist() == [1, 1, 1.015625, -65536, 2.0**-24, 0, math.inf, 0.5]
+    text = "cvt.rn.satfinite.relu.e4m3x2.f16x2 %rs40, {a}; cvt.u32.u16 {d}, %rs40;"
+    assert set(on_lanes(text, np.full(32, 0x80008000, np.uint32)).tolist()) == {0}
 
 
 def test_nan_becomes_the_top_bit_of_64_bit_integers():

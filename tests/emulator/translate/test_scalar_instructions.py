@@ -62,6 +62,19 @@ INTEGER = {  # instruction -> (definition on Python ints, PTX ISA section)
     "mad.hi.u32 {d}, {a}, {b}, 77;": (lambda a, b: (a * b >> 32) + 77, "9.7.1.4 mad"),
     "abs.s32 {d}, {a};": (lambda a, b: abs(signed(a)), "9.7.1.10 abs"),
     "bfind.u32 {d}, {a};": (lambda a, b: a.bit_length() - 1, "9.7.1.16 bfind"),
+    "bfind.s32 {d}, {a};": (lambda a, b: (a ^ -(a >> 31) % 2**32).bit_length() - 1, "9.7.1.16 bfind"),
+    "bfind.shiftamt.u32 {d}, {a};": (lambda a, b: 32 - a.bit_length() if a else -1, "9.7.1.16 bfind"),
+    "mov.b64 %rd50, {{{b}, {a}}}; brev.b64 %rd51, %rd50; mov.b64 {{_, {d}}}, %rd51;": (
+        lambda a, b: int(f"{b:032b}"[::-1], 2), "9.7.1.17 brev"),
+    "sad.s32 {d}, {a}, {b}, {a};": (lambda a, b: a + abs(signed(a) - signed(b)), "9.7.1.9 sad"),
+    "sad.u32 {d}, {a}, {b}, 5;": (lambda a, b: 5 + abs(a - b), "9.7.1.9 sad"),
+    "mul24.lo.s32 {d}, {a}, {b};": (lambda a, b: signed(a, 24) * signed(b, 24), "9.7.1.5 mul24"),
+    "mad24.lo.u32 {d}, {a}, {b}, {b};": (lambda a, b: a % 2**24 * (b % 2**24) + b, "9.7.1.6 mad24"),
+    "bmsk.clamp.b32 {d}, {a}, {b};": (lambda a, b: (2 ** min(b, 32) - 1) << min(a, 32), "9.7.1.22 bmsk"),
+    "bmsk.wrap.b32 {d}, {a}, {b};": (lambda a, b: (2 ** (b % 32) - 1) << a % 32, "9.7.1.22 bmsk"),
+    "szext.clamp.s32 {d}, {a}, {b};": (
+        lambda a, b: a if b >= 32 else b and signed(a, b), "9.7.1.21 szext"),
+    "szext.wrap.u32 {d}, {a}, {b};": (lambda a, b: a % 2 ** (b % 32), "9.7.1.21 szext"),
     "dp4a.u32.s32 {d}, {a}, {b}, 5;": (
         lambda a, b: 5 + sum(x * y for x, y in zip(bytes_of(a, False), bytes_of(b, True))), "9.7.1.23 dp4a"),
     "dp4a.s32.s32 {d}, {a}, {b}, {a};": (
@@ -78,6 +91,9 @@ INTEGER = {  # instruction -> (definition on Python ints, PTX ISA section)
     "lop3.b32 {d}, {a}, {b}, {a}, 0x96;": (lambda a, b: a ^ b ^ a, "9.7.8.6 lop3"),
     "lop3.b32 {d}, {a}, {b}, 255, 0xb8;": (lambda a, b: (a & ~b) | (b & 255), "9.7.8.6 lop3"),
     "bfi.b32 {d}, {a}, {b}, 28, 8;": (lambda a, b: b & ~(15 << 28) | (a & 15) << 28, "9.7.1.20 bfi"),
+    "bfi.b32 {d}, {a}, {b}, 0x104, 0x803;": (lambda a, b: b & ~(7 << 4) | (a & 7) << 4, "9.7.1.20 bfi"),
+    "bfe.s32 {d}, {a}, 0x11c, {b};": (
+        lambda a, b: b & 255 and signed(a >> 28, min(b & 255, 4)), "9.7.1.19 bfe"),
     "bfe.s32 {d}, {a}, 12, 5;": (lambda a, b: signed(a >> 12, 5), "9.7.1.19 bfe"),
     "prmt.b32 {d}, {a}, {b}, 0x9180;": (lambda a, b: (
         0xFF000000 * (a >> 15 & 1) | permuted(a, b, "0100") & 0xFF0000 | 0xFF00 * (a >> 7 & 1) | a & 255),
@@ -87,6 +103,8 @@ INTEGER = {  # instruction -> (definition on Python ints, PTX ISA section)
     "set.hi.f32.u32 {d}, {a}, {b};": (lambda a, b: 0x3F800000 if a > b else 0, "9.7.6.1 set"),
     "setp.ne.s32 %p0, {a}, 0; set.gt.or.s32.u32 {d}, {a}, {b}, %p0;": (lambda a, b: -(a > b or a != 0), "9.7.6.1 set"),
     "cvt.sat.s8.s32 %r50, {a}; mov.b32 {d}, %r50;": (lambda a, b: clamp(signed(a), 8), "9.7.9.21 cvt"),
+    "cvt.s8.u8 {d}, {a};": (lambda a, b: signed(a, 8), "9.7.9.21 cvt"),
+    "cvt.u16.s8 {d}, {a};": (lambda a, b: signed(a, 8) % 2**16, "9.7.9.21 cvt"),
     "cvt.sat.u16.s32 %r50, {a}; mov.b32 {d}, %r50;": (lambda a, b: min(max(signed(a), 0), 65535), "9.7.9.21 cvt"),
 }  # fmt: skip
 

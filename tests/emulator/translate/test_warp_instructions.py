@@ -27,6 +27,32 @@ def test_match_finds_lanes_with_the_same_value(bits):
     assert set(on_lanes(text, np.full(32, 9, f"uint{bits}")).tolist()) == {0xFFFFFFFF}
 
 
+def test_lanes_with_different_member_masks_are_apart():
+    """Lanes that execute one match.sync or shfl.sync with different masks form groups of their own (9.7.13.10)."""
+    x = np.array([1, 2, 1, 1, 3, 2, 0, 1] * 4, np.uint32)
+    mask = " mov.u32 %r51, %tid.x; and.b32 %r51, %r51, 24; mov.b32 %r52, 255; shl.b32 %r52, %r52, %r51;"
+    got = on_lanes(mask + "match.any.sync.b32 {d}, {a}, %r52;", x)
+    assert got.tolist() == [
+        sum(1 << j for j in range(i & 24, (i & 24) + 8) if x[j] == x[i]) for i in range(32)
+    ]
+    got = on_lanes(mask + "match.all.sync.b32 {d}|%p1, %r51, %r52;", x)
+    assert got.tolist() == [0xFF << (i & 24) for i in range(32)]
+
+
+def test_a_shuffle_of_one_value_knows_its_segment():
+    """shfl.sync.idx beyond the clamp is out of range, although all lanes hold the same value (9.7.9.6 shfl.sync)."""
+    text = "shfl.sync.idx.b32 {d}|%p1, 5, 10, {}, -1; @!%p1 add.u32 {d}, {d}, 100;"
+    assert set(on_lanes(text.replace("{}", "7"), np.zeros(32, np.uint32)).tolist()) == {105}
+    assert set(on_lanes(text.replace("{}", "31"), np.zeros(32, np.uint32)).tolist()) == {5}
+
+
+def test_movmatrix_transposes():
+    """movmatrix.trans: lane t holds two elements of row t / 4, and gets those of a column (9.7.15.5.17 movmatrix)."""
+    x = np.random.default_rng(4).integers(0, 2**32, 32, dtype=np.uint32)
+    got = on_lanes("movmatrix.sync.aligned.m8n8.trans.b16 {d}, {a};", x)
+    assert (got.view(np.uint16).reshape(8, 8) == x.view(np.uint16).reshape(8, 8).T).all()
+
+
 VOTES = {"all": all, "any": any, "uni": lambda p: len(set(p)) == 1}
 
 
@@ -110,6 +136,19 @@ def test_atomics_and_reductions(text):
         [cell, values],
     )
     assert cell[0] == want
+
+
+def test_a_vector_atomic_returns_each_element():
+    """atom.add of two fp32 numbers, which atomicAdd(float2*) is; lanes in turn (9.7.13.5 atom, vectors)."""
+    cells, out = aligned(2, np.float32), aligned(64, np.float32)
+    run(
+        """ ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; mov.u32 %r0, %tid.x;
+ mov.f32 %f0, 0f3F800000; mov.f32 %f1, 0f40000000;
+ atom.global.add.v2.f32 {%f2, %f3}, [%rd0], {%f0, %f1}; mad.wide.u32 %rd2, %r0, 8, %rd1;
+ st.global.v2.f32 [%rd2], {%f2, %f3};""",
+        [cells, out],
+    )
+    assert cells.tolist() == [32, 64] and sorted(out[::2]) == list(range(32)) == sorted(out[1::2] / 2)
 
 
 def test_a_vector_of_reductions_adds_each_element():
@@ -325,12 +364,13 @@ def test_calls_that_cannot_be_followed_are_refused(call):
 
 
 REFUSED = """
-add.rz.f32 %f1, %f2, %f3; add.sat.u32 %r1, %r2, %r3; add.sat.ftz.bf16 %rs1, %rs2, %rs3; max.f32 %f1, %f2, %f3, %f4;
-fma.rn.relu.f32 %f1, %f2, %f3, %f4; rcp.rz.f32 %f1, %f2; sqrt.rm.f32 %f1, %f2; tanh.approx.ftz.f32 %f1, %f2;
-mul24.lo.u32 %r1, %r2, %r3; abs.sat.s32 %r1, %r2; lop3.or.b32 %r1|%p1, %r2, %r3, %r4, 1, %p2; popc.sat.b32 %r1, %r2;
+add.rz.f64 %fd1, %fd2, %fd3; add.sat.u32 %r1, %r2, %r3; add.sat.ftz.bf16 %rs1, %rs2, %rs3; max.f32 %f1, %f2, %f3, %f4;
+fma.rn.relu.f32 %f1, %f2, %f3, %f4; rcp.rz.f64 %fd1, %fd2; sqrt.rm.f64 %fd1, %fd2; tanh.approx.ftz.f32 %f1, %f2;
+mul24.hi.u32 %r1, %r2, %r3; abs.sat.s32 %r1, %r2; lop3.or.b32 %r1|%p1, %r2, %r3, %r4, 1, %p2; popc.sat.b32 %r1, %r2;
 setp.lt.sat.f32 %p1, %f1, %f2; cvt.rm.f64.f32 %fd1, %f1; cvt.rn.e4m3x2.f32 %rs1, %f1, %f2; cvt.s32.f32 %r1, %f1;
-cvt.pack.sat.u8.s32.b32 %r1, %r2, %r3, %r4; redux.sync.min.f32 %f1, %f2, -1; bfind.shiftamt.u32 %r1, %r2;
+cvt.pack.sat.u8.s32.b32 %r1, %r2, %r3, %r4; redux.sync.min.f32 %f1, %f2, -1; fns.b32 %r1, %r2, %r3, %r4;
 st.bulk.weak.shared::cta [%rd1], 64, 0; ld.global.b128 %rd1, [%rd2]; atom.global.exch.b128 %rd1, [%rd2], %rd3;
+atom.global.nand.b32 %r1, [%rd2], %r3; call.uni (%r1), recursive, (%r2);
 brx.idx %r1, table; tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 2;
 cp.async.bulk.tensor.3d.shared::cta.global.im2col.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2, %r3, %r4}], [%r5];
 wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8.satfinite {%r1, %r2, %r3, %r4}, %rd1, %rd2, 1;

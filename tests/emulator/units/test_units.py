@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cutegemm.emulator import Buffer, Launch, Module, Options, launch
 from cutegemm.emulator.state.tensors import TensorMap, decode, encode
 from cutegemm.errors import EmulatorError
-from tests.support.emulator_launch import aligned, run
+from tests.support.emulator_launch import aligned, exact_fp8, run
 from tests.support.emulator_units import TMA_KERNEL, run_wgmma
 
 POLICIES = [{}, {"policy": "lazy"}, {"policy": "random", "seed": 2}]
@@ -174,26 +174,38 @@ MMA = {  # shape, type -> K
     ("m16n8k8", "f16"): 8,
     ("m16n8k8", "tf32"): 8,
     ("m16n8k4", "tf32"): 4,
+    ("m16n8k32", "s8"): 32,
+    ("m16n8k16", "u8"): 16,
+    ("m16n8k32", "e4m3"): 32,
+    ("m16n8k16", "e5m2"): 16,
 }
 
 
 @pytest.mark.parametrize("shape, kind", list(MMA))
 def test_mma_sync_follows_the_fragment_layouts(shape, kind):
-    """mma.sync.row.col with fp32 accumulators on fragments written from the ISA's tables (PTX ISA 9.7.15.5)."""
+    """mma.sync.row.col with 32-bit accumulators on fragments written from the ISA's tables (PTX ISA 9.7.15.5)."""
     k = MMA[shape, kind]
     rng = np.random.default_rng(k)
-    a, b, c = rng.integers(-8, 9, (16, k)), rng.integers(-8, 9, (k, 8)), rng.integers(-8, 9, (16, 8))
-    per = 1 if kind == "tf32" else 2  # elements in a register
+    low = 0 if kind == "u8" else -8
+    a, b, c = rng.integers(low, 9, (16, k)), rng.integers(low, 9, (k, 8)), rng.integers(-8, 9, (16, 8))
+    per = {"tf32": 1, "f16": 2, "bf16": 2}.get(kind, 4)  # elements in a register
+    total, to = ("s32", np.int32) if kind in ("s8", "u8") else ("f32", np.float32)
+    fp8 = {"e4m3": (3, 7), "e5m2": (2, 15)}
+    if kind in fp8:
+        a, b = a // 2, b // 2  # e5m2 has two fraction bits
+        patterns = {exact_fp8(p, *fp8[kind]): p for p in range(0xF7) if p & 127 < 0x78}
+
+    def one(v) -> int:
+        if kind in fp8:
+            return patterns[float(v)] if v else 0
+        if per == 4:
+            return int(v) & 255
+        if kind == "f16":
+            return int(np.float16(v).view(np.uint16))
+        return int(np.float32(v).view(np.uint32)) >> (16 if kind == "bf16" else 0)
 
     def pattern(values) -> int:
-        if kind == "tf32":
-            return int(np.float32(values[0]).view(np.uint32))
-        to = (
-            (lambda v: int(np.float16(v).view(np.uint16)))
-            if kind == "f16"
-            else (lambda v: int(np.float32(v).view(np.uint32)) >> 16)
-        )
-        return to(values[0]) | to(values[1]) << 16
+        return sum(one(v) << 32 // per * i for i, v in enumerate(values))
 
     a_count, b_count = 16 * k // 32 // per, k * 8 // 32 // per
     words = aligned(32 * (a_count + b_count + 4), np.uint32)
@@ -204,7 +216,7 @@ def test_mma_sync_follows_the_fragment_layouts(shape, kind):
             for i in range(a_count)
         ]
         row += [pattern([b[q * per + i * 4 * per + j, g] for j in range(per)]) for i in range(b_count)]
-        row += [int(np.float32(c[g + 8 * (i // 2), 2 * q + i % 2]).view(np.uint32)) for i in range(4)]
+        row += [int(to(c[g + 8 * (i // 2), 2 * q + i % 2]).view(np.uint32)) for i in range(4)]
         words[t * len(row) : (t + 1) * len(row)] = row
     out = aligned(128, np.float32)
     count = a_count + b_count + 4
@@ -215,16 +227,37 @@ def test_mma_sync_follows_the_fragment_layouts(shape, kind):
         f"""
  mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; mad.wide.u32 %rd2, %r0, {4 * count}, %rd0;
 {loads}
- mma.sync.aligned.{shape}.row.col.f32.{kind}.{kind}.f32 {{%f0, %f1, %f2, %f3}}, {part(names[:a_count])},
+ mma.sync.aligned.{shape}.row.col.{total}.{kind}.{kind}.{total} {{%f0, %f1, %f2, %f3}}, {part(names[:a_count])},
    {part(names[a_count : a_count + b_count])}, {part(names[-4:])};
  mad.wide.u32 %rd3, %r0, 16, %rd1; st.global.v4.f32 [%rd3], {{%f0, %f1, %f2, %f3}};
 """,
         [words, out],
     )
-    want = (a @ b + c).astype(np.float32)
+    want = a @ b + c
     for t in range(32):
         for i in range(4):
-            assert out[4 * t + i] == want[t // 4 + 8 * (i // 2), 2 * (t % 4) + i % 2]
+            assert out.view(to)[4 * t + i] == want[t // 4 + 8 * (i // 2), 2 * (t % 4) + i % 2]
+
+
+@pytest.mark.parametrize("mma, a, start, want", [
+    # the products are added first, and their sum to C, rounded to nearest: 2**24 + 3 is a tie
+    ("f32.e4m3.e4m3.f32", 0x38, 2.0**24, 2.0**24 + 4),
+    ("s32.s8.s8.s32", 0x7F, 2**31 - 2, -(2**31) + 379),
+    ("satfinite.s32.s8.s8.s32", 0x7F, 2**31 - 2, 2**31 - 1),
+])  # fmt: skip
+def test_mma_sync_adds_the_accumulator_as_its_type_does(mma, a, start, want):
+    """Three products per element and a large accumulator: fp8 in fp16 as ptxas has it, integers wrap or saturate."""
+    kind = np.int32 if "s32" in mma else np.float32
+    out, one = aligned(128, kind), 0x383838 if kind is np.float32 else 0x010101
+    run(
+        f""" mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mad.wide.u32 %rd1, %r0, 16, %rd0; and.b32 %r1, %r0, 3;
+ setp.eq.u32 %p0, %r1, 0; selp.b32 %r2, {a * 0x010101}, 0, %p0; mov.b32 %r3, {one}; mov.b32 %r4, 0;
+ mov.b32 %r5, {int(kind(start).view(np.uint32))};
+ mma.sync.aligned.m16n8k16.row.col.{mma} {{%r6, %r7, %r8, %r9}}, {{%r2, %r2}}, {{%r3}}, {{%r5, %r5, %r5, %r5}};
+ st.global.v4.b32 [%rd1], {{%r6, %r7, %r8, %r9}};""",
+        [out],
+    )
+    assert set(out.tolist()) == {want}
 
 
 @pytest.mark.parametrize("layouts", [("row", "col"), ("row", "row"), ("col", "col")])

@@ -6,7 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cutegemm.emulator import Options, run_ptx
+from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import aligned, kernel_text, run
+from tests.support.emulator_pipeline import compile_cuda
 
 SHARED = ".shared .align 16 .b8 buf[256];"
 EXCHANGE = """ mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [p0]; mov.u32 %r9, buf;
@@ -256,3 +259,72 @@ LOOP: mbarrier.try_wait.parity.shared.b64 %p1, [bar], 0; @!%p1 bra LOOP;
         assert not report.findings and data.tolist() == (np.arange(32) ^ 16).tolist()
     report = run(body.replace("{arrive}", ""), [data], before=before, races=True, policy="lazy")
     assert {"leftover", "read-write race"} & {f.kind for f in report.findings}
+
+
+LOCK = """
+extern "C" __global__ void k(int* lock, int* count) {
+    if (threadIdx.x >= 5) return;
+    LOOP
+    UNLOCK
+}
+"""
+WAIT = "while (atomicCAS(lock, 0, 1)) {} __threadfence(); count[0] += 1; __threadfence();"
+TRY = """for (bool done = false; !done;)
+        if (!atomicCAS(lock, 0, 1)) { FENCE; count[0] += 1; FENCE; atomicExch(lock, 0); done = true; }"""
+FREE = "atomicExch(lock, 0);"
+
+
+@pytest.mark.parametrize("loop, unlock, found", [
+    (WAIT, FREE, []),
+    (TRY.replace("FENCE", "__threadfence()"), "", []),
+    (TRY.replace("FENCE", ""), "", [RACE]),
+])  # fmt: skip
+@pytest.mark.parametrize("policy", ["eager", "random"])
+def test_lanes_take_turns_at_a_lock(loop, unlock, found, policy):
+    """Lanes are scheduled independently, so one may spin until another unlocks; fences order what they do inside."""
+    ptx = compile_cuda(LOCK.replace("LOOP", loop).replace("UNLOCK", unlock))
+    lock, count = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    result = run_ptx(ptx, grid=1, block=32, args=[lock, count], options=Options(races=True, policy=policy))
+    assert sorted({f.kind for f in result.findings}) == found and count[0] == 5
+
+
+def test_a_lock_that_stays_locked_is_a_deadlock():
+    """A failed compare-and-swap is no progress; without the report the run would not end."""
+    ptx = compile_cuda(LOCK.replace("LOOP", WAIT).replace("UNLOCK", ""))
+    with pytest.raises(EmulatorError, match="deadlock: no warp can make progress"):
+        run_ptx(ptx, grid=1, block=32, args=[np.zeros(1, np.int32), np.zeros(1, np.int32)])
+
+
+ONE_LANE = """
+extern "C" __global__ void k(volatile int* flag, int* y) {
+    __shared__ int tile[64];
+    if (threadIdx.x >= 60) return;
+    tile[threadIdx.x] = threadIdx.x;
+    if (threadIdx.x == 0) { while (!flag[0]) {} } else if (threadIdx.x == STORES) flag[0] = 1;
+    __syncthreads();
+    y[threadIdx.x] = tile[59 - threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize("policy", ["eager", "random"])
+def test_a_lane_may_wait_for_another_lane_but_a_barrier_waits_for_all(policy):
+    """Lane 1 stores what lane 0 waits for; if none does, no lane passes the barrier alone. Lanes may have returned."""
+    options, flag, y = Options(races=True, policy=policy), np.zeros(1, np.int32), np.zeros(60, np.int32)
+    ptx = compile_cuda(ONE_LANE.replace("STORES", "1"))
+    assert not run_ptx(ptx, grid=1, block=64, args=[flag, y], options=options).findings
+    assert y.tolist() == list(range(59, -1, -1))
+    flag[0] = 0
+    with pytest.raises(EmulatorError, match="warps 0 spins on byte 0x0") as e:
+        run_ptx(
+            compile_cuda(ONE_LANE.replace("STORES", "99")), grid=1, block=64, args=[flag, y], options=options
+        )
+    assert not e.value.findings
+
+
+def test_a_shuffle_from_outside_the_member_mask_is_found():
+    """Lanes 0 to 7 read lanes 24 to 31, which take part in the same shfl.sync with another mask (9.7.9.6)."""
+    body = """ mov.u32 %r0, %tid.x; and.b32 %r1, %r0, 24; mov.b32 %r2, 255; shl.b32 %r2, %r2, %r1;
+ xor.b32 %r3, %r0, {}; shfl.sync.idx.b32 %r4, %r0, %r3, 31, %r2;"""
+    assert kinds(body.replace("{}", "7")) == []
+    assert kinds(body.replace("{}", "24")) == ["shfl from an inactive lane"]
