@@ -29,9 +29,9 @@ from cutegemm.config.helpers import CHUNK, TILE
 from cutegemm.kernels.eight_bits.maxima import ACROSS, WARPS, Maxima
 from cutegemm.kernels.eight_bits.scales import LEAST, RAISED, divide, inverse_of, quotient, scale_of
 from cutegemm.kernels.epilogue.element_functions import convert, opaque, where
-from cutegemm.kernels.epilogue.vector_inputs import as_type
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.memory_views import WORD, as_type, elements_at
 
 SHARED = 50  # percent of an SM's memory that are not L1's: three transposed tiles are a quarter
 
@@ -260,17 +260,11 @@ class QuantizeGroups:
     def _chunk(self, numeric: Any, address: Any, place: Any) -> cute.Tensor:
         """CHUNK elements of a matrix from one on."""
         size = numeric.width // 8
-        start = address + place * size
-        align = min(16, CHUNK * size)
-        return cute.make_tensor(
-            cute.make_ptr(numeric, start, cute.AddressSpace.gmem, assumed_align=align), CHUNK
-        )
+        return elements_at(numeric, address + place * size, CHUNK, min(WORD, CHUNK * size))
 
     def _one(self, numeric: Any, address: Any, place: Any) -> cute.Tensor:
         """One element."""
-        size = numeric.width // 8
-        ptr = cute.make_ptr(numeric, address + place * size, cute.AddressSpace.gmem, assumed_align=size)
-        return cute.make_tensor(ptr, 1)
+        return elements_at(numeric, address + place * (numeric.width // 8))
 
     @cute.jit
     def _put(self, wanted: Any, scale: Any, exponent: Any, address: Any, place: Any) -> None:

@@ -25,6 +25,7 @@ lies beyond, up to the destination's leading dimension, is left as it is.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.load import byte_tile
 from cutegemm.kernels.load import unaligned_words as words
 from cutegemm.kernels.load.tf32_parts import parts
-from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
+from cutegemm.kernels.memory_views import BITS, REGISTER, WORD, word_at
 
 THREADS = 256  # per CTA
 CHUNKS = 4  # of 16 bytes in flight per thread: 32 KiB per SM at half occupancy, twice what DRAM latency hides
@@ -68,7 +69,7 @@ class Relayout:
 
     def __init__(self, config: RelayoutConfig) -> None:
         self.config = config
-        self.numeric = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}[config.dtype.bytes]
+        self.numeric = BITS[config.dtype.bytes]
         self.units = config.units
         # ways to copy in the grid's order, and the copies of each
         ways = (
@@ -224,26 +225,22 @@ class Relayout:
         """
         source, target = places
         # two words each; all are requested before one is used
-        read = [_two_words((source & -WORD) + i * steps[0]) for i in range(CHUNKS)]
+        read = [cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32) for _ in range(CHUNKS)]
+        for i in cutlass.range_constexpr(CHUNKS):
+            words.two((source & -WORD) + i * steps[0], read[i])
         rD = [cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32) for _ in range(CHUNKS)]
-        self._shift_from((0, 2 * REGISTER, REGISTER), read, rD, cutlass.Int32(source & (WORD - 1)))
+        offset = cutlass.Int32(source & (WORD - 1))
+        words.from_register(offset, functools.partial(self._chunks, read, rD, offset))
         if count < self.per_chunk:
             for i in cutlass.range_constexpr(CHUNKS):
                 words.clear(rD[i], count, self.bytes)
         for i in cutlass.range_constexpr(CHUNKS):
-            cute.autovec_copy(rD[i], words.word(cutlass.Uint32, target + i * steps[1]))
+            cute.autovec_copy(rD[i], word_at(target + i * steps[1]))
 
-    @cute.jit
-    def _shift_from(self, bits: cutlass.Constexpr, read: Any, found: Any, offset: Any):
-        """Shift chunks whose first register is `bits[0]`, plus those that the other bits of `offset` say."""
-        first, *left = bits
-        if cutlass.const_expr(len(left) == 0):
-            for rW, rD in zip(read, found, strict=True):
-                words.chunk(rW, first, offset, self.bytes, rD)
-        elif (offset & left[0]) != 0:
-            self._shift_from((first + left[0] // REGISTER, *left[1:]), read, found, offset)
-        else:
-            self._shift_from((first, *left[1:]), read, found, offset)
+    def _chunks(self, read: list, found: list, offset: Any, first: int) -> None:
+        """Shift chunks that begin in register `first` of their two words."""
+        for rW, rD in zip(read, found, strict=True):
+            words.chunk(rW, first, offset, self.bytes, rD)
 
     @cute.jit
     def _shift_one(self, places: Any, span: Any, count: Any) -> None:
@@ -252,7 +249,7 @@ class Relayout:
         rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
         words.anywhere(source, span, count, self.numeric, rD)
         words.clear(rD, count, self.bytes)
-        cute.autovec_copy(rD, words.word(cutlass.Uint32, target))
+        cute.autovec_copy(rD, word_at(target))
 
     @cute.jit
     def _transfer(self, shared, addresses, shape, strides, block):
@@ -298,7 +295,7 @@ class Relayout:
                     self._split(rD, addresses[1] + line * self.bytes, col0 + col)
             elif row0 + row < rows and col0 + col < cols:
                 at = cutlass.Int64(row0 + row) * strides[3] + cutlass.Int64(batch) * strides[5] + (col0 + col)
-                cute.autovec_copy(rD, words.word(self.numeric, addresses[1] + at * self.bytes))
+                cute.autovec_copy(rD, word_at(addresses[1] + at * self.bytes, numeric=self.numeric))
 
     @cute.jit
     def _split(self, rX: cute.Tensor, line: Any, column: Any) -> None:
@@ -309,8 +306,8 @@ class Relayout:
             high, low = parts(rX[x])
             rX[x], rL[x] = high, low
         place = line + (cutlass.Int64(column // run * (2 * run) + column % run)) * self.bytes
-        cute.autovec_copy(rX, words.word(self.numeric, place))
-        cute.autovec_copy(rL, words.word(self.numeric, place + run * self.bytes))
+        cute.autovec_copy(rX, word_at(place, numeric=self.numeric))
+        cute.autovec_copy(rL, word_at(place + run * self.bytes, numeric=self.numeric))
 
 
 def _own(copies: Any, block: Any) -> tuple:
@@ -329,13 +326,3 @@ def _tiles(copy: Copy, size: int) -> Any:
     """Square tiles of a copy."""
     rows, cols, batch = copy.shape
     return ((rows + (size - 1)) // size) * ((cols + (size - 1)) // size) * batch
-
-
-def _two_words(low: Any) -> cute.Tensor:
-    """The aligned word at `low` and the one after it."""
-    rW = cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32)
-    half = cute.make_layout(WORD // REGISTER)
-    for x in range(2):
-        place = cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half)
-        cute.autovec_copy(words.word(cutlass.Uint32, low + x * WORD), place)
-    return rW

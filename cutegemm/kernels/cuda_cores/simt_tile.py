@@ -19,6 +19,7 @@ Copies along k in lines go to eight k of four rows at once, which the pad spread
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from cutegemm.config.simt import copy_lanes, copy_pitch
 from cutegemm.kernels.cuda_cores.simt_operand import OperandTile
 from cutegemm.kernels.host.operand_layouts import NUMERIC, batch_at
 from cutegemm.kernels.load.unaligned_words import copy_async
+from cutegemm.kernels.memory_views import act_if
 from cutegemm.kernels.schedule.work import Corner
 
 # Rows (in lines) or k (in rows) that one 16-byte shared load brings to a thread.
@@ -164,15 +166,7 @@ class TileLoad:
         Args:
             depth: columns that the tile really has, 1 to BLK_K; the rest is zero. None is BLK_K.
         """
-        if self.active is None:
-            self._issue(stage, depth)
-        else:
-            self._issue_if(stage, depth)
-
-    @cute.jit
-    def _issue_if(self, stage: Any, depth: Any) -> None:
-        if self.active:
-            self._issue(stage, depth)
+        act_if(self.active, functools.partial(self._issue, stage, depth))
 
     def _issue(self, stage: Any, depth: Any) -> None:
         shape = self.shape

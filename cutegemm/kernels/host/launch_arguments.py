@@ -16,6 +16,7 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import Config, GemmConfig, KernelConfig, MatrixConfig, OperandConfig
 from cutegemm.kernels.host import operand_layouts as ops
+from cutegemm.kernels.memory_views import elements_at
 from cutegemm.launch_layout import layout_of
 
 
@@ -174,9 +175,4 @@ def operand_layout(
 
 def scalar_tensors(addresses: Addresses) -> tuple:
     """The device scalars as one-element fp32 tensors."""
-    return tuple(
-        cute.make_tensor(
-            cute.make_ptr(cutlass.Float32, x, cute.AddressSpace.gmem, assumed_align=4), cute.make_layout(1)
-        )
-        for x in addresses.scalars
-    )
+    return tuple(elements_at(cutlass.Float32, x) for x in addresses.scalars)

@@ -16,7 +16,7 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import OperandConfig
 from cutegemm.kernels.host.operand_layouts import batch_at
-from cutegemm.kernels.load.unaligned_words import WORD
+from cutegemm.kernels.memory_views import WORD
 from cutegemm.kernels.schedule.work import Corner
 from cutegemm.layouts.hardware import SWIZZLE_SPANS
 

@@ -29,8 +29,8 @@ from cutegemm.config.stage import StageItem
 from cutegemm.kernels.host.operand_layouts import NUMERIC, batch_at
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.unaligned_rows import WARPS, Shifting
-from cutegemm.kernels.load.unaligned_words import WORD
 from cutegemm.kernels.mainloop.shared_storage import Shared
+from cutegemm.kernels.memory_views import WORD
 
 
 @dataclass(frozen=True)

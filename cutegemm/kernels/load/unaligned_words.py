@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass._mlir.dialects import nvvm
 
-WORD = 16  # bytes of the widest access
-REGISTER = 4  # bytes
+from cutegemm.kernels.memory_views import REGISTER, WORD, elements_at, word_at
 
 
 def align(words: list[Any], address: Any, size: int, rD: cute.Tensor) -> None:
@@ -46,6 +46,31 @@ def chunk(rW: cute.Tensor, first: int, offset: Any, size: int, rD: cute.Tensor) 
             rD[x] = rW[first + x]
 
 
+@cute.jit
+def from_register(
+    offset: Any, act: cutlass.Constexpr[Callable[[int], None]], first: cutlass.Constexpr = 0,
+    bits: cutlass.Constexpr = (2 * REGISTER, REGISTER),
+) -> None:  # fmt: skip
+    """Call `act(x)` if the byte `offset` bytes into two words lies in their register x, one of the first four.
+
+    Branches on one bit each: for a branch on all four, ptxas makes a jump table in constant memory, which is slow.
+    """
+    if cutlass.const_expr(len(bits) == 0):
+        act(first)
+    elif (offset & bits[0]) != 0:
+        from_register(offset, act, first + bits[0] // REGISTER, bits[1:])
+    else:
+        from_register(offset, act, first, bits[1:])
+
+
+def two(low: Any, rW: cute.Tensor, shared: bool = False) -> None:
+    """rW = the aligned word at `low` and the one after it."""
+    half = cute.make_layout(WORD // REGISTER)
+    for x in range(2):
+        place = cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half)
+        cute.autovec_copy(word_at(low + x * WORD, shared), place)
+
+
 def clear(rD: cute.Tensor, count: Any, size: int) -> None:
     """Zero the elements of rD, of `size` bytes, from `count` on."""
     each = REGISTER // size
@@ -57,12 +82,6 @@ def clear(rD: cute.Tensor, count: Any, size: int) -> None:
         rD[x] = kept
 
 
-def word(numeric: Any, address: Any) -> cute.Tensor:
-    """The aligned 16 bytes of global memory at `address`."""
-    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=WORD)
-    return cute.make_tensor(ptr, WORD * 8 // numeric.width)
-
-
 def around(address: Any) -> list[Any]:
     """The registers of the aligned words that hold the 16 bytes at `address`; twice the same if they are one."""
     return [x for low in (address & -WORD, address + (WORD - 1) & -WORD) for x in _registers(low)]
@@ -70,7 +89,7 @@ def around(address: Any) -> list[Any]:
 
 def _registers(address: Any) -> list[Any]:
     rW = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
-    cute.autovec_copy(word(cutlass.Uint32, address), rW)
+    cute.autovec_copy(word_at(address), rW)
     return [rW[x] for x in range(WORD // REGISTER)]
 
 
@@ -89,8 +108,7 @@ def elements(address: Any, count: Any, numeric: cutlass.Constexpr, rD: cute.Tens
     each = WORD * 8 // numeric.width
     rX = cute.make_rmem_tensor(each, numeric)
     rX.fill(0)
-    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=numeric.width // 8)
-    gX = cute.make_tensor(ptr, each)
+    gX = elements_at(numeric, address, each)
     for x in cutlass.range_constexpr(each):
         if x < count:
             rX[x] = gX[x]
