@@ -85,6 +85,3 @@ def holder(config: Kernel) -> str:
     if config.pingpong:
         return "a warpgroup of a pingpong kernel holds"
     return f"{config.consumers} consumer warpgroups hold"
-
-
-__all__ = ["Share", "accumulators", "holder", "most_accumulators", "plain", "plain_epilogue", "register_file"]

@@ -46,9 +46,11 @@ class SharedPlan:
     barriers: tuple[Barrier, ...]
 
     @staticmethod
+    @functools.lru_cache(1024)
     def of(config: KernelDraft) -> SharedPlan:
         """The shared memory of a finished config."""
-        return _plan(config)
+        parts = (_pipeline, _consumers, _sums, _scheduler, _epilogue)
+        return SharedPlan(smem_budget.shared_memory(config), tuple(x for part in parts for x in part(config)))
 
     @property
     def bytes(self) -> int:
@@ -83,12 +85,6 @@ class SharedPlan:
             for i in range(x.count)
         )
         return (*barriers, *((x.name, x.offset, x.size) for x in self.regions))
-
-
-@functools.lru_cache(1024)
-def _plan(config: KernelDraft) -> SharedPlan:
-    found = (*_pipeline(config), *_consumers(config), *_sums(config), *_scheduler(config), *_epilogue(config))
-    return SharedPlan(smem_budget.shared_memory(config), found)
 
 
 def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
@@ -186,6 +182,3 @@ def _epilogue(x: KernelDraft) -> Iterator[Barrier]:
     yield Barrier(
         "epilogue", x.consumers, "a consumer warpgroup", x.limits.warpgroup, used, first=FIRST_NAMED
     )
-
-
-__all__ = ["FIRST_NAMED", "Barrier", "SharedPlan", "staggers"]

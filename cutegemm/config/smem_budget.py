@@ -187,20 +187,3 @@ def room(config: KernelDraft) -> Number:
     # one less if alignment takes the room of one
     fits = where(contents.placed(most_stages)[1] <= limit, most_stages, most_stages - 1)
     return where((fits > 0) & (contents.placed(fits)[1] <= limit), fits, 0)
-
-
-__all__ = [
-    "Contents",
-    "STAGE_BARRIERS",
-    "Held",
-    "Region",
-    "bytes_beside",
-    "epilogue_contents",
-    "last_contents",
-    "room",
-    "shared_memory",
-    "smem_bytes",
-    "stage_bytes",
-    "stage_contents",
-    "subtile_bytes",
-]

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.config.numbers import Number
+from cutegemm.config.numbers import Number, every
 from cutegemm.errors import PlanError, field_error
+
+Refusal = tuple[str, object, str, object]  # field, value, rule, nearest legal value
 
 
 @dataclass(frozen=True)
@@ -17,12 +19,12 @@ class Rule:
 
     Attributes:
         holds: whether it does: of a config True or False, of a draft of many candidates one of these for each.
-        refusal: of a config for which it does not: (field, value, rule, nearest legal value).
+        refusal: of a config for which it does not.
         needs_tile: whether it reads the tile; what breaks another one is right with no tile.
     """
 
     holds: Callable[[Any], Number]
-    refusal: Callable[[Any], tuple[str, object, str, object]]
+    refusal: Callable[[Any], Refusal]
     needs_tile: bool = True
 
     def error(self, config: Any) -> PlanError:
@@ -45,12 +47,21 @@ def all_hold(rules: Iterable[Rule], drafts: Any) -> Number:
     """Whether all rules hold: of one draft, or of each candidate of a draft of many."""
     import numpy as np
 
-    found: Number = True
     # what an earlier rule refuses may divide by zero in a later one
     with np.errstate(divide="ignore", invalid="ignore"):
-        for rule in rules:
-            found = found & rule.holds(drafts)
-    return found
+        return every(rule.holds(drafts) for rule in rules)
 
 
-__all__ = ["Rule", "all_hold", "check_all"]
+def positive(tuples: tuple[str, ...], numbers: tuple[str, ...]) -> Rule:
+    """All numbers of some fields are at least 1; the fields hold tuples or numbers."""
+
+    def holds(x: Any) -> Number:
+        values = (y for name in tuples for y in getattr(x, name))
+        return every(y >= 1 for y in (*values, *(getattr(x, name) for name in numbers)))
+
+    def refusal(x: Any) -> Refusal:
+        found = [name for name in tuples if min(getattr(x, name)) < 1]
+        field = (found + [name for name in numbers if getattr(x, name) < 1])[0]
+        return field, getattr(x, field), "must be at least 1", 1
+
+    return Rule(holds, refusal)
