@@ -105,12 +105,17 @@ class Maxima:
         for j in range(CHUNK // self.each):
             word = across(rF[first + j], self.width, ACROSS)
             for half in range(self.each):
-                column = thread % ACROSS * CHUNK + j * self.each + half
-                mine = thread % hw.WARP < ACROSS
-                store_if(mine, sC, (column, thread // hw.WARP), self._key(word, half))
+                self._note(sC, thread % ACROSS * CHUNK + j * self.each + half, self._key(word, half))
         cute.arch.sync_threads()  # every warp's maxima are there
         column = thread % TILE
         return self._number(top([sC[column, warp] for warp in range(WARPS)], 32))
+
+    @cute.jit
+    def _note(self, sC: cute.Tensor, column: Any, key: Any) -> None:
+        """Write a warp's maximum of a column."""
+        thread, _, _ = cute.arch.thread_idx()
+        if thread % hw.WARP < ACROSS:
+            sC[column, thread // hw.WARP] = key
 
     def whole(self, rX: cute.Tensor, sM: cute.Tensor) -> Any:
         """The largest magnitude of all threads of the CTA."""

@@ -18,8 +18,6 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir import ir
-from cutlass._mlir.dialects import llvm
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, scale_places
@@ -166,16 +164,11 @@ def _add_in_place(part: Any, total: Any) -> Any:
     The compiler would move a plain addition behind the instruction that writes the partial sums again, and copy those
     while WGMMA may still write them.
     """
-    added = llvm.inline_asm(
-        ir.F32Type.get(),
-        [cutlass.Float32(part).ir_value(), cutlass.Float32(total).ir_value()],
-        "add.f32 $0, $1, $2;",
-        "=f,f,f",
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
+    return cute.arch.inline_ptx(
+        "add.f32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[cutlass.Float32],
+        read_only_args=[cutlass.Float32(part), cutlass.Float32(total)],
     )
-    return cutlass.Float32(added)
 
 
 def _ordered(scale: BlockScale, entry: Any) -> Any:

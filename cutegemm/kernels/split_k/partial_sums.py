@@ -13,7 +13,6 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir.dialects import llvm
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
@@ -31,14 +30,9 @@ def add_vector(target: cute.Tensor, values: list[Any]) -> None:
 
     Source: PTX ISA 9.0, red (vectors of f32 from sm_90 on).
     """
-    llvm.inline_asm(
-        None,
-        [target.iterator.llvm_ptr, *(cutlass.Float32(x).ir_value() for x in values)],
-        "red.relaxed.gpu.global.add.v4.f32 [$0], {$1, $2, $3, $4};",
-        "l,f,f,f,f",
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
+    cute.arch.inline_ptx(
+        "red.relaxed.gpu.global.add.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+        read_only_args=[target.iterator, *(cutlass.Float32(x) for x in values)],
     )
 
 
