@@ -35,7 +35,6 @@ from cutegemm.kernels.epilogue import partial_reductions as reduce
 from cutegemm.kernels.epilogue.fusion import bind
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host import operand_layouts as ops
-from cutegemm.kernels.host.operand_layouts import NUMERIC
 
 # percent of L1 to shared memory at least: two CTAs of at most 34 KiB each, and a cache for strided loads
 STAGED_CARVEOUT = 50
@@ -84,10 +83,10 @@ class SimtGemm:
         operands = []
         for x, start, vector in zip(config.operands, starts.operands, config.vector):
             extent, stride = launch.operand_layout(config, x, steps, shape)
-            operands.append(_tensor(x, start, extent, (stride, x.axes), vector))
+            operands.append(ops.global_tensor(x, start, extent, stride, x.axes, vector))
         inputs = launch.input_tensors(config, starts, steps, shape)
         outputs = tuple(
-            _tensor(x, starts.outputs[i], (m, n, batch), (steps.outputs[i], "mn"), config.vector[2])
+            ops.global_tensor(x, starts.outputs[i], (m, n, batch), steps.outputs[i], "mn", config.vector[2])
             for i, x in enumerate(config.outputs)
         )
         tensors = (*operands, inputs, outputs, starts.partials, launch.scalar_tensors(starts))
@@ -221,16 +220,3 @@ class SimtGemm:
             return cols
         half = self.config.lanes[1] * GROUP  # columns of one half side by side: a warp's group of each thread
         return [col // (2 * half) * half + col % half for col in cols[::2]]
-
-
-def _tensor(matrix: Any, address: Any, shape: Any, axes: tuple, vector: int) -> cute.Tensor:
-    """A (rows, cols, batch) view whose base and strides are known to be multiples of `vector` elements."""
-    strides, names = axes
-    ptr = cute.make_ptr(
-        NUMERIC[matrix.dtype], address, cute.AddressSpace.gmem, assumed_align=vector * matrix.dtype.bytes
-    )
-    known = tuple(
-        1 if axis == matrix.major else ops.assumed(x, vector)
-        for axis, x in zip(names + "l", strides, strict=True)
-    )
-    return cute.make_tensor(ptr, cute.make_layout(shape, stride=known))

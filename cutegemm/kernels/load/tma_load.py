@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass.cute.nvgpu import cpasync
 
-from cutegemm.kernels.host.operand_layouts import batch_at, moved
+from cutegemm.kernels.host.operand_layouts import batch_at, moved, partition
 from cutegemm.kernels.load.cache_hints import hint
 from cutegemm.kernels.mainloop.cluster import Peers
 from cutegemm.kernels.mainloop.pipeline import Pipeline
@@ -45,13 +44,7 @@ class TmaLoad:
         """
         first = (0, 0, 0 if gate is None else (0, 0))
         gX = cute.local_tile(coords, box, first)  # (ROWS, BLK_K)
-        tXsX, tXgX = cpasync.tma_partition(
-            atom,
-            peers.place,
-            cute.make_layout(peers.count),
-            cute.group_modes(smem, 0, 2),
-            cute.group_modes(gX, 0, 2),
-        )
+        tXsX, tXgX = partition(atom, smem, gX, peers)
         return TmaLoad(atom, tXgX, tXsX, peers.mask if peers.count > 1 else None, coords, gate, evict)
 
     def load(self, corner: Corner, pipeline: Pipeline, stage: Any) -> None:

@@ -24,6 +24,7 @@ from cutegemm.config import KernelConfig, scale_places
 from cutegemm.config.scale_places import WORD, WORDS
 from cutegemm.epilogue.scales import BlockScale
 from cutegemm.kernels.epilogue.subtiles import Role
+from cutegemm.kernels.host.operand_layouts import batch_at
 from cutegemm.kernels.load.unaligned_words import copy_async
 from cutegemm.kernels.mainloop.shared_storage import Shared
 from cutegemm.kernels.schedule.work import Work
@@ -98,7 +99,7 @@ class BlockScales:
             first += origin.row  # a group's first row
         # what is beyond is never stored
         last = (work.ends[axis] - 1) // scale.extent
-        batch = cutlass.min(work.l, cute.size(tensor, mode=[2]) - 1)
+        batch = batch_at(tensor, work.l)
         # sums of 64 bits grow from stage to stage; those of 32, widened, would be multiplied by the stride in each
         block = cutlass.Int64(work.first) + cutlass.Int64(k) * cutlass.Int64(work.step)
         return cutlass.min((first + entry) // scale.extent, last), block, batch
