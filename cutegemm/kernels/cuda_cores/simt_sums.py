@@ -23,7 +23,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SimtConfig
-from cutegemm.kernels.cuda_cores.simt_tile import GROUP
+from cutegemm.kernels.cuda_cores.simt_tile import GROUP, four, read
 
 
 @dataclass(frozen=True)
@@ -114,15 +114,9 @@ class SharedSums:
         rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
         for x, value in enumerate(values):
             rX[x] = value
-        cute.autovec_copy(rX, _vector(self.sX, at))
-
-
-def _vector(source: Any, at: Any) -> cute.Tensor:
-    """The at-th vector of four."""
-    return cute.make_tensor(source + cute.assume(at * GROUP, divby=GROUP), cute.make_layout(GROUP))
+        cute.autovec_copy(rX, four(self.sX, at * GROUP))
 
 
 def _read(source: Any, at: Any) -> list[Any]:
-    rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-    cute.autovec_copy(_vector(source, at), rX)
-    return [rX[x] for x in range(GROUP)]
+    """The at-th vector of four."""
+    return read(four(source, at * GROUP))

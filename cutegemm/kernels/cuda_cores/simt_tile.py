@@ -190,11 +190,11 @@ class TileLoad:
 
         `stage` is where the stage starts.
         """
-        shape = self.shape
+        shape, load = self.shape, lambda at: read(four(self.sX, at))
         if not shape.by_rows:
             first = stage + owned.first + k * shape.pitch
             return [
-                [x for offset in owned.offsets for x in self._load(first + (line * shape.pitch + offset))]
+                [x for offset in owned.offsets for x in load(first + (line * shape.pitch + offset))]
                 for line in range(GROUP)
             ]
         # The chunk depends on the row only through its number of fours, so most rows share one address.
@@ -205,12 +205,17 @@ class TileLoad:
             turn = offset // GROUP % shape.chunks
             if turn not in places:
                 places[turn] = first + ((k // GROUP) ^ ((owned.first // GROUP + turn) % shape.chunks)) * GROUP
-            found += [self._load(places[turn] + (offset + x) * shape.pitch) for x in range(GROUP)]
+            found += [load(places[turn] + (offset + x) * shape.pitch) for x in range(GROUP)]
         return [list(line) for line in zip(*found, strict=True)]
 
-    def _load(self, at: Any) -> list[Any]:
-        rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-        cute.autovec_copy(
-            cute.make_tensor(self.sX + cute.assume(at, divby=GROUP), cute.make_layout(GROUP)), rX
-        )
-        return [rX[x] for x in range(GROUP)]
+
+def four(start: Any, at: Any) -> cute.Tensor:
+    """Four neighbours from the at-th element on; `at` is a multiple of four."""
+    return cute.make_tensor(start + cute.assume(at, divby=GROUP), cute.make_layout(GROUP))
+
+
+def read(source: cute.Tensor) -> list[Any]:
+    """The fp32 elements of a vector, read by one access."""
+    rX = cute.make_rmem_tensor(cute.size(source), cutlass.Float32)
+    cute.autovec_copy(source, rX)
+    return [rX[x] for x in range(cute.size(source))]

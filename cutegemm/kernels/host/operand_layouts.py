@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cutlass
@@ -161,6 +161,13 @@ def load_atom(
     return cpasync.make_tiled_tma_atom(
         op, tensor, layout, box, num_multicast=multicast, internal_type=rounded
     )
+
+
+def prefetch(atoms: Iterable[Any]) -> None:
+    """Prefetch the tensor maps of TMA atoms; None is not one."""
+    for atom in atoms:
+        if atom is not None:
+            cpasync.prefetch_descriptor(atom)
 
 
 def partition(atom: Any, sX: cute.Tensor, gX: cute.Tensor, peers: Any = None) -> tuple[Any, Any]:
