@@ -99,7 +99,7 @@ def _staging(x: SimtConfig) -> Number:
 
 
 def _staging_refused(x: SimtConfig) -> Refusal:
-    rule = f"a ring holds fp32 elements in {STAGED_STAGES} stages or more"
+    rule = f"a cp.async pipeline holds fp32 elements in {STAGED_STAGES} stages or more"
     return "stages", x.stages, rule, STAGED_STAGES
 
 
@@ -141,8 +141,8 @@ def stage_contents(x: SimtConfig) -> list[Held]:
 def smem_bytes(x: SimtConfig) -> Number:
     """Shared memory of a CTA: the stages, whose space the sums of a shared tile reuse."""
     stages = where(x.staged, STAGED_STAGES, x.stages)
-    ring = stages * sum(y.bytes for y in stage_contents(x))
-    return most(ring, (x.slices * x.split > 1) * FP32_BYTES * x.tile[0] * x.tile[1] * x.slices)
+    pipeline = stages * sum(y.bytes for y in stage_contents(x))
+    return most(pipeline, (x.slices * x.split > 1) * FP32_BYTES * x.tile[0] * x.tile[1] * x.slices)
 
 
 def _memory_refused(x: SimtConfig) -> Refusal:
@@ -160,7 +160,7 @@ RULES = (
     Rule(lambda x: implies(x.gates == 2, x.takes_pairs), _pairs_refused),
     Rule(_threads, _threads_refused),
     Rule(_sliced, _sliced_refused),
-    Rule(_patched, lambda x: ("tile", x.tile, "sums are shared out in whole patches of a warp", None)),
+    Rule(_patched, lambda x: ("tile", x.tile, "warps take whole patches of the sums", None)),
     Rule(_staging, _staging_refused),
     Rule(_brought, _brought_refused),
     Rule(

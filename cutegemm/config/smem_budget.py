@@ -152,9 +152,9 @@ class Contents(NamedTuple):
         """`Region`s of everything with so many stages, as tuples in allocation order, and the total size."""
         operands, end = _placed(self.stage, 0, stages)
         epilogue, end = _placed(self.epilogue, round_up(end, self.align))
-        ring = [Held("barriers", STAGE_BARRIERS * stages, BARRIER_BYTES)] if self.stage else []
+        mbarriers = [Held("barriers", STAGE_BARRIERS * stages, BARRIER_BYTES)] if self.stage else []
         end = round_up(end, BARRIER_BYTES)
-        last, end = _placed((*ring, *self.last), end)
+        last, end = _placed((*mbarriers, *self.last), end)
         return operands + epilogue + last, end
 
     @property

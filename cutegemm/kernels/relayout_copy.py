@@ -12,7 +12,7 @@ DRAM sees every sector once or, at a warp's edges, twice; writes are whole align
 the pitch: how to shift is decided once, mostly by a whole warp. No byte outside the matrix's span (its first
 to its last element) is read: where a word reaches over the span's ends the chunk is put together from elements.
 
-The next launch may begin its set-up at once; it waits for the copies before it reads them.
+The next launch may begin its prologue at once; it waits for the copies before it reads them.
 
 Bytes whose copy is contiguous along the other axis are transposed by tiles (`byte_tile`). Any other source without unit
 stride, or whose copy is to have another one, goes through shared memory, a tile at a time:

@@ -46,7 +46,7 @@ class WarpSpecializedGemm:
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
-        """Launch; the arguments are those of `kernels.launch`."""
+        """Launch; the arguments are those of `launch_layout`."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
         self.kernel(tensors, atoms, shape, numbers, schedule).launch(
             cluster=(self.config.cluster_size, 1, 1), stream=stream, **options(self.config, schedule)
@@ -54,7 +54,7 @@ class WarpSpecializedGemm:
 
     @cute.kernel
     def kernel(self, tensors, atoms, shape, numbers, schedule):
-        """The CTA: set-up and role dispatch."""
+        """The CTA: prologue and role dispatch."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
@@ -130,7 +130,7 @@ class WarpSpecializedGemm:
         inputs: Any,
         parity: Any,
     ):
-        """The tile's sum over the parts of K, then the epilogue where this CTA stores it; the states after both."""
+        """The tile's sum over the splits of K, then the epilogue where this CTA stores it; the states after both."""
         stores = frame.total.send(acc, role, work, parity)
         if cutlass.const_expr(self.config.stores):
             if stores:

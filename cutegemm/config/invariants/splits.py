@@ -82,7 +82,7 @@ def _streamed(x: KernelDraft) -> Number:
 
 
 def _streamed_refused(x: KernelDraft) -> Refusal:
-    rule = 'scheduler="stream_k" makes its own splits, which meet in workspace'
+    rule = 'scheduler="stream_k" makes its own splits, which workspace reduces'
     return "split_k", x.splits, rule, STREAMED["split_k"]
 
 

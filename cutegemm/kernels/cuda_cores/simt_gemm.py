@@ -4,8 +4,8 @@
 A CTA computes one tile of D; a thread owns THREAD_M x THREAD_N accumulators as groups of four rows and four
 columns, spread so that a warp's shared loads are free of bank conflicts (`simt_tile`). Per k it reads
 THREAD_M + THREAD_N numbers from shared memory and does THREAD_M * THREAD_N fused multiply-adds. Where tiles
-are few, K is shared out: between the CTAs of a cluster (SPLIT) and between warps of a CTA (SLICE), whose sums
-meet in shared memory in a fixed order (`simt_sums`).
+are few, K is split among the CTAs of a cluster (SPLIT) and among warps of a CTA (SLICE), whose sums are
+added in shared memory in a fixed order (`simt_sums`).
 
 What a CTA does is its work (`simt_schedule`). There are two mainloops: `simt_staged` for most outputs, `simt_ring` for
 few rows or columns. In both the first tile takes the remainder of K, so that no later copy needs a guard.
@@ -75,7 +75,7 @@ class SimtGemm:
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
-        """Launch; the arguments are those of `kernels.launch`."""
+        """Launch; the arguments are those of `launch_layout`."""
         config = self.config
         starts, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
         scheduler = self._scheduler(shape, schedule)
@@ -108,7 +108,7 @@ class SimtGemm:
 
     @cute.kernel
     def kernel(self, tensors, shape, numbers, schedule):
-        """The CTA: its tile, its part of K, the sums, the epilogue."""
+        """The CTA: its tile, its split of K, the sums, the epilogue."""
         config = self.config
         mA, mB, inputs, outputs, addresses, scalars = tensors
         thread, _, _ = cute.arch.thread_idx()
@@ -142,7 +142,7 @@ class SimtGemm:
         epilogue = SimtEpilogue(config, bound, outputs, partials, output.tiles_n)
         if cutlass.const_expr(config.shares):
             sums = SharedSums(config, shared, work.split)
-            sums.meet(acc, thread)
+            sums.collect(acc, thread)
             for i in range(sums.turns):
                 self._finish_sums(sums, epilogue, (i, warp, lane), work.tile)
             sums.leave()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partial sums of one output tile, held by several slices of a CTA and several CTAs of a cluster, into one.
 
-Every thread writes its accumulators to its CTA's shared memory (over the ring, which nobody reads any more);
-the slices' are added in place; then patches of four by four accumulators a lane are dealt out over the warps
+Every thread writes its accumulators to its CTA's shared memory (over the pipeline, which nobody reads any more);
+the slices' are added in place; then patches of four by four accumulators a lane are distributed over the warps
 of the cluster, which add the CTAs' sums in order of rank through distributed shared memory. The order is fixed,
 so results are equal bit for bit from run to run; there is no workspace and no counter.
 
 Synchronisation:
-    before writing   CTA barrier: every thread has read all of the ring.
+    before writing   CTA barrier: every thread has read all of the pipeline.
     before adding    CTA barrier: the slices' accumulators are written.
     before reading   cluster barrier (CTA barrier without a cluster): every CTA's sums are written.
     before leaving   cluster barrier: nobody reads this CTA's shared memory any more.
@@ -61,12 +61,12 @@ class SharedSums:
         warps = self.config.threads // hw.WARP
         return self.rank + self.config.split * (warp + warps * turn)
 
-    def meet(self, acc: cute.Tensor, thread: Any) -> None:
+    def collect(self, acc: cute.Tensor, thread: Any) -> None:
         """Write this thread's accumulators, (THREAD_M * THREAD_N,) row by row, and add the CTA's slices."""
         config = self.config
         across = config.thread_tile[1] // GROUP
         owner, slice_ = thread % config.owners, thread // config.owners
-        cute.arch.sync_threads()  # every thread has read all of the ring
+        cute.arch.sync_threads()  # every thread has read all of the pipeline
         for i in range(config.thread_tile[0]):
             for j in range(across):
                 line = (i // config.group * across + j) * config.group + i % config.group

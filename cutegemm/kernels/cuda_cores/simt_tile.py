@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fp32 operand of the CUDA-core ring on its way from global memory to a thread's registers.
+"""One fp32 operand of the CUDA-core pipeline on its way from global memory to a thread's registers.
 
-Threads copy their shares of a k tile into a stage of a ring in shared memory (`issue`: cp.async of 4, 8 or 16
+Threads copy their shares of a k tile into a stage of a pipeline in shared memory (`issue`: cp.async of 4, 8 or 16
 bytes) and read fragments from there (`fragment`). A stage holds a tile in one of two layouts, so that fragments are
 always 16-byte loads:
 
@@ -43,7 +43,7 @@ CHUNKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TileShape(OperandTile):
-    """How the CTA's threads share the copying of an operand's tile into a ring. `vector`: elements per copy."""
+    """How the CTA's threads share the copying of an operand's tile into a pipeline. `vector`: elements per copy."""
 
     @property
     def by_rows(self) -> bool:
@@ -143,7 +143,7 @@ class TileLoad:
         Rows beyond the matrix repeat its last: what those hold reaches only elements of D that are never stored.
 
         Args:
-            at: (thread, the ring in shared memory).
+            at: (thread, the pipeline in shared memory).
         """
         thread, sX = at
         row, column = shape.place(thread)

@@ -31,7 +31,7 @@ def store_ended(output: cutlass.Constexpr, subtile: cutlass.Constexpr, buffer: A
     each = WORD // output.matrix.dtype.bytes
     chunks = shape[axis] // each
     count = shape[1 - axis] * chunks
-    # a loop on the device: addresses of unrolled steps would be worked out before the kernel's loop, and spilled
+    # a loop on the device: addresses of unrolled steps would be computed before the kernel's loop, and spilled
     for i in cutlass.range(subtile.role.thread, count, hw.WARPGROUP, unroll=1):
         line, chunk = divided(i, chunks)
         _store_chunk(output, subtile, (line, chunk * each), buffer)

@@ -145,7 +145,7 @@ def store_again(outputs: tuple[Output, ...], subtile: Subtile, turn: Any) -> Non
 def placed(role: Role, outputs: tuple[Output, ...]) -> Role:
     """The role that stores a tile. Where lines are stored the compiler is not to know a thread's number to be small.
 
-    It would work out places of lines in 8 and 16 bits, with conversions and dot products of two.
+    It would compute places of lines in 8 and 16 bits, with conversions and dot products of two.
     """
     if not any(x.by_lines for x in outputs):
         return role

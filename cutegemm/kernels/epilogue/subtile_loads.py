@@ -53,7 +53,7 @@ class SubtileLoads:
         """Allocate buffers, in the graph's order, and partition; None if TMA fetches no matrix.
 
         Args:
-            fetched: (atom, coordinates) of the matrices that TMA fetches, from `operands.load_atom`; (m, n, l).
+            fetched: (atom, coordinates) of the matrices that TMA fetches, from `operand_layouts.load_atom`; (m, n, l).
             shared: the kernel's shared memory.
         """
         loads = {}

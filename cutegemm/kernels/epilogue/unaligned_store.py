@@ -136,7 +136,7 @@ class SubtileRows:
             # bytes of the line's first sector that are not the line's: so far before the lane's place its word begins
             before = cutlass.Int32(address) & (SECTOR - 1)
             found.append([self._word(line + i, at + j - before) for j in across])
-            # written out, lest the compiler work every line's address out anew
+            # written out, lest the compiler recompute every line's address
             address = cute.arch.inline_ptx(
                 "add.s64 {$w0}, {$r0}, {$r1};",
                 write_only_types=[cutlass.Int64],

@@ -80,7 +80,7 @@ class IndexedLoad:
             act_if(there, functools.partial(copy_chunk, lines, address, target, used))
 
     def _place(self, step: int, thread: Any) -> Any:
-        """Where a thread's chunk lies in the first stage; of those that lie whole periods apart one is worked out."""
+        """Where a thread's chunk lies in the first stage; of those that lie whole periods apart one is computed."""
         lines, period, moved = self.lines, step, 0
         if hw.WARP % lines.chunks == 0:
             repeats = PERIOD_LINES * lines.chunks // hw.WARP

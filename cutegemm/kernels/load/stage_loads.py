@@ -44,7 +44,7 @@ class ItemLoads:
         """Take the tiles and partition the matrix.
 
         Args:
-            atom, tensor: from `tensors.launch_tensors`; the atom is None without TMA, and the result of
+            atom, tensor: from `launch_tensors.launch_tensors`; the atom is None without TMA, and the result of
                 `tma_unaligned_load.class_maps` if TMA loads words.
             indices: of the operand whose rows they name.
         """

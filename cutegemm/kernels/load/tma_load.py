@@ -35,7 +35,7 @@ class TmaLoad:
         """Partition an operand among the CTAs that load slices of the same tile.
 
         Args:
-            atom, coords: from `operands.load_atom`; coords (rows, k, l).
+            atom, coords: from `operand_layouts.load_atom`; coords (rows, k, l).
             smem: the pipeline (ROWS, BLK_K, STAGE).
             box: (ROWS, BLK_K).
             peers: the CTAs that share the tile.

@@ -29,8 +29,8 @@ def zero_rest(
 ):
     """Zero the rows from `box_rows` on of every stage of a K-major operand's pipeline (ROWS, BLK_K, STAGE).
 
-    A stage is a sequence of panels, each one swizzle row wide and all rows high (`operands.item_layout`), so a panel's
-    out-of-bounds rows are contiguous.
+    A stage is a sequence of panels, each one swizzle row wide and all rows high (`operand_layouts.item_layout`), so a
+    panel's out-of-bounds rows are contiguous.
     """
     per_column, column, columns = _extents(item, stages)
     start, total = sX.iterator.toint() + (column - per_column * WORD), columns * per_column

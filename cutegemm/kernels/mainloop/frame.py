@@ -130,7 +130,7 @@ class Frame:
 
     @cute.jit
     def zero_rest(self, thread: Any):
-        """Zero the rows of the pipeline that no load writes, once, by the consumers' threads, which meet after it.
+        """Zero the rows of the pipeline that no load writes, once, by the consumers' threads, before a barrier of all.
 
         They belong to rows beyond the matrix, which WGMMA multiplies and nobody stores. WGMMA reads by the async
         proxy, hence the fence (PTX ISA, fence.proxy.async).

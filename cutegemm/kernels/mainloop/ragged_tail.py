@@ -2,7 +2,7 @@
 """The end of a group along K: what a stage holds of the next group, or of memory behind it, is zeroed.
 
 The consumers do it when the group's last stage is full: whatever loaded it, and whatever lies there. WGMMA reads by the
-async proxy, hence the fence before they meet (PTX ISA, fence.proxy.async).
+async proxy, hence the fence before their barrier (PTX ISA, fence.proxy.async).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Dependence:
         return self.config.trigger != "never"
 
     def start(self) -> None:
-        """After set-up."""
+        """After the prologue."""
         if self.config.trigger == "start":
             cute.arch.griddepcontrol_launch_dependents()
 

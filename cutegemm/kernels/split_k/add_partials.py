@@ -41,7 +41,7 @@ class AddPartials:
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
-        """Launch; the arguments are those of `kernels.launch`, "clusters" the slices of all tiles."""
+        """Launch; the arguments are those of `launch_layout`, "clusters" the slices of all tiles."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
         self.kernel(tensors, atoms, shape, numbers, schedule).launch(
             grid=(named(self.config, "schedule", schedule)["clusters"], 1, 1),

@@ -2,7 +2,7 @@
 """The ordered finish of a reduction: partial results of each of many results into one fp32 number each.
 
 A CTA owns LANES results; its threads stand LANES side by side and share each result's parts, thread t
-taking every (THREADS / LANES)-th. Their states meet in shared memory, in order. Nothing is atomic, so the
+taking every (THREADS / LANES)-th. Their states are joined in shared memory, in order. Nothing is atomic, so the
 result of equal inputs is equal on every run.
 """
 
