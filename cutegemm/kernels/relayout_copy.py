@@ -25,7 +25,6 @@ lies beyond, up to the destination's leading dimension, is left as it is.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -225,22 +224,26 @@ class Relayout:
         """
         source, target = places
         # two words each; all are requested before one is used
-        read = [cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32) for _ in range(CHUNKS)]
-        for i in cutlass.range_constexpr(CHUNKS):
-            words.two((source & -WORD) + i * steps[0], read[i])
+        read = [_two_words((source & -WORD) + i * steps[0]) for i in range(CHUNKS)]
         rD = [cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32) for _ in range(CHUNKS)]
-        offset = cutlass.Int32(source & (WORD - 1))
-        words.from_register(offset, functools.partial(self._chunks, read, rD, offset))
+        self._shift_from((0, 2 * REGISTER, REGISTER), read, rD, cutlass.Int32(source & (WORD - 1)))
         if count < self.per_chunk:
             for i in cutlass.range_constexpr(CHUNKS):
                 words.clear(rD[i], count, self.bytes)
         for i in cutlass.range_constexpr(CHUNKS):
             cute.autovec_copy(rD[i], word_at(target + i * steps[1]))
 
-    def _chunks(self, read: list, found: list, offset: Any, first: int) -> None:
-        """Shift chunks that begin in register `first` of their two words."""
-        for rW, rD in zip(read, found, strict=True):
-            words.chunk(rW, first, offset, self.bytes, rD)
+    @cute.jit
+    def _shift_from(self, bits: cutlass.Constexpr, read: Any, found: Any, offset: Any):
+        """Shift chunks whose first register is `bits[0]`, plus those that the other bits of `offset` say."""
+        first, *left = bits
+        if cutlass.const_expr(len(left) == 0):
+            for rW, rD in zip(read, found, strict=True):
+                words.chunk(rW, first, offset, self.bytes, rD)
+        elif (offset & left[0]) != 0:
+            self._shift_from((first + left[0] // REGISTER, *left[1:]), read, found, offset)
+        else:
+            self._shift_from((first, *left[1:]), read, found, offset)
 
     @cute.jit
     def _shift_one(self, places: Any, span: Any, count: Any) -> None:
@@ -326,3 +329,13 @@ def _tiles(copy: Copy, size: int) -> Any:
     """Square tiles of a copy."""
     rows, cols, batch = copy.shape
     return ((rows + (size - 1)) // size) * ((cols + (size - 1)) // size) * batch
+
+
+def _two_words(low: Any) -> cute.Tensor:
+    """The aligned word at `low` and the one after it."""
+    rW = cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32)
+    half = cute.make_layout(WORD // REGISTER)
+    for x in range(2):
+        place = cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half)
+        cute.autovec_copy(word_at(low + x * WORD), place)
+    return rW

@@ -29,12 +29,11 @@ from cutegemm.kernels.host.launch_arguments import launch_thread, options
 from cutegemm.kernels.host.launch_tensors import launch_tensors
 from cutegemm.kernels.host.operand_layouts import NUMERIC, tiled_mma
 from cutegemm.kernels.mainloop.frame import Frame
-from cutegemm.kernels.mainloop.issue_order import IssueOrder
 from cutegemm.kernels.mainloop.mainloop import Mainloop
-from cutegemm.kernels.mainloop.pingpong_order import PingpongOrder
 from cutegemm.kernels.mainloop.pipeline import skip
 from cutegemm.kernels.mainloop.producer import Producer
 from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
+from cutegemm.kernels.mainloop.turns import Turns
 from cutegemm.kernels.schedule.dependent_launch import Dependence
 
 
@@ -91,7 +90,7 @@ class WarpSpecializedGemm:
         role = Role(warpgroup, band, thread % hw.WARPGROUP)
         mma = tiled_mma(config, config.team, config.mma_columns)
         fragments, acc = frame.fragments(mma, band)
-        turn, order = PingpongOrder(config, warpgroup), IssueOrder(config, warpgroup)
+        turn, order = Turns.of(config, warpgroup)
         every, partial = config.promote // config.tile[2], NUMERIC[config.instruction.accumulator]
         tail = RaggedTail.of(config, frame.loads, role)
         mainloop = Mainloop(frame.pipeline, fragments, turn, order, every, partial, tail, frame.scales)

@@ -198,7 +198,7 @@ def _tma_copies(outputs: Any, subtile: Subtile, buffer: Any) -> None:
     """Issue the TMA stores of one subtile."""
     for output in outputs:
         target = ops.moved(output.tDgD, output.mD, (*subtile.origin, subtile.batch))
-        options = hint(output.config.evicted("d"))
+        options = hint("d" in output.config.evict_first)
         cute.copy(output.atom, output.tDsD[None, buffer], target, **options)
 
 

@@ -15,7 +15,6 @@ that is, after every thread has read them.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ from cutegemm.kernels.load import unaligned_words as words
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.unaligned_rows import Shifting
 from cutegemm.kernels.mainloop.shared_storage import Shared
-from cutegemm.kernels.memory_views import WORD, act_if, elements_at
+from cutegemm.kernels.memory_views import WORD, elements_at
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,10 @@ class ShiftLoad:
                 target = shifting.word(kind, at, word, stage)
                 there = shifting.there(kind, at, chunks)
                 low = None if cutlass.const_expr(limits is None) else limits[2]
-                act_if(there, functools.partial(self._copy, address, target, used, low))
+                if cutlass.const_expr(there is None):
+                    self._copy(address, target, used, low)
+                elif there:
+                    self._copy(address, target, used, low)
 
     @cute.jit
     def _copy(self, address: Any, target: Any, used: Any, low: Any) -> None:

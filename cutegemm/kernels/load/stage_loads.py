@@ -59,7 +59,7 @@ class ItemLoads:
             which = None if operand.halves == 1 else half
             if operand.load == "tma":
                 peers = place.sharing(item.axes[0])
-                evict = config.evicted(item.role)
+                evict = item.role in config.evict_first
                 loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which, evict))
             elif operand.load == "gather":
                 cut = config.instruction.ignored

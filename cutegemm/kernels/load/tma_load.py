@@ -25,13 +25,12 @@ class TmaLoad:
     mask: Any  # CTAs of the cluster that receive this CTA's slice, or None
     coords: Any  # (rows, k, l)
     gate: int | None  # which half of a gated B
-    evict: str | None  # L2 eviction hint, "first" or None
+    evict_first: bool  # whether L2 evicts it first
 
     @staticmethod
     def create(
-        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: Peers, gate: int | None,
-        evict: str | None = None,
-    ) -> TmaLoad:  # fmt: skip
+        atom: Any, coords: Any, smem: Any, box: tuple[int, int], peers: Peers, gate: int | None, evict: bool
+    ) -> TmaLoad:
         """Partition an operand among the CTAs that load slices of the same tile.
 
         Args:
@@ -40,7 +39,7 @@ class TmaLoad:
             box: (ROWS, BLK_K).
             peers: the CTAs that share the tile.
             gate: the half of a gated B, 0 or 1; None for other operands.
-            evict: L2 eviction hint, "first" or None.
+            evict: whether L2 evicts it first.
         """
         first = (0, 0, 0 if gate is None else (0, 0))
         gX = cute.local_tile(coords, box, first)  # (ROWS, BLK_K)
@@ -51,7 +50,7 @@ class TmaLoad:
         """Issue the copy of the tile that begins at `corner` into `stage`; completes on its full barrier."""
         batch = batch_at(self.coords, corner.batch, self.gate)
         source = moved(self.tXgX, self.coords, (corner.row, corner.column, batch))
-        options = hint(self.evict)
+        options = hint(self.evict_first)
         if self.mask is not None:
             options["mcast_mask"] = self.mask
         cute.copy(self.atom, source, self.tXsX[None, stage], tma_bar_ptr=pipeline.full + stage, **options)

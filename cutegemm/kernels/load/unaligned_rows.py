@@ -11,7 +11,6 @@ matrix are already zero in the words.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from cutegemm.config.parts import Words
 from cutegemm.kernels.load import unaligned_words as words
 from cutegemm.kernels.load.operand_rows import Lines, divided
 from cutegemm.kernels.mainloop.shared_storage import Shared
-from cutegemm.kernels.memory_views import REGISTER, WORD, act_if, word_at
+from cutegemm.kernels.memory_views import REGISTER, WORD
 
 WARPS = hw.WARPGROUP // hw.WARP
 # chunks that a thread reads before it writes the first: their latencies overlap
@@ -101,36 +100,74 @@ class Shifting:
         """Read some chunks of a thread, then write them."""
         read = [self._read(i, step, stage) for i, step in chunks]
         for i in cutlass.range_constexpr(self.own):
-            mine = [(step, rW) for (x, step), rW in zip(chunks, read, strict=True) if x == i]
+            mine = [(step, words) for (x, step), words in zip(chunks, read, strict=True) if x == i]
             if cutlass.const_expr(len(mine) > 0):
-                words.from_register(
-                    offsets[i], functools.partial(self._write_all, i, mine, offsets[i], stage)
-                )
+                self._write_from(i, mine, (0, 2 * REGISTER, REGISTER), offsets[i], stage)
 
-    def _write_all(self, which: int, chunks: list, offset: Any, stage: Any, first: int) -> None:
-        """Write chunks of a class that begin in register `first` of their two words."""
-        for step, rW in chunks:
-            self._write(which, step, rW, first, offset, stage)
+    @cute.jit
+    def _write_from(
+        self,
+        which: cutlass.Constexpr,
+        chunks: cutlass.Constexpr,
+        bits: cutlass.Constexpr,
+        offset: Any,
+        stage: Any,
+    ):
+        """Write chunks whose first register is `bits[0]` plus what the other bits of `offset` add.
 
-    def _read(self, which: int, step: int, stage: Any) -> cute.Tensor:
+        Branches on one bit each: for a branch on all four, ptxas makes a jump table in constant memory, which is slow.
+        """
+        first, *left = bits
+        if cutlass.const_expr(len(left) == 0):
+            for step, words in chunks:
+                self._write(which, step, words, first, offset, stage)
+        elif (offset & left[0]) != 0:
+            self._write_from(which, chunks, (first + left[0] // REGISTER, *left[1:]), offset, stage)
+        else:
+            self._write_from(which, chunks, (first, *left[1:]), offset, stage)
+
+    @cute.jit
+    def _read(self, which: cutlass.Constexpr, step: cutlass.Constexpr, stage: Any) -> cute.Tensor:
         """The two words of a chunk."""
         kind, (at, chunk) = self._kind(which), self._at(step)
         there = self.there(kind, at, self.words.chunks)
         rW = cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32)
-        act_if(there, lambda: words.two(self.word(kind, at, chunk, stage), rW, shared=True))
+        if cutlass.const_expr(there is None):
+            self._words(self.word(kind, at, chunk, stage), rW)
+        elif there:
+            self._words(self.word(kind, at, chunk, stage), rW)
         return rW
 
-    def _write(self, which: int, step: int, rW: cute.Tensor, first: int, offset: Any, stage: Any) -> None:
+    def _words(self, source: Any, rW: cute.Tensor) -> None:
+        ptr = cute.make_ptr(cutlass.Uint32, source, cute.AddressSpace.smem, assumed_align=WORD)
+        half = cute.make_layout(WORD // REGISTER)
+        for x in range(2):
+            words = cute.make_tensor(ptr + x * (WORD // REGISTER), half)
+            cute.autovec_copy(words, cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half))
+
+    @cute.jit
+    def _write(
+        self,
+        which: cutlass.Constexpr,
+        step: cutlass.Constexpr,
+        rW: cute.Tensor,
+        first: cutlass.Constexpr,
+        offset: Any,
+        stage: Any,
+    ):
         """Write the chunk that begins in register `first` of two words."""
         kind, (at, _) = self._kind(which), self._at(step)
+        there = self.there(kind, at, self.words.chunks)
+        if cutlass.const_expr(there is None):
+            self._chunk(rW, first, offset, self._target(kind, step, stage))
+        elif there:
+            self._chunk(rW, first, offset, self._target(kind, step, stage))
 
-        def write() -> None:
-            target = word_at(self._target(kind, step, stage), shared=True)
-            rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
-            words.chunk(rW, first, offset, self.words.size, rD)
-            cute.autovec_copy(rD, target)
-
-        act_if(self.there(kind, at, self.words.chunks), write)
+    def _chunk(self, rW: cute.Tensor, first: int, offset: Any, target: Any) -> None:
+        rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
+        words.chunk(rW, first, offset, self.words.size, rD)
+        out = cute.make_ptr(cutlass.Uint32, target, cute.AddressSpace.smem, assumed_align=WORD)
+        cute.autovec_copy(rD, cute.make_tensor(out, cute.make_layout(WORD // REGISTER)))
 
     def _kind(self, which: int) -> Any:
         """The warp's `which`-th class."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -44,31 +43,6 @@ def chunk(rW: cute.Tensor, first: int, offset: Any, size: int, rD: cute.Tensor) 
             rD[x] = cute.arch.shf(rW[first + x], rW[first + x + 1], (offset & (REGISTER - 1)) * 8, "r")
         else:
             rD[x] = rW[first + x]
-
-
-@cute.jit
-def from_register(
-    offset: Any, act: cutlass.Constexpr[Callable[[int], None]], first: cutlass.Constexpr = 0,
-    bits: cutlass.Constexpr = (2 * REGISTER, REGISTER),
-) -> None:  # fmt: skip
-    """Call `act(x)` if the byte `offset` bytes into two words lies in their register x, one of the first four.
-
-    Branches on one bit each: for a branch on all four, ptxas makes a jump table in constant memory, which is slow.
-    """
-    if cutlass.const_expr(len(bits) == 0):
-        act(first)
-    elif (offset & bits[0]) != 0:
-        from_register(offset, act, first + bits[0] // REGISTER, bits[1:])
-    else:
-        from_register(offset, act, first, bits[1:])
-
-
-def two(low: Any, rW: cute.Tensor, shared: bool = False) -> None:
-    """rW = the aligned word at `low` and the one after it."""
-    half = cute.make_layout(WORD // REGISTER)
-    for x in range(2):
-        place = cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half)
-        cute.autovec_copy(word_at(low + x * WORD, shared), place)
 
 
 def clear(rD: cute.Tensor, count: Any, size: int) -> None:

@@ -25,10 +25,6 @@ class Dependence:
 
     config: KernelConfig
 
-    @property
-    def _takes_part(self) -> bool:
-        return self.config.trigger != "never"
-
     def start(self) -> None:
         """After the prologue."""
         if self.config.trigger == "start":
@@ -36,7 +32,7 @@ class Dependence:
 
     def wait(self) -> None:
         """Before the first access to global memory."""
-        if self._takes_part:
+        if self.config.trigger != "never":
             cute.arch.griddepcontrol_wait()
 
     @cute.jit

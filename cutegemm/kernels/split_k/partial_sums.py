@@ -99,7 +99,7 @@ class PartialSums:
         total.fill(0.0)
         for first in cutlass.range_constexpr(0, each, at_once):
             some = min(at_once, each - first)
-            splits = [cutlass.min(group * each + (first + i), count - 1) for i in range(some)]
+            splits = (cutlass.min(group * each + (first + i), count - 1) for i in range(some))
             self._read(rX, role, work, splits, share)
             for i in cutlass.range_constexpr(some):
                 there = group * each + (first + i) < count
