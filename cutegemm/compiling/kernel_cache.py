@@ -58,17 +58,17 @@ def sources_digest() -> str:
 
 
 @functools.cache
-def dsl_version() -> str:
-    """Version of the installed CuTe DSL; "none" matches no entry."""
+def version(distribution: str = "nvidia-cutlass-dsl") -> str:
+    """Version of an installed distribution, by default the CuTe DSL; "none" if it is missing, as no entry has it."""
     try:
-        return importlib.metadata.version("nvidia-cutlass-dsl")
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "none"
 
 
 def key(config: Config) -> str:
     """The name of a config's entry: 40 hexadecimal digits."""
-    parts = [FORMAT, config.to_data(), dsl_version(), hw.ARCH, platform.machine(), sources_digest()]
+    parts = [FORMAT, config.to_data(), version(), hw.ARCH, platform.machine(), sources_digest()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
 
 

@@ -122,10 +122,6 @@ class KernelDraft(EpilogueConfig):
         """Warps of a cluster that read work tiles of a dynamic scheduler."""
         return self.cluster_size * (self.consumers * self.limits.warpgroup // self.limits.warp + 1)
 
-    def evicted(self, name: str) -> str | None:
-        """The L2 eviction hint of "a", "b" or "d" (all outputs), "first"; None is no hint."""
-        return "first" if name in self.evict_first else None
-
     @property
     def adds_up(self) -> Number:
         """Whether a tile may be the sum of several CTAs' splits."""
@@ -249,7 +245,7 @@ class KernelDraft(EpilogueConfig):
     @property
     def roles(self) -> Roles:
         """What the family's warpgroups do."""
-        return FAMILIES[self.family].roles
+        return self.described.roles
 
     @property
     def producers(self) -> int:
@@ -369,7 +365,7 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def in_turn(self) -> Number:
-        """Whether three warpgroups issue the WGMMAs between two promotions in turn (`kernels.mainloop.issue_order`)."""
+        """Whether three warpgroups issue the WGMMAs between two promotions in turn (`kernels.mainloop.turns`)."""
         return (self.team == 3) & bool(
             self.promote and self.multiplies and self.producers and self.grouped != "k"
         )

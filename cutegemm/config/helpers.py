@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.config.invariants.rule import Refused, Rule, check_all
+from cutegemm.config.invariants.rule import Refusal, Rule, check_all
 from cutegemm.dtypes import LARGEST, DType, as_dtype
 from cutegemm.epilogue.graph import REDUCTIONS
 
@@ -22,8 +22,23 @@ KINDS = ("1x128", "128x128", "row", "lines", "tensor", "given", "amax", "amax_li
 MOST_CHUNKS = 8  # of a thread's registers
 
 
+class _Helper:
+    """A config as data: element types by name, tuples as lists."""
+
+    def to_data(self) -> dict[str, Any]:
+        """A JSON-serialisable form; `config_from_data` reads it back."""
+        fields = dataclasses.asdict(self)  # type: ignore[call-overload]
+        return {name: x.value if isinstance(x, DType) else x for name, x in fields.items()}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Any:
+        """Rebuild a config from its `to_data`."""
+        types = {name: as_dtype(data[name]) for name in ("source", "dtype") if name in data}
+        return cls(**data | types | ({"units": tuple(data["units"])} if "units" in data else {}))
+
+
 @dataclass(frozen=True, kw_only=True)
-class RelayoutConfig:
+class RelayoutConfig(_Helper):
     """Copies of matrices into TMA-addressable workspace."""
 
     dtype: DType
@@ -38,18 +53,13 @@ class RelayoutConfig:
         check_all(_RELAYOUT, self)
 
     def to_data(self) -> dict[str, Any]:
-        """A JSON-serialisable form; `config_from_data` reads it back."""
-        data = {"family": self.family, "dtype": self.dtype.value, "units": list(self.units)}
-        return data | ({"run": self.run} if self.run else {})
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> RelayoutConfig:
-        """Rebuild a config from its `to_data`."""
-        return cls(dtype=as_dtype(data["dtype"]), units=tuple(data["units"]), run=data.get("run", 0))
+        """As `_Helper`; `run` only where it is set, and units as a list."""
+        data = super().to_data() | {"units": list(self.units)}
+        return data if self.run else {name: x for name, x in data.items() if name != "run"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinishConfig:
+class FinishConfig(_Helper):
     """The finish of reductions in a fixed order: the partial results of each sum, maximum or logsumexp become one.
 
     `across`: whether neighbours in memory are partial results of different results, or of the same one.
@@ -62,18 +72,9 @@ class FinishConfig:
     def __post_init__(self) -> None:
         check_all(_FINISH, self)
 
-    def to_data(self) -> dict[str, Any]:
-        """A JSON-serialisable form; `config_from_data` reads it back."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> FinishConfig:
-        """Rebuild a config from its `to_data`."""
-        return cls(**data)
-
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeConfig:
+class QuantizeConfig(_Helper):
     """The quantisation of a matrix.
 
     Attributes:
@@ -112,41 +113,24 @@ class QuantizeConfig:
         """Rows of a CTA's tile."""
         return self.threads * CHUNK // TILE * self.chunks
 
-    def to_data(self) -> dict[str, Any]:
-        """A JSON-serialisable form; `config_from_data` reads it back."""
-        return dataclasses.asdict(self) | {"source": self.source.value, "dtype": self.dtype.value}
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> QuantizeConfig:
-        """Rebuild a config from its `to_data`."""
-        return cls(**data | {"source": as_dtype(data["source"]), "dtype": as_dtype(data["dtype"])})
-
 
 def _splits(x: RelayoutConfig) -> bool:
     return x.run in (4, 8, 16, 32, 64) and x.dtype is DType.FP32 and set(x.units) == {"none"}
 
 
-def _units_refused(x: RelayoutConfig) -> Refused:
+def _units_refused(x: RelayoutConfig) -> Refusal:
     legal = ", ".join(f'"{unit}"' for unit in UNITS)
     rule = f"a launch makes at least one copy; each one's axis of unit stride is one of {legal}"
     return "units", x.units, rule, ("none",)
 
 
-def _transposed_refused(x: RelayoutConfig) -> Refused:
+def _transposed_refused(x: RelayoutConfig) -> Refusal:
     return "units", x.units, "elements of one byte are transposed", ("none",)
 
 
-def _run_refused(x: RelayoutConfig) -> Refused:
+def _run_refused(x: RelayoutConfig) -> Refusal:
     rule = "fp32 elements without a unit stride in common are split, in runs of 4 to 64 that divide 64"
     return "run", x.run, rule, 0
-
-
-def _kind_refused(x: FinishConfig) -> Refused:
-    return "kind", x.kind, f"must be one of {', '.join(map(repr, REDUCTIONS))}", REDUCTIONS[0]
-
-
-def _across_refused(x: FinishConfig) -> Refused:
-    return "across", x.across, "must be True or False", True
 
 
 def _tiled(x: QuantizeConfig) -> bool:
@@ -160,17 +144,20 @@ def _made(x: QuantizeConfig) -> bool:
     return x.plain and not x.turned if x.kind == "row" else x.plain or x.turned
 
 
-_WIDE = (DType.FP16, DType.BF16, DType.FP32)
+def _listed(field: str, legal: tuple[Any, ...], nearest: object = None) -> Rule:
+    """A field has one of some values; the first one is the nearest, unless another is named."""
+    rule = f"must be one of {', '.join(repr(getattr(y, 'value', y)) for y in legal)}"
+    return Rule(
+        lambda x: getattr(x, field) in legal,
+        lambda x: (field, getattr(x, field), rule, nearest or legal[0]),
+    )
+
+
 _QUANTIZE = (
-    Rule(
-        lambda x: x.source in _WIDE, lambda x: ("source", x.source, "must be fp16, bf16 or fp32", DType.BF16)
-    ),
-    Rule(lambda x: x.dtype in LARGEST, lambda x: ("dtype", x.dtype, "must be fp8 or int8", DType.FP8_E4M3)),
-    Rule(lambda x: x.kind in KINDS, lambda x: ("kind", x.kind, f"must be one of {', '.join(KINDS)}", "row")),
-    Rule(
-        lambda x: x.threads in (128, 256, 512, 1024),
-        lambda x: ("threads", x.threads, "must be 128, 256, 512 or 1024", 256),
-    ),
+    _listed("source", (DType.FP16, DType.BF16, DType.FP32), DType.BF16),
+    _listed("dtype", tuple(LARGEST)),
+    _listed("kind", KINDS, "row"),
+    _listed("threads", (128, 256, 512, 1024), 256),
     Rule(
         lambda x: 1 <= x.chunks <= MOST_CHUNKS,
         lambda x: ("chunks", x.chunks, f"must be from 1 to {MOST_CHUNKS}, which registers hold", MOST_CHUNKS),
@@ -199,6 +186,6 @@ _RELAYOUT = (
     Rule(lambda x: x.run == 0 or _splits(x), _run_refused),
 )
 _FINISH = (
-    Rule(lambda x: x.kind in REDUCTIONS, _kind_refused),
-    Rule(lambda x: isinstance(x.across, bool), _across_refused),
+    _listed("kind", REDUCTIONS),
+    Rule(lambda x: isinstance(x.across, bool), lambda x: ("across", x.across, "must be True or False", True)),
 )

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.invariants import check
 
-# checked configs that are remembered: plans of many problems share few configs
-REMEMBERED = 1024
+# plans of many problems share few configs
+_check = functools.lru_cache(1024)(check)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,3 @@ class KernelConfig(KernelDraft):
         made.__dict__.update(draft.__dict__)
         made.__post_init__()
         return made
-
-
-@functools.lru_cache(REMEMBERED)
-def _check(config: KernelConfig) -> None:
-    check(config)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arithmetic that reads the same for Python integers and for NumPy arrays of them.
 
-Conditions are combined by `&`, `|` and `implies`, never by `and`, `or` or `if`, so that the same code works on one
-config and on thousands of candidates at once. NumPy is imported only for arrays.
+Conditions are combined by `&`, `|`, `implies`, `every` and `some`, never by `and`, `or` or `if`, so that the same code
+works on one config and on thousands of candidates at once. NumPy is imported only for arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 # An integer or a truth value, or an array of them: one for each candidate.
@@ -39,14 +41,19 @@ def implies(condition: Number, consequence: Number) -> Number:
     return (condition ^ True) | consequence
 
 
+def every(conditions: Iterable[Number]) -> Number:
+    """Whether all conditions hold."""
+    return functools.reduce(operator.and_, conditions, True)
+
+
+def some(conditions: Iterable[Number]) -> Number:
+    """Whether a condition holds."""
+    return functools.reduce(operator.or_, conditions, False)
+
+
 def among(value: Number, legal: tuple[Any, ...]) -> Number:
     """Whether a value is one of the legal ones."""
-    if isinstance(value, (str, int)):
-        return value in legal
-    found: Number = False
-    for one in legal:
-        found = found | (value == one)
-    return found
+    return value in legal if isinstance(value, (str, int)) else some(value == x for x in legal)
 
 
 def looked_up(table: Mapping[int, Any], key: Number, default: Any = 0) -> Number:
@@ -77,17 +84,3 @@ def power_of_two(value: Number) -> Number:
 def round_up(value: Number, step: Number) -> Number:
     """The least multiple of a step that is no less than a value."""
     return -(-value // step) * step
-
-
-__all__ = [
-    "Number",
-    "among",
-    "either",
-    "implies",
-    "least",
-    "looked_up",
-    "most",
-    "power_of_two",
-    "round_up",
-    "where",
-]

@@ -73,6 +73,3 @@ def holder(config: Kernel) -> str:
     if config.pingpong:
         return "a warpgroup of a pingpong kernel holds"
     return f"{config.consumers} consumer warpgroups hold"
-
-
-__all__ = ["Share", "holder", "most_accumulators", "plain", "register_file"]

@@ -46,9 +46,11 @@ class SharedPlan:
     barriers: tuple[Barrier, ...]
 
     @staticmethod
+    @functools.lru_cache(1024)
     def of(config: KernelDraft) -> SharedPlan:
         """The shared memory of a finished config."""
-        return _plan(config)
+        parts = (_pipeline, _consumers, _sums, _scheduler, _epilogue)
+        return SharedPlan(smem_budget.shared_memory(config), tuple(x for part in parts for x in part(config)))
 
     @property
     def bytes(self) -> int:
@@ -85,12 +87,6 @@ class SharedPlan:
         return (*barriers, *((x.name, x.offset, x.size) for x in self.regions))
 
 
-@functools.lru_cache(1024)
-def _plan(config: KernelDraft) -> SharedPlan:
-    found = (*_pipeline(config), *_consumers(config), *_sums(config), *_scheduler(config), *_epilogue(config))
-    return SharedPlan(smem_budget.shared_memory(config), found)
-
-
 def _pipeline(x: KernelDraft) -> Iterator[Barrier]:
     """Full and empty stages, and words that producers shift (`mainloop.pipeline`, `load.tma_unaligned_load`)."""
     if not x.multiplies:
@@ -121,14 +117,14 @@ def staggers(x: KernelDraft) -> bool:
 
     Three that share every tile would else wait for the tensor cores together, and leave them idle together. So would
     two whose threads read and multiply much before they issue: a scale for each column. Where groups end along K they
-    all meet inside a stage (`mainloop.ragged_tail`), which one whose turn it is not cannot.
+    all wait for each other inside a stage (`mainloop.ragged_tail`), which one whose turn it is not cannot.
     """
     two = x.team == 2 and x.column_scales and x.partial_sets == 1
     return bool(x.in_turn or (two and x.multiplies and x.producers and x.grouped != "k"))
 
 
 def _consumers(x: KernelDraft) -> Iterator[Barrier]:
-    """Named barriers of consumer warpgroups; barrier 0 is the CTA's (`pingpong_order`, `zero_fill`)."""
+    """Named barriers of consumer warpgroups; barrier 0 is the CTA's (`mainloop.turns`, `zero_fill`)."""
     warpgroup, threads = x.limits.warpgroup, x.consumers * x.limits.warpgroup
     if x.pingpong:
         who = "both consumers"
@@ -186,6 +182,3 @@ def _epilogue(x: KernelDraft) -> Iterator[Barrier]:
     yield Barrier(
         "epilogue", x.consumers, "a consumer warpgroup", x.limits.warpgroup, used, first=FIRST_NAMED
     )
-
-
-__all__ = ["FIRST_NAMED", "Barrier", "SharedPlan", "staggers"]

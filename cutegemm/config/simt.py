@@ -159,8 +159,8 @@ class SimtTile:
         lines = depth * rows + depth // vector * line_pad(depth, vector, along_k)
         staged = where(self.in_runs(rows, vector, along_k), runs, lines)
         held_by_rows = (vector > 1) & along_k
-        ring = copy_pitch(rows, depth, vector, along_k) * where(held_by_rows, rows, depth)
-        return where(self.staged, staged, ring)
+        pipeline = copy_pitch(rows, depth, vector, along_k) * where(held_by_rows, rows, depth)
+        return where(self.staged, staged, pipeline)
 
 
 @dataclass(frozen=True, kw_only=True)

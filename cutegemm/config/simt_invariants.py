@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import math
 
-from cutegemm.config.invariants.rule import Refused, Rule, check_all, positive
-from cutegemm.config.numbers import Number, among, implies, most, power_of_two, where
+from cutegemm.config.invariants.rule import Refusal, Rule, check_all, positive
+from cutegemm.config.numbers import Number, among, every, implies, most, power_of_two, where
+from cutegemm.config.parts import OperandConfig
 from cutegemm.config.simt import FOUR, STAGED_STAGES, SimtConfig
 from cutegemm.config.smem_budget import Held
 from cutegemm.families import FAMILIES
@@ -29,7 +30,7 @@ def _moved(x: SimtConfig) -> bool:
     return loads and all(y.store in row.stores for y in x.outputs)
 
 
-def _moved_refused(x: SimtConfig) -> Refused:
+def _moved_refused(x: SimtConfig) -> Refusal:
     ways = tuple(y.load for y in (*x.operands, *x.inputs)) + tuple(y.store for y in x.outputs)
     return "schedule", ways, "CUDA-core kernels load and store every matrix directly", "direct"
 
@@ -42,19 +43,16 @@ def _axes(x: SimtConfig) -> list[tuple[str, Number, Number, Number, Number]]:
 
 def _shared_out(x: SimtConfig) -> Number:
     """Warps cover the tile, in whole groups of elements that a thread owns together."""
-    found: Number = True
-    for _, size, own, lanes, group in _axes(x):
-        found = found & (own % group == 0) & (size % (own * lanes) == 0)
-    return found
+    return every((own % group == 0) & (size % (own * lanes) == 0) for _, size, own, lanes, group in _axes(x))
 
 
-def _shared_out_refused(x: SimtConfig) -> Refused:
+def _shared_out_refused(x: SimtConfig) -> Refusal:
     axis, _, own, lanes, group = next(y for y in _axes(x) if y[2] % y[4] or y[1] % (y[2] * y[3]))
     rule = f"along {axis} must be a multiple of {lanes} lanes x {own} elements in groups of {group}"
     return "tile", x.tile, rule, None
 
 
-def _pairs_refused(x: SimtConfig) -> Refused:
+def _pairs_refused(x: SimtConfig) -> Refusal:
     rule = f"a thread that owns {x.thread_tile[1]} columns has none of a pair's second half"
     return "thread_tile", x.thread_tile, rule, None
 
@@ -66,7 +64,7 @@ def _sliced(x: SimtConfig) -> Number:
     return (x.tile[2] % (step * x.slices) == 0) & implies(x.slices > 1, vectors % x.threads == 0)
 
 
-def _sliced_refused(x: SimtConfig) -> Refused:
+def _sliced_refused(x: SimtConfig) -> Refusal:
     rule = f"along k must be a multiple of {where(x.staged, 1, FOUR)} for each of {x.slices} slices"
     return "tile", x.tile, rule, None
 
@@ -80,20 +78,19 @@ def _patched(x: SimtConfig) -> Number:
 
 def _brought(x: SimtConfig) -> Number:
     """The threads evenly divide the loads of each operand's tile."""
-    found: Number = True
-    for operand, rows, vector in x.factors:
-        whole = among(vector, (1, 2, 4)) & (rows % vector == 0) & (x.tile[2] % vector == 0)
-        found = found & whole & x.brings(rows, vector, operand.k_major)
-    return found
+    return every(_brings(x, *factor) for factor in x.factors)
 
 
-def _brought_refused(x: SimtConfig) -> Refused:
-    for operand, rows, vector in x.factors:
-        whole = vector in (1, 2, 4) and rows % vector == 0 == x.tile[2] % vector
-        if not whole or not x.brings(rows, vector, operand.k_major):
-            rule = f"{x.threads} threads cannot share a {rows} x {x.tile[2]} tile in vectors of this size"
-            return "vector", vector, rule, 1
-    raise AssertionError("every tile is shared")
+def _brings(x: SimtConfig, operand: OperandConfig, rows: Number, vector: Number) -> Number:
+    """Whether they evenly divide the loads of one operand's tile."""
+    whole = among(vector, (1, 2, 4)) & (rows % vector == 0) & (x.tile[2] % vector == 0)
+    return whole & x.brings(rows, vector, operand.k_major)
+
+
+def _brought_refused(x: SimtConfig) -> Refusal:
+    _, rows, vector = next(y for y in x.factors if not _brings(x, *y))
+    rule = f"{x.threads} threads cannot share a {rows} x {x.tile[2]} tile in vectors of this size"
+    return "vector", vector, rule, 1
 
 
 def _staging(x: SimtConfig) -> Number:
@@ -102,8 +99,8 @@ def _staging(x: SimtConfig) -> Number:
     return x.staged | (fp32 & (x.stages >= STAGED_STAGES))
 
 
-def _staging_refused(x: SimtConfig) -> Refused:
-    rule = f"a ring holds fp32 elements in {STAGED_STAGES} stages or more"
+def _staging_refused(x: SimtConfig) -> Refusal:
+    rule = f"a cp.async pipeline holds fp32 elements in {STAGED_STAGES} stages or more"
     return "stages", x.stages, rule, STAGED_STAGES
 
 
@@ -111,12 +108,12 @@ def _threads(x: SimtConfig) -> Number:
     return (x.owners % x.limits.warp == 0) & (x.threads <= x.limits.max_threads)
 
 
-def _threads_refused(x: SimtConfig) -> Refused:
+def _threads_refused(x: SimtConfig) -> Refusal:
     rule = f"{x.threads} threads are no whole warps for each slice, or more than {x.limits.max_threads}"
     return "slices", x.slices, rule, 1
 
 
-def _split_refused(x: SimtConfig) -> Refused:
+def _split_refused(x: SimtConfig) -> Refusal:
     most_ctas = x.limits.max_cluster
     rule = f"splits on the CUDA cores are added by a cluster of a power of two, at most {most_ctas} CTAs"
     return "split_k", x.split, rule, min(most_ctas, 1 << round(math.log2(x.split)))
@@ -128,7 +125,7 @@ def _registers(x: SimtConfig) -> Number:
     return x.thread_tile[0] * x.thread_tile[1] + BESIDE <= room
 
 
-def _registers_refused(x: SimtConfig) -> Refused:
+def _registers_refused(x: SimtConfig) -> Refusal:
     own = x.thread_tile[0] * x.thread_tile[1]
     rule = f"{x.threads} threads of {own} accumulators leave no registers for {x.residents} CTAs an SM"
     return "residents", x.residents, rule, 1
@@ -145,11 +142,11 @@ def stage_contents(x: SimtConfig) -> list[Held]:
 def smem_bytes(x: SimtConfig) -> Number:
     """Shared memory of a CTA: the stages, whose space the sums of a shared tile reuse."""
     stages = where(x.staged, STAGED_STAGES, x.stages)
-    ring = stages * sum(y.bytes for y in stage_contents(x))
-    return most(ring, (x.slices * x.split > 1) * FP32_BYTES * x.tile[0] * x.tile[1] * x.slices)
+    pipeline = stages * sum(y.bytes for y in stage_contents(x))
+    return most(pipeline, (x.slices * x.split > 1) * FP32_BYTES * x.tile[0] * x.tile[1] * x.slices)
 
 
-def _memory_refused(x: SimtConfig) -> Refused:
+def _memory_refused(x: SimtConfig) -> Refusal:
     rule = (
         f"{x.stages} stages take {smem_bytes(x):,} bytes of shared memory, a CTA has {x.limits.smem_bytes:,}"
     )
@@ -164,7 +161,7 @@ RULES = (
     Rule(lambda x: implies(x.gates == 2, x.takes_pairs), _pairs_refused),
     Rule(_threads, _threads_refused),
     Rule(_sliced, _sliced_refused),
-    Rule(_patched, lambda x: ("tile", x.tile, "sums are shared out in whole patches of a warp", None)),
+    Rule(_patched, lambda x: ("tile", x.tile, "warps take whole patches of the sums", None)),
     Rule(_staging, _staging_refused),
     Rule(_brought, _brought_refused),
     Rule(
@@ -190,6 +187,3 @@ def check(config: SimtConfig) -> None:
         PlanError: it does; names the field, value, rule and nearest legal value.
     """
     check_all(RULES, config)
-
-
-__all__ = ["RULES", "check", "smem_bytes", "stage_contents"]

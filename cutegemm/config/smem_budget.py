@@ -152,9 +152,9 @@ class Contents(NamedTuple):
         """`Region`s of everything with so many stages, as tuples in allocation order, and the total size."""
         operands, end = _placed(self.stage, 0, stages)
         epilogue, end = _placed(self.epilogue, round_up(end, self.align))
-        ring = [Held("barriers", STAGE_BARRIERS * stages, BARRIER_BYTES)] if self.stage else []
+        mbarriers = [Held("barriers", STAGE_BARRIERS * stages, BARRIER_BYTES)] if self.stage else []
         end = round_up(end, BARRIER_BYTES)
-        last, end = _placed((*ring, *self.last), end)
+        last, end = _placed((*mbarriers, *self.last), end)
         return operands + epilogue + last, end
 
     @property
@@ -182,19 +182,3 @@ def room(config: KernelDraft) -> Number:
     # one less if alignment takes the room of one
     fits = where(contents.placed(most_stages)[1] <= limit, most_stages, most_stages - 1)
     return where((fits > 0) & (contents.placed(fits)[1] <= limit), fits, 0)
-
-
-__all__ = [
-    "Contents",
-    "STAGE_BARRIERS",
-    "Held",
-    "Region",
-    "epilogue_contents",
-    "last_contents",
-    "room",
-    "shared_memory",
-    "smem_bytes",
-    "stage_bytes",
-    "stage_contents",
-    "subtile_bytes",
-]

@@ -113,12 +113,3 @@ def with_room(x: SimtTile, epilogue: Graph, singles: bool, limits: Limits) -> Si
     while x.residents > 1 and simt_spills(x, epilogue, singles, limits):
         x = dataclasses.replace(x, residents=x.residents // 2)
     return x
-
-
-__all__ = [
-    "beside_accumulators",
-    "consumer_registers",
-    "simt_spills",
-    "spills",
-    "with_room",
-]

@@ -107,6 +107,3 @@ class StageItem:
     def size(self, extents: tuple[Number, Number]) -> Number:
         """Bytes of a box of elements."""
         return extents[0] * extents[1] * self.bits // 8
-
-
-__all__ = ["StageItem"]

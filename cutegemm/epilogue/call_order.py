@@ -81,6 +81,3 @@ def numbers(graph: Graph, scalars: Iterable[str]) -> dict[str, str]:
     """Name -> kind of the numbers that a call passes by value, in their order; `scalars` are tensors."""
     tensors = set(scalars)
     return {name: kind for name, kind in graph.numbers.items() if name not in tensors}
-
-
-__all__ = ["ROLES", "Passed", "Role", "numbers", "tensors"]

@@ -76,6 +76,3 @@ def sums_fault(dtype: DType, whole: bool | None) -> tuple[str, DType] | None:
     if found is not None and whole in (None, found):
         return None
     return "sums are fp32, of int8 and uint8 operands int32", DType.INT32 if whole else DType.FP32
-
-
-__all__ = ["fault", "legal", "of", "sums_fault"]

@@ -17,25 +17,7 @@ ALIASES = {
     "fmin": "min", "ln": "log", "rand": "random", "rint": "round", "select": "where", "swish": "silu",
 }  # fmt: skip
 # functions of other libraries that are none of ours, however they are spelt
-OTHERS = frozenset(
-    (
-        "acos",
-        "asin",
-        "atan",
-        "ceil",
-        "cos",
-        "cosh",
-        "exp2",
-        "expm1",
-        "log10",
-        "log1p",
-        "log2",
-        "mod",
-        "sin",
-        "sinh",
-        "tan",
-    )
-)
+OTHERS = "acos asin atan ceil cos cosh exp2 expm1 log10 log1p log2 mod sin sinh tan".split()
 
 
 class UnknownOperation(SpecError, AttributeError):

@@ -72,18 +72,3 @@ def checked(field: str, value: object, legal: tuple[Kind, ...] = KINDS) -> Kind:
             return kind
     *others, last = map(repr, legal)
     raise field_error(SpecError, field, value, f"must be {', '.join(others)} or {last}", legal[0])
-
-
-__all__ = [
-    "AXES",
-    "BLOCKS",
-    "KINDS",
-    "K_BLOCK",
-    "NAMES",
-    "ROW",
-    "TENSOR",
-    "UE8M0",
-    "BlockScale",
-    "Kind",
-    "checked",
-]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
@@ -40,15 +40,25 @@ def scaled(graph: Graph, kinds: Mapping[str, Kind]) -> Graph:
         BlockScale(f"scale_{x}", AXES[x], kind[1]) for x, kind in kinds.items() if isinstance(kind, tuple)
     )
     whole = [Node(_read(x, kind), (), f"scale_{x}") for x, kind in kinds.items() if isinstance(kind, str)]
+
+    def scale(nodes: list[Node]) -> None:
+        for leaf in whole:
+            nodes += [leaf, Node("mul", (len(nodes) - 1, len(nodes)))]
+
+    return dataclasses.replace(_after_accumulators(graph, scale), scales=blocks)
+
+
+def _after_accumulators(graph: Graph, extend: Callable[[list[Node]], None]) -> Graph:
+    """A graph that computes with other accumulators: `extend` appends to the nodes that end with one of them."""
     nodes: list[Node] = []
     places: list[int] = []  # of the graph's nodes among the new ones
     for node in graph.nodes:
         nodes.append(dataclasses.replace(node, args=tuple(places[x] for x in node.args)))
-        for leaf in whole if node.op == "acc" else ():
-            nodes += [leaf, Node("mul", (len(nodes) - 1, len(nodes)))]
+        if node.op == "acc":
+            extend(nodes)
         places.append(len(nodes) - 1)
     outputs = tuple(dataclasses.replace(x, node=places[x.node]) for x in graph.outputs)
-    return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs, scales=blocks)
+    return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs)
 
 
 # what is subtracted of sums for an operand's zero points: factors, each a leaf of integers
@@ -86,19 +96,16 @@ def shifted(graph: Graph, kinds: Mapping[str, str]) -> Graph:
     if graph.gated:
         x, kind = next(iter(kinds.items()))
         raise field_error(SpecError, f"zero_point_{x}", kind, "a gated pair has no zero points", "auto")
-    nodes: list[Node] = []
-    places: list[int] = []  # of the graph's nodes among the new ones
-    for node in graph.nodes:
-        nodes.append(dataclasses.replace(node, args=tuple(places[x] for x in node.args)))
-        for term in terms if node.op == "acc" else ():
+
+    def shift(nodes: list[Node]) -> None:
+        for term in terms:
             before = len(nodes) - 1
             nodes += [Node(op, (), name) for op, name in term]
             if len(term) == 2:
                 nodes.append(Node("mul", (len(nodes) - 2, len(nodes) - 1)))
             nodes.append(Node("sub", (before, len(nodes) - 1)))
-        places.append(len(nodes) - 1)
-    outputs = tuple(dataclasses.replace(x, node=places[x.node]) for x in graph.outputs)
-    return dataclasses.replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+    return _after_accumulators(graph, shift)
 
 
 def _every_sum() -> frozenset[Graph]:
@@ -123,6 +130,3 @@ INTEGERS = frozenset(name for term in _POINTS.values() for _, name in term)
 def default_type(graph: Graph, kind: DType) -> DType:
     """The type of D by default, of operands of a kind: int32 for sums of integers, bf16 for others of 8 bits."""
     return kind.result if graph in SUMS else kind.fused
-
-
-__all__ = ["INTEGERS", "PLAIN", "SUMS", "default_type", "scaled", "shifted"]

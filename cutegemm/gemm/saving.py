@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterable
 
 from cutegemm.aot.artefact import Artefact, Recipe
@@ -28,7 +27,7 @@ def saved(spec: GemmSpec, plans: Iterable[KernelPlan]) -> Artefact:
     kernels: list[KernelBinary] = []
     recipes = tuple(_recipe(x, kernels) for x in chosen)
     device = chosen[0].device
-    versions = {"cutegemm": _version("cutegemm"), "nvidia-cutlass-dsl": kernel_cache.dsl_version()}
+    versions = {name: kernel_cache.version(name) for name in ("cutegemm", "nvidia-cutlass-dsl")}
     return Artefact(
         spec=spec, recipes=recipes, kernels=tuple(kernels), gpu=device.name, sms=device.sms, versions=versions
     )
@@ -71,13 +70,6 @@ def _check_addresses(plan: KernelPlan) -> None:
         if operand.load == "shift" and align < CHUNK_BYTES:
             rule = f"an artefact needs {name} at a multiple of {CHUNK_BYTES} bytes, and it is {align}-byte aligned"
             raise field_error(CompileError, f"{name}_load", operand.load, rule, "relayout")
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 __all__ = ["saved"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels, in the CuTe DSL for sm_90a. Importing a module of this package imports the DSL.
 
-Drivers, one for each kernel family; a driver shows set-up, the roles of warpgroups and the loop over output tiles:
+Drivers, one for each kernel family; a driver shows prologue, roles of warpgroups and the loop over output tiles:
     `warp_specialized`, `multistage`      GEMMs on the tensor cores
     `cuda_cores.simt_gemm`                exact fp32 GEMMs on the CUDA cores
     `relayout_copy`                       copies of operands that TMA cannot address
@@ -10,6 +10,7 @@ Drivers, one for each kernel family; a driver shows set-up, the roles of warpgro
     `split_k.finish_reductions`           finishes the epilogue's reductions
 
 Everything else is a module of its own, in a folder by role; none imports a driver:
+    `memory_views` elements at an address, and accesses under a condition
     `host`         arguments of a launch, global tensors, shared-memory layouts, TMA atoms
     `schedule`     tile schedulers (static, stream-K, dynamic, groups), the works they make, dependent launches
     `load`         loads of operands: TMA, cp.async, single elements by threads, lines at any address

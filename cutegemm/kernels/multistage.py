@@ -40,7 +40,7 @@ class MultistageGemm:
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
-        """Launch; the arguments are those of `kernels.launch`."""
+        """Launch; the arguments are those of `launch_layout`."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
         self.kernel(tensors, atoms, shape, numbers, schedule).launch(
             stream=stream, **options(self.config, schedule)
@@ -48,7 +48,7 @@ class MultistageGemm:
 
     @cute.kernel
     def kernel(self, tensors, atoms, shape, numbers, schedule):
-        """The CTA: set-up and the loop over its works."""
+        """The CTA: prologue and the loop over its work tiles."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         dependence = Dependence(config)

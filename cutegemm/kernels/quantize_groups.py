@@ -21,7 +21,6 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir.dialects import llvm
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import QuantizeConfig
@@ -29,9 +28,9 @@ from cutegemm.config.helpers import CHUNK, TILE
 from cutegemm.kernels.eight_bits.maxima import ACROSS, WARPS, Maxima
 from cutegemm.kernels.eight_bits.scales import LEAST, RAISED, divide, inverse_of, quotient, scale_of
 from cutegemm.kernels.epilogue.element_functions import convert, opaque, where
-from cutegemm.kernels.epilogue.vector_inputs import as_type
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.memory_views import WORD, act_if, as_type, elements_at, store_if
 
 SHARED = 50  # percent of an SM's memory that are not L1's: three transposed tiles are a quarter
 
@@ -217,7 +216,12 @@ class QuantizeGroups:
         scale, exponent = scale_of(most, self.config.dtype, self.config.exponents)
         self._put(there, scale, exponent, places["turned.scale"], place)
         sS = cute.recast_tensor(sC, cutlass.Float32)
-        self._share(sS, scale, inverse_of(scale))
+        inverse = inverse_of(scale)
+
+        def share() -> None:
+            sS[thread, 0], sS[thread, 1] = scale, inverse
+
+        act_if(thread < TILE, share)
         cute.arch.sync_threads()  # every scale is there
         first = thread % ACROSS * CHUNK
         return lambda c: (sS[first + c, 0], sS[first + c, 1])
@@ -250,50 +254,28 @@ class QuantizeGroups:
         """The elements of one of a thread's chunks."""
         return tuple((x, step) for x in range(CHUNK))
 
-    @cute.jit
-    def _share(self, sC: cute.Tensor, scale: Any, inverse: Any) -> None:
-        """Write a column's scale and its inverse."""
-        thread, _, _ = cute.arch.thread_idx()
-        if thread < TILE:
-            sC[thread, 0], sC[thread, 1] = scale, inverse
-
     def _chunk(self, numeric: Any, address: Any, place: Any) -> cute.Tensor:
         """CHUNK elements of a matrix from one on."""
         size = numeric.width // 8
-        start = address + place * size
-        align = min(16, CHUNK * size)
-        return cute.make_tensor(
-            cute.make_ptr(numeric, start, cute.AddressSpace.gmem, assumed_align=align), CHUNK
-        )
+        return elements_at(numeric, address + place * size, CHUNK, min(WORD, CHUNK * size))
 
     def _one(self, numeric: Any, address: Any, place: Any) -> cute.Tensor:
         """One element."""
-        size = numeric.width // 8
-        ptr = cute.make_ptr(numeric, address + place * size, cute.AddressSpace.gmem, assumed_align=size)
-        return cute.make_tensor(ptr, 1)
+        return elements_at(numeric, address + place * (numeric.width // 8))
 
-    @cute.jit
     def _put(self, wanted: Any, scale: Any, exponent: Any, address: Any, place: Any) -> None:
         """Store a scale or its exponent."""
         exponents = self.config.exponents
         target = self._one(cutlass.Uint8 if exponents else cutlass.Float32, address, place)
-        if wanted:
-            target[0] = exponent.to(cutlass.Uint8) if cutlass.const_expr(exponents) else scale
+        store_if(wanted, target, 0, exponent.to(cutlass.Uint8) if exponents else scale)
 
     @cute.jit
     def _raise(self, wanted: Any, address: Any, place: Any, most: Any) -> None:
         """Raise a maximum in memory to another; magnitudes, NaN too, are ordered as their bits are."""
         target, bits = self._one(cutlass.Uint32, address, cutlass.Int64(place)), as_type(most, cutlass.Uint32)
         if wanted:
-            llvm.inline_asm(
-                None,
-                [target.iterator.llvm_ptr, bits.ir_value()],
-                "red.relaxed.gpu.global.max.u32 [$0], $1;",
-                "l,r",
-                has_side_effects=True,
-                is_align_stack=False,
-                asm_dialect=llvm.AsmDialect.AD_ATT,
-            )
+            ptx = "red.relaxed.gpu.global.max.u32 [{$r0}], {$r1};"
+            cute.arch.inline_ptx(ptx, read_only_args=[target.iterator, bits])
 
     def _values(self, rX: cute.Tensor, elements: tuple, divisor: tuple) -> cute.Tensor:
         """CHUNK of a thread's elements in 8 bits."""

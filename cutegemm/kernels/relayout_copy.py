@@ -12,7 +12,7 @@ DRAM sees every sector once or, at a warp's edges, twice; writes are whole align
 the pitch: how to shift is decided once, mostly by a whole warp. No byte outside the matrix's span (its first
 to its last element) is read: where a word reaches over the span's ends the chunk is put together from elements.
 
-The next launch may begin its set-up at once; it waits for the copies before it reads them.
+The next launch may begin its prologue at once; it waits for the copies before it reads them.
 
 Bytes whose copy is contiguous along the other axis are transposed by tiles (`byte_tile`). Any other source without unit
 stride, or whose copy is to have another one, goes through shared memory, a tile at a time:
@@ -38,7 +38,7 @@ from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.load import byte_tile
 from cutegemm.kernels.load import unaligned_words as words
 from cutegemm.kernels.load.tf32_parts import parts
-from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
+from cutegemm.kernels.memory_views import BITS, REGISTER, WORD, word_at
 
 THREADS = 256  # per CTA
 CHUNKS = 4  # of 16 bytes in flight per thread: 32 KiB per SM at half occupancy, twice what DRAM latency hides
@@ -68,7 +68,7 @@ class Relayout:
 
     def __init__(self, config: RelayoutConfig) -> None:
         self.config = config
-        self.numeric = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}[config.dtype.bytes]
+        self.numeric = BITS[config.dtype.bytes]
         self.units = config.units
         # ways to copy in the grid's order, and the copies of each
         ways = (
@@ -231,7 +231,7 @@ class Relayout:
             for i in cutlass.range_constexpr(CHUNKS):
                 words.clear(rD[i], count, self.bytes)
         for i in cutlass.range_constexpr(CHUNKS):
-            cute.autovec_copy(rD[i], words.word(cutlass.Uint32, target + i * steps[1]))
+            cute.autovec_copy(rD[i], word_at(target + i * steps[1]))
 
     @cute.jit
     def _shift_from(self, bits: cutlass.Constexpr, read: Any, found: Any, offset: Any):
@@ -252,7 +252,7 @@ class Relayout:
         rD = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
         words.anywhere(source, span, count, self.numeric, rD)
         words.clear(rD, count, self.bytes)
-        cute.autovec_copy(rD, words.word(cutlass.Uint32, target))
+        cute.autovec_copy(rD, word_at(target))
 
     @cute.jit
     def _transfer(self, shared, addresses, shape, strides, block):
@@ -298,7 +298,7 @@ class Relayout:
                     self._split(rD, addresses[1] + line * self.bytes, col0 + col)
             elif row0 + row < rows and col0 + col < cols:
                 at = cutlass.Int64(row0 + row) * strides[3] + cutlass.Int64(batch) * strides[5] + (col0 + col)
-                cute.autovec_copy(rD, words.word(self.numeric, addresses[1] + at * self.bytes))
+                cute.autovec_copy(rD, word_at(addresses[1] + at * self.bytes, numeric=self.numeric))
 
     @cute.jit
     def _split(self, rX: cute.Tensor, line: Any, column: Any) -> None:
@@ -309,8 +309,8 @@ class Relayout:
             high, low = parts(rX[x])
             rX[x], rL[x] = high, low
         place = line + (cutlass.Int64(column // run * (2 * run) + column % run)) * self.bytes
-        cute.autovec_copy(rX, words.word(self.numeric, place))
-        cute.autovec_copy(rL, words.word(self.numeric, place + run * self.bytes))
+        cute.autovec_copy(rX, word_at(place, numeric=self.numeric))
+        cute.autovec_copy(rL, word_at(place + run * self.bytes, numeric=self.numeric))
 
 
 def _own(copies: Any, block: Any) -> tuple:
@@ -337,5 +337,5 @@ def _two_words(low: Any) -> cute.Tensor:
     half = cute.make_layout(WORD // REGISTER)
     for x in range(2):
         place = cute.make_tensor(rW.iterator + x * (WORD // REGISTER), half)
-        cute.autovec_copy(words.word(cutlass.Uint32, low + x * WORD), place)
+        cute.autovec_copy(word_at(low + x * WORD), place)
     return rW

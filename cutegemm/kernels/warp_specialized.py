@@ -29,12 +29,11 @@ from cutegemm.kernels.host.launch_arguments import launch_thread, options
 from cutegemm.kernels.host.launch_tensors import launch_tensors
 from cutegemm.kernels.host.operand_layouts import NUMERIC, tiled_mma
 from cutegemm.kernels.mainloop.frame import Frame
-from cutegemm.kernels.mainloop.issue_order import IssueOrder
 from cutegemm.kernels.mainloop.mainloop import Mainloop
-from cutegemm.kernels.mainloop.pingpong_order import PingpongOrder
 from cutegemm.kernels.mainloop.pipeline import skip
 from cutegemm.kernels.mainloop.producer import Producer
 from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
+from cutegemm.kernels.mainloop.turns import Turns
 from cutegemm.kernels.schedule.dependent_launch import Dependence
 
 
@@ -46,7 +45,7 @@ class WarpSpecializedGemm:
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
-        """Launch; the arguments are those of `kernels.launch`."""
+        """Launch; the arguments are those of `launch_layout`."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
         self.kernel(tensors, atoms, shape, numbers, schedule).launch(
             cluster=(self.config.cluster_size, 1, 1), stream=stream, **options(self.config, schedule)
@@ -54,7 +53,7 @@ class WarpSpecializedGemm:
 
     @cute.kernel
     def kernel(self, tensors, atoms, shape, numbers, schedule):
-        """The CTA: set-up and role dispatch."""
+        """The CTA: prologue and role dispatch."""
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
@@ -91,7 +90,7 @@ class WarpSpecializedGemm:
         role = Role(warpgroup, band, thread % hw.WARPGROUP)
         mma = tiled_mma(config, config.team, config.mma_columns)
         fragments, acc = frame.fragments(mma, band)
-        turn, order = PingpongOrder(config, warpgroup), IssueOrder(config, warpgroup)
+        turn, order = Turns.of(config, warpgroup)
         every, partial = config.promote // config.tile[2], NUMERIC[config.instruction.accumulator]
         tail = RaggedTail.of(config, frame.loads, role)
         mainloop = Mainloop(frame.pipeline, fragments, turn, order, every, partial, tail, frame.scales)
@@ -130,7 +129,7 @@ class WarpSpecializedGemm:
         inputs: Any,
         parity: Any,
     ):
-        """The tile's sum over the parts of K, then the epilogue where this CTA stores it; the states after both."""
+        """The tile's sum over the splits of K, then the epilogue where this CTA stores it; the states after both."""
         stores = frame.total.send(acc, role, work, parity)
         if cutlass.const_expr(self.config.stores):
             if stores:

@@ -55,7 +55,7 @@ class GpuBench(timing.CudaDevice):
 
     def versions(self) -> str:
         """See `Bench`."""
-        return f"nvidia-cutlass-dsl {kernel_cache.dsl_version()}, CUDA {torch.version.cuda}"
+        return f"nvidia-cutlass-dsl {kernel_cache.version()}, CUDA {torch.version.cuda}"
 
     def one_pass(self, prepared: Prepared, sets: Sequence[Operands]) -> Callable[[], None]:
         """See `Bench`."""

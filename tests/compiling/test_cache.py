@@ -131,7 +131,7 @@ def test_every_part_of_a_config_is_in_the_key(name):
     )
 
 
-@pytest.mark.parametrize("part", ["sources_digest", "dsl_version"])
+@pytest.mark.parametrize("part", ["sources_digest", "version"])
 def test_sources_and_dsl_are_in_the_key(part, monkeypatch):
     """Changed kernel sources, or another DSL, make other entries."""
     before = kernel_cache.key(CONFIG)

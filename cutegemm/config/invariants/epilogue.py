@@ -7,8 +7,8 @@ from cutegemm.arch.instructions import INSTRUCTIONS
 from cutegemm.config import smem_budget
 from cutegemm.config.draft import CHUNK, MOST_BYTES, MOST_COLUMNS, KernelDraft
 from cutegemm.config.invariants import roles
-from cutegemm.config.invariants.rule import Refused, Rule
-from cutegemm.config.numbers import Number, round_up
+from cutegemm.config.invariants.rule import Refusal, Rule
+from cutegemm.config.numbers import Number, every, round_up
 from cutegemm.config.parts import MatrixConfig, OutputConfig
 from cutegemm.epilogue.scales import K_BLOCK
 
@@ -17,7 +17,7 @@ def _typed(x: KernelDraft) -> bool:
     return (x.a.dtype, x.b.dtype, x.arithmetic) in INSTRUCTIONS
 
 
-def _typed_refused(x: KernelDraft) -> Refused:
+def _typed_refused(x: KernelDraft) -> Refusal:
     return "a_dtype", x.a.dtype, "no tensor-core instruction multiplies these operands", "bf16"
 
 
@@ -31,21 +31,20 @@ def _complete(x: KernelDraft) -> bool:
     return counts and scalars and roles_named and tuple(y.halves for y in x.operands) == wanted
 
 
-def _complete_refused(x: KernelDraft) -> Refused:
+def _complete_refused(x: KernelDraft) -> Refusal:
     rule = "needs a config of every tensor it reads and stores, and both halves of a gated operand"
     return "epilogue", str(x.epilogue), rule, None
 
 
 def _stored(x: KernelDraft) -> Number:
     """The family has the outputs' stores; TMA moves matrices with a unit stride."""
-    found: Number = all(not (y.store == "tma" and y.major == "strided") for y in x.outputs)
-    found = found and all(not (y.load == "tma" and y.major == "strided") for y in x.inputs)
-    for output in x.outputs:
-        found = found & roles.able(x, "stores", output.store)
-    return found & all(y.load in ("tma", "direct") for y in x.inputs)
+    moved = [(y.store, y.major) for y in x.outputs] + [(y.load, y.major) for y in x.inputs]
+    loads = all(y.load in ("tma", "direct") for y in x.inputs)
+    stores = every(roles.able(x, "stores", y.store) for y in x.outputs)
+    return stores & (loads and ("tma", "strided") not in moved)
 
 
-def _stored_refused(x: KernelDraft) -> Refused:
+def _stored_refused(x: KernelDraft) -> Refusal:
     return "store", tuple(y.store for y in x.outputs), "TMA moves matrices with a unit stride", "direct"
 
 
@@ -57,26 +56,21 @@ def _staged(x: KernelDraft) -> list[MatrixConfig | OutputConfig]:
 def _subtiles(x: KernelDraft) -> Number:
     """Subtiles divide the stored columns, are multiples of the instruction's columns, and fit one swizzle row."""
     legal = (x.epi_n % x.instruction.n_step == 0) & (x.epi_n <= MOST_COLUMNS)
-    for matrix in _staged(x):
-        legal = legal & (x.epi_n * matrix.dtype.bytes <= MOST_BYTES)
-    return legal & (x.stored_columns % x.epi_n == 0)
+    fit = every(x.epi_n * y.dtype.bytes <= MOST_BYTES for y in _staged(x))
+    return legal & fit & (x.stored_columns % x.epi_n == 0)
 
 
-def _subtiles_refused(x: KernelDraft) -> Refused:
+def _subtiles_refused(x: KernelDraft) -> Refusal:
     rule = f"subtiles divide the {x.stored_columns} columns that a CTA stores, in rows of at most {MOST_BYTES} bytes"
     return "epi_n", x.epi_n, rule, x.instruction.n_step
 
 
 def _chunks(x: KernelDraft) -> Number:
     """A row of a subtile in shared memory is whole 16-byte chunks, as stmatrix, TMA and the swizzles require."""
-    found: Number = True
-    for matrix in _staged(x):
-        if matrix.major != "m":
-            found = found & (x.epi_n * matrix.dtype.bytes % CHUNK == 0)
-    return found
+    return every(x.epi_n * y.dtype.bytes % CHUNK == 0 for y in _staged(x) if y.major != "m")
 
 
-def _chunks_refused(x: KernelDraft) -> Refused:
+def _chunks_refused(x: KernelDraft) -> Refusal:
     matrix = next(y for y in _staged(x) if y.major != "m" and x.epi_n * y.dtype.bytes % CHUNK)
     step = x.b.halves * CHUNK // matrix.dtype.bytes
     rule = f"a row of a staged {matrix.dtype.value} tile must be a multiple of {CHUNK} bytes"
@@ -95,7 +89,7 @@ def _blocks(x: KernelDraft) -> Number:
     return found
 
 
-def _blocks_refused(x: KernelDraft) -> Refused:
+def _blocks_refused(x: KernelDraft) -> Refusal:
     if x.grouped:
         return "grouped", x.grouped, "kernels of groups store no scales of blocks", ""
     if x.stored_columns % K_BLOCK and x.stores:
@@ -113,12 +107,12 @@ def _blocks_refused(x: KernelDraft) -> Refused:
     return "tile.m", x.tile[0], rule, round_up(x.tile[0], K_BLOCK * x.a.halves)
 
 
-def _output_buffers_refused(x: KernelDraft) -> Refused:
+def _output_buffers_refused(x: KernelDraft) -> Refusal:
     rule = f"a warpgroup stores {x.subtiles} subtiles a tile; more buffers than that are never filled"
     return "epilogue_stages", x.epilogue_stages, rule, x.subtiles
 
 
-def _input_buffers_refused(x: KernelDraft) -> Refused:
+def _input_buffers_refused(x: KernelDraft) -> Refusal:
     subtiles = x.subtiles
     rule = f"must divide the {subtiles} subtiles that a warpgroup reads of a tile"
     legal = (y for y in range(1, subtiles + 1) if subtiles % y == 0)
@@ -126,7 +120,7 @@ def _input_buffers_refused(x: KernelDraft) -> Refused:
     return "input_stages", x.input_stages, rule, nearest
 
 
-def _memory_refused(x: KernelDraft) -> Refused:
+def _memory_refused(x: KernelDraft) -> Refusal:
     limit = x.smem_limit
     if not x.multiplies:
         rule = f"the epilogue needs {smem_budget.smem_bytes(x):,} bytes of shared memory, a CTA has {limit:,}"
@@ -153,5 +147,3 @@ BUFFERS = (
     Rule(lambda x: x.subtiles % x.input_stages == 0, _input_buffers_refused),
 )
 MEMORY = Rule(lambda x: smem_budget.smem_bytes(x) <= x.smem_limit, _memory_refused)
-
-__all__ = ["BUFFERS", "FIRST", "LATER", "MEMORY"]

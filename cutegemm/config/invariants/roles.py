@@ -10,8 +10,8 @@ from typing import Any
 
 from cutegemm.config import registers
 from cutegemm.config.draft import KernelDraft
-from cutegemm.config.invariants.rule import Refused, Rule
-from cutegemm.config.numbers import Number, among, implies, power_of_two
+from cutegemm.config.invariants.rule import Refusal, Rule
+from cutegemm.config.numbers import Number, among, every, implies, power_of_two, some
 from cutegemm.config.parts import OperandConfig
 from cutegemm.families import THREAD_LOADS, Abilities, reason
 
@@ -24,10 +24,7 @@ def able(x: KernelDraft, what: str, value: Number = True) -> Number:
     schedule, rows = x.schedule, x.described.abilities
     if isinstance(schedule, str):
         return _has(rows[schedule], what, value)
-    found: Number = False
-    for name, row in rows.items():
-        found = found | ((schedule == name) & _has(row, what, value))
-    return found
+    return some((schedule == name) & _has(row, what, value) for name, row in rows.items())
 
 
 def _has(row: Abilities, what: str, value: Number) -> Number:
@@ -42,11 +39,7 @@ def plane(x: KernelDraft) -> Number:
 
 def _alone(x: KernelDraft) -> Number:
     """CTAs of a cluster do not share an operand that threads load; the other one may be multicast."""
-    found: Number = True
-    for operand in x.operands if x.gathers else ():
-        if operand.load in THREAD_LOADS:
-            found = found & (x.cluster[sharing(operand)] == 1)
-    return found
+    return every(x.cluster[sharing(y)] == 1 for y in x.operands if y.load in THREAD_LOADS)
 
 
 def sharing(operand: OperandConfig) -> int:
@@ -54,7 +47,7 @@ def sharing(operand: OperandConfig) -> int:
     return 1 if operand.axes[0] == "m" else 0
 
 
-def _alone_refused(x: KernelDraft) -> Refused:
+def _alone_refused(x: KernelDraft) -> Refusal:
     shared = {sharing(y) for y in x.operands if y.load in THREAD_LOADS}
     nearest = tuple(1 if i in shared else extent for i, extent in enumerate(x.cluster))
     return "cluster", x.cluster, "an operand that threads load cannot be multicast", nearest
@@ -62,13 +55,10 @@ def _alone_refused(x: KernelDraft) -> Refused:
 
 def _loads(x: KernelDraft) -> Number:
     """The kernel has the operands' loads: loads by threads need a producer warpgroup."""
-    found: Number = True
-    for operand in x.operands if x.multiplies else ():
-        found = found & able(x, "loads", operand.load)
-    return found
+    return not x.multiplies or every(able(x, "loads", y.load) for y in x.operands)
 
 
-def _loads_refused(x: KernelDraft) -> Refused:
+def _loads_refused(x: KernelDraft) -> Refusal:
     role, load = next((y.role, y.load) for y in x.operands if not able(x, "loads", y.load))
     if load not in THREAD_LOADS:
         return f"{role}_load", load, "is a load of another family of kernels", "tma"
@@ -80,7 +70,7 @@ def _multicast(x: KernelDraft) -> Number:
     return implies((plane(x) > 1) & x.multiplies, able(x, "multicast"))
 
 
-def _multicast_refused(x: KernelDraft) -> Refused:
+def _multicast_refused(x: KernelDraft) -> Refusal:
     return "cluster", x.cluster, *reason("multicast")
 
 
@@ -89,7 +79,7 @@ def _shared(x: KernelDraft) -> Number:
     return implies(x.ctas_per_sm > 1, registers.most_accumulators(x) > 0)
 
 
-def _shared_refused(x: KernelDraft) -> Refused:
+def _shared_refused(x: KernelDraft) -> Refusal:
     rule = f"{x.consumers} consumer warpgroups need all of an SM, and so does a gathering producer"
     return "ctas_per_sm", x.ctas_per_sm, rule, 1
 
@@ -98,7 +88,7 @@ def _reduces(x: KernelDraft) -> Number:
     return able(x, "reductions", x.split_reduction)
 
 
-def _reduces_refused(x: KernelDraft) -> Refused:
+def _reduces_refused(x: KernelDraft) -> Refusal:
     if not x.multiplies:
         return "split_reduction", x.split_reduction, "another launch adds these splits", "launch"
     rule, nearest = reason("reductions")
@@ -111,7 +101,7 @@ def _cluster_size(x: KernelDraft) -> Number:
     return x.cluster_size <= x.limits.max_cluster
 
 
-def _cluster_size_refused(x: KernelDraft) -> Refused:
+def _cluster_size_refused(x: KernelDraft) -> Refusal:
     most, wide = x.limits.max_cluster, plane(x)
     if wide > most:
         return "cluster", x.cluster, f"a cluster has at most {most} CTAs", (1, 1)
@@ -131,7 +121,7 @@ def _hints(x: KernelDraft) -> bool:
     return all(moved.get(name, False) for name in x.evict_first)
 
 
-def _hints_refused(x: KernelDraft) -> Refused:
+def _hints_refused(x: KernelDraft) -> Refusal:
     moved = _moved(x)
     without = [name for name in x.evict_first if not moved.get(name, False)]
     left = tuple(name for name in x.evict_first if moved.get(name, False)) or "auto"
@@ -144,14 +134,10 @@ def _scheduled(x: KernelDraft) -> Number:
     return alone & able(x, "schedulers", x.scheduler) & implies(x.streamed | x.dynamic, x.persistent)
 
 
-def _scheduled_refused(x: KernelDraft) -> Refused:
+def _scheduled_refused(x: KernelDraft) -> Refusal:
     if able(x, "schedulers", x.scheduler):
-        return (
-            "scheduler",
-            x.scheduler,
-            "CTAs that are dealt tiles are persistent, by one scheduler",
-            "persistent",
-        )
+        rule = "a stream-K or a dynamic scheduler, not both, has persistent CTAs"
+        return "scheduler", x.scheduler, rule, "persistent"
     if x.scheduler == "persistent":
         return "scheduler", "persistent", "every tile has CTAs of its own", "per_tile"
     return "scheduler", x.scheduler, *reason("schedulers", x.scheduler)
@@ -161,7 +147,7 @@ def _dealt(x: KernelDraft) -> Number:
     return implies(x.dynamic, not x.gathers)
 
 
-def _dealt_refused(x: KernelDraft) -> Refused:
+def _dealt_refused(x: KernelDraft) -> Refusal:
     rule = "tiles are taken by a producer warp that loads by TMA, not by threads that load A or B"
     return "scheduler", "dynamic", rule, "persistent"
 
@@ -173,14 +159,14 @@ def _in_turn(x: KernelDraft) -> Number:
     return implies(x.in_turn, x.stages * x.tile[2] >= x.promote)
 
 
-def _in_turn_refused(x: KernelDraft) -> Refused:
+def _in_turn_refused(x: KernelDraft) -> Refusal:
     rule = (
         f"three warpgroups that issue in turn need the {x.promote} elements of K between promotions at once"
     )
     return "stages", x.stages, rule, -(-x.promote // x.tile[2])
 
 
-def _team_refused(x: KernelDraft) -> Refused:
+def _team_refused(x: KernelDraft) -> Refusal:
     legal = [n for row in (x.described.abilities[x.schedule],) for n in row.consumers]
     nearest = min(legal, key=lambda n: abs(n - x.consumers))
     return "consumers", x.consumers, f"{x.schedule} kernels have {' or '.join(map(str, legal))}", nearest
@@ -192,13 +178,13 @@ def _registers(x: KernelDraft) -> Number:
     return used * x.limits.warpgroup * x.ctas_per_sm <= x.limits.registers_per_sm
 
 
-def _registers_refused(x: KernelDraft) -> Refused:
+def _registers_refused(x: KernelDraft) -> Refusal:
     shares = ", ".join(f"{y.warpgroups} {y.role} x {y.registers}" for y in registers.register_file(x))
     rule = f"{shares} registers a thread exceed the {x.limits.registers_per_sm:,} of an SM"
     return "consumers", x.consumers, rule, 1
 
 
-def _threads_refused(x: KernelDraft) -> Refused:
+def _threads_refused(x: KernelDraft) -> Refusal:
     return "consumers", x.consumers, f"a CTA has at most {x.limits.max_threads} threads", 1
 
 
@@ -207,16 +193,9 @@ def named_barriers(x: KernelDraft) -> Number:
     return 2 * x.consumers + 2
 
 
-def _barriers_refused(x: KernelDraft) -> Refused:
+def _barriers_refused(x: KernelDraft) -> Refusal:
     rule = f"{named_barriers(x)} named barriers are more than the {NAMED_BARRIERS} of a CTA"
     return "consumers", x.consumers, rule, NAMED_BARRIERS // 2 - 1
-
-
-def _cluster_shape(x: KernelDraft) -> Number:
-    found: Number = True
-    for extent in x.cluster:
-        found = found & power_of_two(extent)
-    return found
 
 
 def _early(x: KernelDraft) -> Number:
@@ -265,7 +244,7 @@ def _indexed(x: KernelDraft) -> bool:
     )
 
 
-def _indexed_refused(x: KernelDraft) -> Refused:
+def _indexed_refused(x: KernelDraft) -> Refusal:
     role, load = next((y.role, y.load) for y in x.operands if y.indexed)
     rule = "rows that indices name are rows of groups, K-major, and copied by threads"
     return f"{role}_load", load, rule, "cp_async"
@@ -279,7 +258,7 @@ def _anywhere(x: KernelDraft, operand: OperandConfig) -> bool:
     )
 
 
-def _grouped_refused(x: KernelDraft) -> Refused:
+def _grouped_refused(x: KernelDraft) -> Refusal:
     rule = (
         "groups take persistent kernels without splits, reductions of each row, and loads and stores that begin at any "
         "row; TMA loads no input of the epilogue"
@@ -299,7 +278,7 @@ LATER = (
     Rule(_scheduled, _scheduled_refused, needs_tile=False),
     Rule(_dealt, _dealt_refused, needs_tile=False),
     Rule(
-        _cluster_shape,
+        lambda x: every(map(power_of_two, x.cluster)),
         lambda x: ("cluster", x.cluster, "m and n must be powers of two", (1, 1)),
         needs_tile=False,
     ),
@@ -332,5 +311,3 @@ LATER = (
 
 # when the stages are known
 STAGES = Rule(_in_turn, _in_turn_refused)
-
-__all__ = ["STAGES", "LATER", "RULES", "able", "named_barriers"]

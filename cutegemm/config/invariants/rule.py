@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.config.numbers import Number
+from cutegemm.config.numbers import Number, every
 from cutegemm.errors import PlanError, field_error
 
-# field, value, rule, nearest legal value
-Refused = tuple[str, object, str, object]
+Refusal = tuple[str, object, str, object]  # field, value, rule, nearest legal value
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Rule:
     """
 
     holds: Callable[[Any], Number]
-    refusal: Callable[[Any], Refused]
+    refusal: Callable[[Any], Refusal]
     needs_tile: bool = True
 
     def error(self, config: Any) -> PlanError:
@@ -41,13 +40,9 @@ def positive(*names: str) -> Rule:
         return [(name, value if isinstance(value, tuple) else (value,)) for name, value in fields]
 
     def holds(x: Any) -> Number:
-        found: Number = True
-        for _, values in parts(x):
-            for value in values:
-                found = found & (value >= 1)
-        return found
+        return every(value >= 1 for _, values in parts(x) for value in values)
 
-    def refusal(x: Any) -> Refused:
+    def refusal(x: Any) -> Refusal:
         field = next(name for name, values in parts(x) if min(values) < 1)
         return field, getattr(x, field), "must be at least 1", 1
 
@@ -69,12 +64,6 @@ def all_hold(rules: Iterable[Rule], drafts: Any) -> Number:
     """Whether all rules hold: of one draft, or of each candidate of a draft of many."""
     import numpy as np
 
-    found: Number = True
     # what an earlier rule refuses may divide by zero in a later one
     with np.errstate(divide="ignore", invalid="ignore"):
-        for rule in rules:
-            found = found & rule.holds(drafts)
-    return found
-
-
-__all__ = ["Refused", "Rule", "all_hold", "check_all", "positive"]
+        return every(rule.holds(drafts) for rule in rules)

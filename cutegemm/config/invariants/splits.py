@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.invariants import roles
-from cutegemm.config.invariants.rule import Refused, Rule
+from cutegemm.config.invariants.rule import Refusal, Rule
 from cutegemm.config.numbers import Number, implies
 
 # values that Stream-K needs of a spec's fields: it makes its own splits and reduces them in workspace
@@ -30,7 +30,7 @@ def _named(x: KernelDraft) -> Number:
     return (x.split_reduction == "none") ^ x.adds_up
 
 
-def _named_refused(x: KernelDraft) -> Refused:
+def _named_refused(x: KernelDraft) -> Refusal:
     rule = "names how splits are added where there are some, and none where there are not"
     return "split_reduction", x.split_reduction, rule, "workspace" if x.adds_up else "none"
 
@@ -39,7 +39,7 @@ def _whole(x: KernelDraft) -> Number:
     return whole(x.splits, x.cluster_splits)
 
 
-def _whole_refused(x: KernelDraft) -> Refused:
+def _whole_refused(x: KernelDraft) -> Refusal:
     rule = f"must be a multiple of the {x.cluster_splits} splits that a cluster adds"
     return "split_k", x.splits, rule, nearest_whole(x.splits, x.cluster_splits)
 
@@ -50,7 +50,7 @@ def _left(x: KernelDraft) -> Number:
     return inside | x.streamed | (x.outer_splits > 1)
 
 
-def _left_refused(x: KernelDraft) -> Refused:
+def _left_refused(x: KernelDraft) -> Refusal:
     rule = f"a cluster adds up all {x.splits} splits and leaves split_reduction={x.split_reduction!r} nothing to add"
     return "split_k", x.splits, rule, 2 * x.splits
 
@@ -60,7 +60,7 @@ def _held(x: KernelDraft) -> Number:
     return implies(x.split_reduction == "cluster", x.outer_splits == 1)
 
 
-def _held_refused(x: KernelDraft) -> Refused:
+def _held_refused(x: KernelDraft) -> Refusal:
     rule = f'split_reduction="cluster" adds up {x.cluster_splits} splits in a cluster of {x.cluster_size}'
     return "split_k", x.splits, rule, x.cluster_splits
 
@@ -70,7 +70,7 @@ def _atomic(x: KernelDraft) -> Number:
     return implies(x.split_reduction == "atomic", not x.sums.whole)
 
 
-def _atomic_refused(x: KernelDraft) -> Refused:
+def _atomic_refused(x: KernelDraft) -> Refusal:
     return "split_reduction", x.split_reduction, "atomics add fp32 sums, not those of integers", "workspace"
 
 
@@ -81,8 +81,8 @@ def _streamed(x: KernelDraft) -> Number:
     )
 
 
-def _streamed_refused(x: KernelDraft) -> Refused:
-    rule = 'scheduler="stream_k" makes its own splits, which meet in workspace'
+def _streamed_refused(x: KernelDraft) -> Refusal:
+    rule = 'scheduler="stream_k" makes its own splits, which workspace reduces'
     return "split_k", x.splits, rule, STREAMED["split_k"]
 
 
@@ -93,7 +93,7 @@ def _adders(x: KernelDraft) -> Number:
     return (x.adders <= x.outer_splits) & (x.cluster_splits == 1)
 
 
-def _adders_refused(x: KernelDraft) -> Refused:
+def _adders_refused(x: KernelDraft) -> Refusal:
     rule = "warpgroups that add splits belong to a launch that only adds, one for a split at most"
     return "adders", x.adders, rule, 1
 
@@ -104,7 +104,7 @@ def _sliced(x: KernelDraft) -> Number:
     return whole & (x.slices <= x.cluster_splits if x.multiplies else True)
 
 
-def _sliced_refused(x: KernelDraft) -> Refused:
+def _sliced_refused(x: KernelDraft) -> Refusal:
     rule = f"{x.slices} CTAs store slices of {x.columns} columns, in steps of {x.instruction.n_step}"
     return "slices", x.slices, rule, 1
 
@@ -123,5 +123,3 @@ LATER = (
     Rule(_adders, _adders_refused, needs_tile=False),
     Rule(_sliced, _sliced_refused),
 )
-
-__all__ = ["KINDS", "LATER", "STREAMED", "nearest_whole", "whole"]

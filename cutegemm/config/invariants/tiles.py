@@ -14,8 +14,8 @@ from cutegemm.arch.instructions import EXACT, Instruction, multiplying
 from cutegemm.arch.limits import Limits
 from cutegemm.config import registers
 from cutegemm.config.draft import WIDEST_OF_FOUR, KernelDraft
-from cutegemm.config.invariants.rule import Refused, Rule, positive
-from cutegemm.config.numbers import Number, among, round_up
+from cutegemm.config.invariants.rule import Refusal, Rule, positive
+from cutegemm.config.numbers import Number, among, every, round_up, some
 from cutegemm.config.parts import WORD_BYTES, OperandConfig
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.scales import K_BLOCK
@@ -67,7 +67,7 @@ def _columns_step(x: KernelDraft) -> int:
     return columns_step(x.instruction, x.b.halves)
 
 
-def _columns_refused(x: KernelDraft) -> Refused:
+def _columns_refused(x: KernelDraft) -> Refusal:
     step = _columns_step(x)
     half = "each half of a gated tile" if x.b.halves == 2 else "a tile"
     rule = f"{half} must be a multiple of {x.instruction.n_step} columns"
@@ -78,13 +78,13 @@ def _rows_step(x: KernelDraft) -> Number:
     return rows_step(x.limits, x.team, x.a.halves)
 
 
-def _rows_refused(x: KernelDraft) -> Refused:
+def _rows_refused(x: KernelDraft) -> Refusal:
     step, gated = _rows_step(x), "gated " if x.a.halves == 2 else ""
     rule = f"{x.team} warpgroups take a multiple of {step} rows of a {gated}tile"
     return "tile.m", x.tile[0], rule, round_up(x.tile[0], step)
 
 
-def _widest_refused(x: KernelDraft) -> Refused:
+def _widest_refused(x: KernelDraft) -> Refusal:
     return "tile.n", x.tile[1], *widest(x.limits)
 
 
@@ -93,13 +93,13 @@ def _width(x: KernelDraft) -> Number:
     return among(x.mma_columns, x.instruction.columns)
 
 
-def _width_refused(x: KernelDraft) -> Refused:
+def _width_refused(x: KernelDraft) -> Refusal:
     legal = x.instruction.columns
     rule = f"no wgmma of {x.a.dtype.value} and {x.b.dtype.value} has {x.mma_columns} columns"
     return "tile.n", x.tile[1], rule, min(legal, key=lambda n: abs(n - x.mma_columns))
 
 
-def _depth_refused(x: KernelDraft) -> Refused:
+def _depth_refused(x: KernelDraft) -> Refusal:
     step = depth_step(x.instruction)
     return "tile.k", x.tile[2], f"must be a multiple of {step}", round_up(x.tile[2], step)
 
@@ -109,7 +109,7 @@ def _accumulators(x: KernelDraft) -> Number:
     return True if not x.multiplies else x.held_values <= registers.most_accumulators(x)
 
 
-def _accumulators_refused(x: KernelDraft) -> Refused:
+def _accumulators_refused(x: KernelDraft) -> Refusal:
     most_held, team = registers.most_accumulators(x), x.team
     held = x.held_values
     rule = f"{registers.holder(x)} {held} accumulators per thread, more than {most_held}"
@@ -128,7 +128,7 @@ def _halves(x: KernelDraft) -> Number:
     return (x.mma_columns == x.tile[1]) | (x.tile[1] == x.limits.mma_max_n)
 
 
-def _halves_refused(x: KernelDraft) -> Refused:
+def _halves_refused(x: KernelDraft) -> Refusal:
     widest = x.limits.mma_max_n
     rule = f"three consumer warpgroups take up to {WIDEST_OF_FOUR} columns, or {widest} in two halves"
     return "tile.n", x.tile[1], rule, WIDEST_OF_FOUR
@@ -145,13 +145,10 @@ def _shares(x: KernelDraft) -> list[tuple[OperandConfig, Number, Number]]:
 
 def _multicast(x: KernelDraft) -> Number:
     """Each CTA's share of a multicast tile is whole groups of the swizzle's rows."""
-    found: Number = True
-    for _, shared, peers in _shares(x):
-        found = found & (shared % (CORE_ROWS * peers) == 0)
-    return found
+    return every(shared % (CORE_ROWS * peers) == 0 for _, shared, peers in _shares(x))
 
 
-def _multicast_refused(x: KernelDraft) -> Refused:
+def _multicast_refused(x: KernelDraft) -> Refusal:
     operand, shared, peers = next(y for y in _shares(x) if y[1] % (CORE_ROWS * y[2]))
     whole = f"must be a multiple of {CORE_ROWS * peers}"
     rule = f"{peers} CTAs share {shared} lines of {operand.role.upper()}'s tile, which {whole}"
@@ -166,16 +163,16 @@ def legal_swizzles(operand: OperandConfig, rows: int, depth: int) -> list[str]:
 
 def _swizzled(x: KernelDraft) -> Number:
     """A row of the swizzle divides the tile's contiguous extent."""
-    found: Number = True
-    for item in x.stage:
-        legal: Number = False
-        for name, span in SWIZZLE_SPANS.items():
-            legal = legal | ((item.operand.swizzle == name) & (item.contiguous % span == 0))
-        found = found & legal
-    return found
+    return every(
+        some(
+            (item.operand.swizzle == name) & (item.contiguous % span == 0)
+            for name, span in SWIZZLE_SPANS.items()
+        )
+        for item in x.stage
+    )
 
 
-def _swizzled_refused(x: KernelDraft) -> Refused:
+def _swizzled_refused(x: KernelDraft) -> Refusal:
     for item in x.stage:
         swizzle, legal = item.operand.swizzle, legal_swizzles(item.operand, *item.half)
         if swizzle not in legal:
@@ -196,7 +193,7 @@ def _boxes(x: KernelDraft) -> Number:
     return found
 
 
-def _boxes_refused(x: KernelDraft) -> Refused:
+def _boxes_refused(x: KernelDraft) -> Refusal:
     rows = f"a multiple of {CORE_ROWS} rows below the tile's"
     rule = f"a box is {rows}, of one K-major operand that TMA loads for one CTA"
     return "box_rows", tuple(y.box_rows for y in x.operands), rule, 0
@@ -207,7 +204,7 @@ def _majors(x: KernelDraft) -> bool:
     return all(("k" if y.k_major else "mn") in x.instruction.majors for y in x.operands)
 
 
-def _majors_refused(x: KernelDraft) -> Refused:
+def _majors_refused(x: KernelDraft) -> Refusal:
     operand = next(y for y in x.operands if not y.k_major)
     rule = f"wgmma reads {operand.dtype.value} operands contiguous along K only"
     return f"{operand.role}_major", operand.major, rule, "k"
@@ -229,7 +226,7 @@ def _promoted(x: KernelDraft) -> Number:
     )
 
 
-def _promoted_refused(x: KernelDraft) -> Refused:
+def _promoted_refused(x: KernelDraft) -> Refusal:
     if x.instruction.accumulator is not DType.FP32 and not x.epilogue.scales:
         rule = f"sums of products of {x.a.dtype.value} are exact, and would not be in fp32"
         return "promote", x.promote, rule, None
@@ -255,7 +252,7 @@ def _widths(x: KernelDraft) -> bool:
     )
 
 
-def _widths_refused(x: KernelDraft) -> Refused:
+def _widths_refused(x: KernelDraft) -> Refusal:
     rule = "copies of 4, 8 or 16 bytes need a unit stride, and other loads have no width"
     return "width", tuple((y.load, y.major, y.width) for y in x.operands), rule, 0
 
@@ -266,7 +263,7 @@ def _unrounded(x: KernelDraft) -> list[OperandConfig]:
     return [y for y in x.operands if rounds and y.load in ("cp_async", "shift")]
 
 
-def _unrounded_refused(x: KernelDraft) -> Refused:
+def _unrounded_refused(x: KernelDraft) -> Refusal:
     operand = _unrounded(x)[0]
     rule = f'math="{x.arithmetic}" rounds elements as they are loaded, which copies of bytes do not'
     return f"{operand.role}_load", operand.load, rule, "relayout"
@@ -291,15 +288,3 @@ LATER = (
     Rule(_majors, _majors_refused, needs_tile=False),
 )
 ACCUMULATORS = Rule(_accumulators, _accumulators_refused)
-
-__all__ = [
-    "ACCUMULATORS",
-    "LATER",
-    "RULES",
-    "columns_step",
-    "depth_step",
-    "least_steps",
-    "legal_swizzles",
-    "rows_step",
-    "widest",
-]

@@ -4,8 +4,8 @@
 A CTA computes one tile of D; a thread owns THREAD_M x THREAD_N accumulators as groups of four rows and four
 columns, spread so that a warp's shared loads are free of bank conflicts (`simt_tile`). Per k it reads
 THREAD_M + THREAD_N numbers from shared memory and does THREAD_M * THREAD_N fused multiply-adds. Where tiles
-are few, K is shared out: between the CTAs of a cluster (SPLIT) and between warps of a CTA (SLICE), whose sums
-meet in shared memory in a fixed order (`simt_sums`).
+are few, K is split among the CTAs of a cluster (SPLIT) and among warps of a CTA (SLICE), whose sums are
+added in shared memory in a fixed order (`simt_sums`).
 
 What a CTA does is its work (`simt_schedule`). There are two mainloops: `simt_staged` for most outputs, `simt_ring` for
 few rows or columns. In both the first tile takes the remainder of K, so that no later copy needs a guard.
@@ -35,7 +35,6 @@ from cutegemm.kernels.epilogue import partial_reductions as reduce
 from cutegemm.kernels.epilogue.fusion import bind
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host import operand_layouts as ops
-from cutegemm.kernels.host.operand_layouts import NUMERIC
 
 # percent of L1 to shared memory at least: two CTAs of at most 34 KiB each, and a cache for strided loads
 STAGED_CARVEOUT = 50
@@ -76,7 +75,7 @@ class SimtGemm:
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
-        """Launch; the arguments are those of `kernels.launch`."""
+        """Launch; the arguments are those of `launch_layout`."""
         config = self.config
         starts, steps = launch.Addresses.of(config, addresses), launch.Strides.of(config, strides)
         scheduler = self._scheduler(shape, schedule)
@@ -84,10 +83,10 @@ class SimtGemm:
         operands = []
         for x, start, vector in zip(config.operands, starts.operands, config.vector):
             extent, stride = launch.operand_layout(config, x, steps, shape)
-            operands.append(_tensor(x, start, extent, (stride, x.axes), vector))
+            operands.append(ops.global_tensor(x, start, extent, stride, x.axes, vector))
         inputs = launch.input_tensors(config, starts, steps, shape)
         outputs = tuple(
-            _tensor(x, starts.outputs[i], (m, n, batch), (steps.outputs[i], "mn"), config.vector[2])
+            ops.global_tensor(x, starts.outputs[i], (m, n, batch), steps.outputs[i], "mn", config.vector[2])
             for i, x in enumerate(config.outputs)
         )
         tensors = (*operands, inputs, outputs, starts.partials, launch.scalar_tensors(starts))
@@ -109,7 +108,7 @@ class SimtGemm:
 
     @cute.kernel
     def kernel(self, tensors, shape, numbers, schedule):
-        """The CTA: its tile, its part of K, the sums, the epilogue."""
+        """The CTA: its tile, its split of K, the sums, the epilogue."""
         config = self.config
         mA, mB, inputs, outputs, addresses, scalars = tensors
         thread, _, _ = cute.arch.thread_idx()
@@ -143,7 +142,7 @@ class SimtGemm:
         epilogue = SimtEpilogue(config, bound, outputs, partials, output.tiles_n)
         if cutlass.const_expr(config.shares):
             sums = SharedSums(config, shared, work.split)
-            sums.meet(acc, thread)
+            sums.collect(acc, thread)
             for i in range(sums.turns):
                 self._finish_sums(sums, epilogue, (i, warp, lane), work.tile)
             sums.leave()
@@ -221,16 +220,3 @@ class SimtGemm:
             return cols
         half = self.config.lanes[1] * GROUP  # columns of one half side by side: a warp's group of each thread
         return [col // (2 * half) * half + col % half for col in cols[::2]]
-
-
-def _tensor(matrix: Any, address: Any, shape: Any, axes: tuple, vector: int) -> cute.Tensor:
-    """A (rows, cols, batch) view whose base and strides are known to be multiples of `vector` elements."""
-    strides, names = axes
-    ptr = cute.make_ptr(
-        NUMERIC[matrix.dtype], address, cute.AddressSpace.gmem, assumed_align=vector * matrix.dtype.bytes
-    )
-    known = tuple(
-        1 if axis == matrix.major else ops.assumed(x, vector)
-        for axis, x in zip(names + "l", strides, strict=True)
-    )
-    return cute.make_tensor(ptr, cute.make_layout(shape, stride=known))

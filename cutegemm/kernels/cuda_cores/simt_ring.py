@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA-core mainloop for few tiles: a ring that cp.async fills, K shared out between the warps of a CTA.
+"""The CUDA-core mainloop for few tiles: a pipeline that cp.async fills, K split among the warps of a CTA.
 
 Synchronisation, with STAGE shared-memory tiles, for k tile t of a CTA:
     every thread waits for its own copies of tile t, then for the CTA's barrier. After it all of tile t may be
@@ -20,7 +20,7 @@ from cutegemm.kernels.cuda_cores.simt_tile import GROUP, Owned, TileLoad
 
 @dataclass(frozen=True)
 class RingLoop:
-    """The k loop over a ring."""
+    """The k loop over a pipeline."""
 
     config: SimtConfig
     # of A and B

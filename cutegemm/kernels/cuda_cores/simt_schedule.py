@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a CTA of a CUDA-core kernel does: one tile of the output, or its part of the tile's K.
+"""What a CTA of a CUDA-core kernel does: one tile of the output, or its split of the tile's K.
 
-The grid has a cluster for every tile, in panels of rows (`scheduler.tile_of`), and a CTA of it for every part of K.
-The first k tile has what is left over of K, so that no later copy needs a guard.
+The grid has a cluster for every tile, in panels of rows (`tile_scheduler.tile_of`), with a CTA for every split of K.
+The first k tile has the remainder of K, so that no later copy needs a guard.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SimtScheduler:
         return Extent(shape["m"], shape["n"], shape["l"], tiles_n, partials)
 
     def start(self, block: Any, tiles: tuple[Any, Any]) -> State:
-        """The state of a CTA: (m, n, l) of its tile, and which part of K is its; `tiles` are those of `self.tiles`."""
+        """The state of a CTA: (m, n, l) of its tile, and which split of K is its; `tiles` are those of `self.tiles`."""
         split = self.config.split
         index, part = block // split, block % split
         return (*tile_of(index, *tiles, self.schedule["group"], "m"), part)

@@ -159,7 +159,7 @@ class StagedLoad:
         cute.autovec_copy(cute.make_tensor(source, cute.make_layout(shape.vector)), self.rX[None, i])
 
     def _advance(self, distance: Any) -> None:
-        # written out, lest the compiler keep a base and work every address out anew in the loop
+        # written out, lest the compiler keep a base and recompute every address in the loop
         for i in range(self.shape.loads):
             self.rP[i] = cute.arch.inline_ptx(
                 "add.s64 {$w0}, {$r0}, {$r1};",

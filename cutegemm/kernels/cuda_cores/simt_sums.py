@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partial sums of one output tile, held by several slices of a CTA and several CTAs of a cluster, into one.
 
-Every thread writes its accumulators to its CTA's shared memory (over the ring, which nobody reads any more);
-the slices' are added in place; then patches of four by four accumulators a lane are dealt out over the warps
+Every thread writes its accumulators to its CTA's shared memory (over the pipeline, which nobody reads any more);
+the slices' are added in place; then patches of four by four accumulators a lane are distributed over the warps
 of the cluster, which add the CTAs' sums in order of rank through distributed shared memory. The order is fixed,
 so results are equal bit for bit from run to run; there is no workspace and no counter.
 
 Synchronisation:
-    before writing   CTA barrier: every thread has read all of the ring.
+    before writing   CTA barrier: every thread has read all of the pipeline.
     before adding    CTA barrier: the slices' accumulators are written.
     before reading   cluster barrier (CTA barrier without a cluster): every CTA's sums are written.
     before leaving   cluster barrier: nobody reads this CTA's shared memory any more.
@@ -23,7 +23,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SimtConfig
-from cutegemm.kernels.cuda_cores.simt_tile import GROUP
+from cutegemm.kernels.cuda_cores.simt_tile import GROUP, four, read
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class SharedSums:
         warps = self.config.threads // hw.WARP
         return self.rank + self.config.split * (warp + warps * turn)
 
-    def meet(self, acc: cute.Tensor, thread: Any) -> None:
+    def collect(self, acc: cute.Tensor, thread: Any) -> None:
         """Write this thread's accumulators, (THREAD_M * THREAD_N,) row by row, and add the CTA's slices."""
         config = self.config
         across = config.thread_tile[1] // GROUP
         owner, slice_ = thread % config.owners, thread // config.owners
-        cute.arch.sync_threads()  # every thread has read all of the ring
+        cute.arch.sync_threads()  # every thread has read all of the pipeline
         for i in range(config.thread_tile[0]):
             for j in range(across):
                 line = (i // config.group * across + j) * config.group + i % config.group
@@ -114,15 +114,9 @@ class SharedSums:
         rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
         for x, value in enumerate(values):
             rX[x] = value
-        cute.autovec_copy(rX, _vector(self.sX, at))
-
-
-def _vector(source: Any, at: Any) -> cute.Tensor:
-    """The at-th vector of four."""
-    return cute.make_tensor(source + cute.assume(at * GROUP, divby=GROUP), cute.make_layout(GROUP))
+        cute.autovec_copy(rX, four(self.sX, at * GROUP))
 
 
 def _read(source: Any, at: Any) -> list[Any]:
-    rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-    cute.autovec_copy(_vector(source, at), rX)
-    return [rX[x] for x in range(GROUP)]
+    """The at-th vector of four."""
+    return read(four(source, at * GROUP))

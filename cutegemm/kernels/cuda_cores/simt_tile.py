@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fp32 operand of the CUDA-core ring on its way from global memory to a thread's registers.
+"""One fp32 operand of the CUDA-core pipeline on its way from global memory to a thread's registers.
 
-Threads copy their shares of a k tile into a stage of a ring in shared memory (`issue`: cp.async of 4, 8 or 16
+Threads copy their shares of a k tile into a stage of a pipeline in shared memory (`issue`: cp.async of 4, 8 or 16
 bytes) and read fragments from there (`fragment`). A stage holds a tile in one of two layouts, so that fragments are
 always 16-byte loads:
 
@@ -19,6 +19,7 @@ Copies along k in lines go to eight k of four rows at once, which the pad spread
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from cutegemm.config.simt import copy_lanes, copy_pitch
 from cutegemm.kernels.cuda_cores.simt_operand import OperandTile
 from cutegemm.kernels.host.operand_layouts import NUMERIC, batch_at
 from cutegemm.kernels.load.unaligned_words import copy_async
+from cutegemm.kernels.memory_views import act_if
 from cutegemm.kernels.schedule.work import Corner
 
 # Rows (in lines) or k (in rows) that one 16-byte shared load brings to a thread.
@@ -41,7 +43,7 @@ CHUNKS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TileShape(OperandTile):
-    """How the CTA's threads share the copying of an operand's tile into a ring. `vector`: elements per copy."""
+    """How the CTA's threads share the copying of an operand's tile into a pipeline. `vector`: elements per copy."""
 
     @property
     def by_rows(self) -> bool:
@@ -141,7 +143,7 @@ class TileLoad:
         Rows beyond the matrix repeat its last: what those hold reaches only elements of D that are never stored.
 
         Args:
-            at: (thread, the ring in shared memory).
+            at: (thread, the pipeline in shared memory).
         """
         thread, sX = at
         row, column = shape.place(thread)
@@ -164,15 +166,7 @@ class TileLoad:
         Args:
             depth: columns that the tile really has, 1 to BLK_K; the rest is zero. None is BLK_K.
         """
-        if self.active is None:
-            self._issue(stage, depth)
-        else:
-            self._issue_if(stage, depth)
-
-    @cute.jit
-    def _issue_if(self, stage: Any, depth: Any) -> None:
-        if self.active:
-            self._issue(stage, depth)
+        act_if(self.active, functools.partial(self._issue, stage, depth))
 
     def _issue(self, stage: Any, depth: Any) -> None:
         shape = self.shape
@@ -196,11 +190,11 @@ class TileLoad:
 
         `stage` is where the stage starts.
         """
-        shape = self.shape
+        shape, load = self.shape, lambda at: read(four(self.sX, at))
         if not shape.by_rows:
             first = stage + owned.first + k * shape.pitch
             return [
-                [x for offset in owned.offsets for x in self._load(first + (line * shape.pitch + offset))]
+                [x for offset in owned.offsets for x in load(first + (line * shape.pitch + offset))]
                 for line in range(GROUP)
             ]
         # The chunk depends on the row only through its number of fours, so most rows share one address.
@@ -211,12 +205,17 @@ class TileLoad:
             turn = offset // GROUP % shape.chunks
             if turn not in places:
                 places[turn] = first + ((k // GROUP) ^ ((owned.first // GROUP + turn) % shape.chunks)) * GROUP
-            found += [self._load(places[turn] + (offset + x) * shape.pitch) for x in range(GROUP)]
+            found += [load(places[turn] + (offset + x) * shape.pitch) for x in range(GROUP)]
         return [list(line) for line in zip(*found, strict=True)]
 
-    def _load(self, at: Any) -> list[Any]:
-        rX = cute.make_rmem_tensor(GROUP, cutlass.Float32)
-        cute.autovec_copy(
-            cute.make_tensor(self.sX + cute.assume(at, divby=GROUP), cute.make_layout(GROUP)), rX
-        )
-        return [rX[x] for x in range(GROUP)]
+
+def four(start: Any, at: Any) -> cute.Tensor:
+    """Four neighbours from the at-th element on; `at` is a multiple of four."""
+    return cute.make_tensor(start + cute.assume(at, divby=GROUP), cute.make_layout(GROUP))
+
+
+def read(source: cute.Tensor) -> list[Any]:
+    """The fp32 elements of a vector, read by one access."""
+    rX = cute.make_rmem_tensor(cute.size(source), cutlass.Float32)
+    cute.autovec_copy(source, rX)
+    return [rX[x] for x in range(cute.size(source))]

@@ -15,6 +15,7 @@ from cutegemm.config.helpers import CHUNK, TILE
 from cutegemm.kernels.eight_bits.scales import INFINITE, across, halves, key, number, top
 from cutegemm.kernels.epilogue.element_functions import where
 from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.memory_views import store_if
 
 ACROSS = TILE // CHUNK  # threads of a row of a tile
 WARPS = 8  # of a CTA that transposes a tile
@@ -119,13 +120,7 @@ class Maxima:
     def whole(self, rX: cute.Tensor, sM: cute.Tensor) -> Any:
         """The largest magnitude of all threads of the CTA."""
         most = across(self.found(rX)[0], self.width, *(hw.WARP >> i for i in range(1, 6)))
-        self._note_warp(sM, self._key(most, 0))
+        thread, _, _ = cute.arch.thread_idx()
+        store_if(thread % hw.WARP == 0, sM, thread // hw.WARP, self._key(most, 0))
         cute.arch.sync_threads()
         return self._number(top([sM[warp] for warp in range(self.config.threads // hw.WARP)], 32))
-
-    @cute.jit
-    def _note_warp(self, sM: cute.Tensor, key: Any) -> None:
-        """Write a warp's maximum."""
-        thread, _, _ = cute.arch.thread_idx()
-        if thread % hw.WARP == 0:
-            sM[thread // hw.WARP] = key

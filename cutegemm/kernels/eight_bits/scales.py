@@ -10,7 +10,7 @@ import cutlass.cute as cute
 
 from cutegemm.dtypes import LARGEST, DType
 from cutegemm.kernels.epilogue.element_functions import where
-from cutegemm.kernels.epilogue.vector_inputs import as_type
+from cutegemm.kernels.memory_views import as_type
 
 SMALLEST = 2.0**-126  # of scales
 # Remainders of quotients by scales below this may be subnormal; such elements and their scale are multiplied first.

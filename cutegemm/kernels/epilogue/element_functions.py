@@ -32,30 +32,18 @@ _ERF_P = 0.3275911
 _ERF_EXP = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
-def _maximum(x: Any, y: Any) -> Any:
-    return cute.arch.fmax(x, y, nan=True)
-
-
-def _minimum(x: Any, y: Any) -> Any:
-    return cute.arch.fmin(x, y, nan=True)
-
-
-def _reciprocal(x: Any) -> Any:
-    return cute.arch.rcp_approx(x)
-
-
 def _exp(x: Any) -> Any:
     return cute.math.exp(x, fastmath=True)
 
 
 def _tanh_fine(x: Any) -> Any:
     """1 - 2 / (1 + exp(2 |x|)) with x's sign; absolute error about 2**-22."""
-    size = 1.0 - 2.0 * _reciprocal(1.0 + _exp(2.0 * cute.math.absf(x)))
+    size = 1.0 - 2.0 * cute.arch.rcp_approx(1.0 + _exp(2.0 * cute.math.absf(x)))
     return cute.math.copysign(size, x)
 
 
 def _sigmoid_fine(x: Any) -> Any:
-    return _reciprocal(1.0 + _exp(-x))
+    return cute.arch.rcp_approx(1.0 + _exp(-x))
 
 
 def _tanh_fast(x: Any) -> Any:
@@ -77,7 +65,7 @@ def erf_fast(x: Any, scale: float) -> Any:
 def _erf_fine(x: Any) -> Any:
     """Absolute error about 2**-22."""
     size = cute.math.absf(x)
-    t = _reciprocal(1.0 + _ERF_P * size)
+    t = cute.arch.rcp_approx(1.0 + _ERF_P * size)
     rest = cutlass.Float32(_ERF_EXP[-1])
     for coefficient in reversed(_ERF_EXP[:-1]):
         rest = coefficient + t * rest
@@ -134,8 +122,8 @@ _COMMON: dict[str, Callable] = {
     "div": lambda x, y: x / y,
     "neg": lambda x: -x,
     "abs": cute.math.absf,
-    "min": _minimum,
-    "max": _maximum,
+    "min": lambda x, y: cute.arch.fmin(x, y, nan=True),
+    "max": lambda x, y: cute.arch.fmax(x, y, nan=True),
     "exp": _exp,
     "log": lambda x: cute.math.log(x, fastmath=True),
     "sqrt": lambda x: cute.math.sqrt(x, fastmath=True),

@@ -14,6 +14,7 @@ import cutlass.cute as cute
 from cutegemm.config import GemmConfig
 from cutegemm.epilogue.graph import COMPARISONS, LEAVES, LOGIC, Node
 from cutegemm.kernels.epilogue import element_functions as functions
+from cutegemm.kernels.host.operand_layouts import batch_at
 
 TRUTHS = (*COMPARISONS, *LOGIC)
 WHOLE = ("add", "sub", "mul")  # of integers they are integers, modulo 2**32
@@ -44,7 +45,7 @@ class Inputs:
         row = cutlass.min(coord[0], self.shape[0] - 1)
         col = cutlass.min(coord[1], self.shape[1] - 1)
         whole = issubclass(tensor.element_type, cutlass.Integer)
-        return tensor[row, col, _batch(tensor, coord[2])].to(cutlass.Int32 if whole else cutlass.Float32)
+        return tensor[row, col, batch_at(tensor, coord[2])].to(cutlass.Int32 if whole else cutlass.Float32)
 
     def matrix_element(
         self, name: str, first: tuple[Any, Any, Any], step: tuple[int, int], ends: tuple[Any, Any]
@@ -61,13 +62,8 @@ class Inputs:
         """
         tensor = self.tensors[name]
         inside = [cutlass.Boolean(step[i] < ends[i] - first[i]) for i in (0, 1)]
-        start = tensor.iterator + cute.crd2idx((*first[:2], _batch(tensor, first[2])), tensor.layout)
+        start = tensor.iterator + cute.crd2idx((*first[:2], batch_at(tensor, first[2])), tensor.layout)
         return _load_if(start + cute.crd2idx((*step, 0), tensor.layout), inside[0] & inside[1])
-
-
-def _batch(tensor: Any, batch: Any) -> Any:
-    """The batch of a tensor that serves a batch of the output: its only one serves all."""
-    return cutlass.min(batch, cute.size(tensor, mode=[2]) - 1)
 
 
 def _load_if(source: Any, wanted: Any) -> Any:

@@ -14,7 +14,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.load.operand_rows import divided
-from cutegemm.kernels.load.unaligned_words import WORD
+from cutegemm.kernels.memory_views import WORD, word_at
 from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
 
@@ -31,7 +31,7 @@ def store_ended(output: cutlass.Constexpr, subtile: cutlass.Constexpr, buffer: A
     each = WORD // output.matrix.dtype.bytes
     chunks = shape[axis] // each
     count = shape[1 - axis] * chunks
-    # a loop on the device: addresses of unrolled steps would be worked out before the kernel's loop, and spilled
+    # a loop on the device: addresses of unrolled steps would be computed before the kernel's loop, and spilled
     for i in cutlass.range(subtile.role.thread, count, hw.WARPGROUP, unroll=1):
         line, chunk = divided(i, chunks)
         _store_chunk(output, subtile, (line, chunk * each), buffer)
@@ -47,8 +47,8 @@ def _store_chunk(output: cutlass.Constexpr, subtile: cutlass.Constexpr, place: A
         memory = output.memory
         index = cutlass.Int64(cute.crd2idx((m, n, subtile.batch), memory.layout))
         rX = cute.make_rmem_tensor(WORD // 4, cutlass.Uint32)
-        cute.autovec_copy(_chunk(_staged(output, row, column, buffer), cute.AddressSpace.smem), rX)
-        cute.autovec_copy(rX, _chunk(memory.iterator.toint() + index * size, cute.AddressSpace.gmem))
+        cute.autovec_copy(word_at(_staged(output, row, column, buffer), shared=True), rX)
+        cute.autovec_copy(rX, word_at(memory.iterator.toint() + index * size))
 
 
 def _staged(output: Any, row: Any, column: Any, buffer: Any) -> Any:
@@ -57,12 +57,3 @@ def _staged(output: Any, row: Any, column: Any, buffer: Any) -> Any:
     plain = output.sD.iterator.toint() + index * output.matrix.dtype.bytes
     span = SWIZZLE_SPANS[output.config.subtile_swizzle(output.matrix)]
     return plain ^ ((plain >> 3) & (span - WORD))
-
-
-def _chunk(address: Any, space: Any) -> cute.Tensor:
-    """The chunk at an address, as bits."""
-    ptr = cute.make_ptr(cutlass.Uint32, address, space, assumed_align=WORD)
-    return cute.make_tensor(ptr, WORD // 4)
-
-
-__all__ = ["store_ended"]

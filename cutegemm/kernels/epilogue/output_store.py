@@ -19,7 +19,6 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SECTOR, KernelConfig, OutputConfig
@@ -34,15 +33,15 @@ from cutegemm.kernels.mainloop.shared_storage import Shared
 
 @dataclass(frozen=True)
 class Output:
-    """Where one matrix goes: the tensor, the TMA atom with its partitions (or None), the staging buffer (or None)."""
+    """Where one matrix goes: the tensor, the staging buffer (or None), the TMA atom with its partitions (or None)."""
 
     config: KernelConfig
     matrix: OutputConfig
     mD: Any  # (m, n, l) in global memory
-    atom: Any
-    tDgD: Any  # (TMA) coordinates of the matrix' first subtile
-    sD: Any  # (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE)
-    tDsD: Any  # (TMA, CONSUMERS * EPI_STAGE)
+    sD: Any = None  # (WGMMA_M, EPI_N, CONSUMERS * EPI_STAGE)
+    atom: Any = None
+    tDgD: Any = None  # (TMA) coordinates of the matrix' first subtile
+    tDsD: Any = None  # (TMA, CONSUMERS * EPI_STAGE)
     memory: Any = None  # of groups: (m, n, l) in global memory, where `mD` are TMA's coordinates
 
     @staticmethod
@@ -51,18 +50,16 @@ class Output:
     ) -> Output:
         """Take staging buffers and, for TMA, partition the matrix into subtiles."""
         if matrix.store == "direct":
-            return Output(config, matrix, mD, None, None, None, None)
+            return Output(config, matrix, mD)
         if matrix.store == "staged" and matrix.major != "strided":
-            return Output(config, matrix, mD, None, None, _line_buffers(config, name, matrix, shared), None)
+            return Output(config, matrix, mD, _line_buffers(config, name, matrix, shared))
         layout = ops.subtile_layout(config, matrix, config.epilogue_stages)
         sD = shared.tensor(f"{name} staging", ops.NUMERIC[matrix.dtype], layout)
         if matrix.store == "staged":
-            return Output(config, matrix, mD, None, None, sD, None)
+            return Output(config, matrix, mD, sD)
         gD = cute.local_tile(mD, (hw.WGMMA_M, config.epi_n), (0, 0, 0))  # (WGMMA_M, EPI_N)
-        tDsD, tDgD = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(sD, 0, 2), cute.group_modes(gD, 0, 2)
-        )
-        return Output(config, matrix, mD, atom, tDgD, sD, tDsD, memory)
+        tDsD, tDgD = ops.partition(atom, sD, gD)
+        return Output(config, matrix, mD, sD, atom, tDgD, tDsD, memory)
 
     @property
     def staged(self) -> bool:
@@ -148,7 +145,7 @@ def store_again(outputs: tuple[Output, ...], subtile: Subtile, turn: Any) -> Non
 def placed(role: Role, outputs: tuple[Output, ...]) -> Role:
     """The role that stores a tile. Where lines are stored the compiler is not to know a thread's number to be small.
 
-    It would work out places of lines in 8 and 16 bits, with conversions and dot products of two.
+    It would compute places of lines in 8 and 16 bits, with conversions and dot products of two.
     """
     if not any(x.by_lines for x in outputs):
         return role
@@ -201,7 +198,7 @@ def _tma_copies(outputs: Any, subtile: Subtile, buffer: Any) -> None:
     """Issue the TMA stores of one subtile."""
     for output in outputs:
         target = ops.moved(output.tDgD, output.mD, (*subtile.origin, subtile.batch))
-        options = hint(output.config.evicted("d"))
+        options = hint("d" in output.config.evict_first)
         cute.copy(output.atom, output.tDsD[None, buffer], target, **options)
 
 
@@ -259,5 +256,4 @@ def _store_elements(output: cutlass.Constexpr, subtile: cutlass.Constexpr, buffe
 def finish_stores(outputs: cutlass.Constexpr, thread: Any) -> None:
     """Before the CTA ends: TMA has read every buffer."""
     if cutlass.const_expr(any(x.by_tma for x in outputs)):
-        if thread // hw.WARP == 0:
-            cute.arch.cp_async_bulk_wait_group(0, read=True)
+        _wait_for_buffer(1, thread)

@@ -32,8 +32,8 @@ from cutegemm.kernels.eight_bits.scales import (
 from cutegemm.kernels.epilogue.element_functions import where
 from cutegemm.kernels.epilogue.partial_reductions import Partials
 from cutegemm.kernels.epilogue.subtiles import Subtile, key_of
-from cutegemm.kernels.epilogue.vector_inputs import as_type
 from cutegemm.kernels.mainloop.shared_storage import Shared, wait_named
+from cutegemm.kernels.memory_views import as_type, store_if
 
 Held = list[tuple[Subtile, list[list[Any]]]]  # the subtiles of 128 columns, each with its values by output
 
@@ -114,21 +114,13 @@ class Blocks:
         """The largest key of a block of 128 rows, over all warps of both warpgroups."""
         config, role = self.config, subtile.role
         block = subtile.number // scale_places.block_subtiles(config)
-        self._note(most, role.thread, role.band * 4, block)
+        slot = (role.band * 4 + role.thread // hw.WARP, block)
+        store_if(role.thread % hw.WARP == 0, self.sMost, slot, most)
         wait_named(config, "blocks")  # every warp's maximum is there
         found = top([self.sMost[warp, block] for warp in range(config.consumers * 4)], 32)
         if scale_places.shared_blocks(config) == 1:
-            wait_named(
-                config, "blocks"
-            )  # every thread has read the maxima, so the next tile may overwrite them
+            wait_named(config, "blocks")  # every thread has read the maxima, which the next tile overwrites
         return found
-
-    @cute.jit
-    def _note(self, most: Any, thread: Any, first: Any, block: cutlass.Constexpr) -> None:
-        """Write a warp's maximum to its slot."""
-        sMost = self.sMost
-        if thread % hw.WARP == 0:
-            sMost[first + thread // hw.WARP, block] = most
 
     def _put(self, x: Result, subtile: Subtile, scales: list[Any]) -> None:
         """Store scales: of two rows by one lane of each quad, or of a block of 128 rows by one thread."""

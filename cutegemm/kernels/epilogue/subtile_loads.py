@@ -16,7 +16,6 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, MatrixConfig
@@ -54,7 +53,7 @@ class SubtileLoads:
         """Allocate buffers, in the graph's order, and partition; None if TMA fetches no matrix.
 
         Args:
-            fetched: (atom, coordinates) of the matrices that TMA fetches, from `operands.load_atom`; (m, n, l).
+            fetched: (atom, coordinates) of the matrices that TMA fetches, from `operand_layouts.load_atom`; (m, n, l).
             shared: the kernel's shared memory.
         """
         loads = {}
@@ -63,9 +62,7 @@ class SubtileLoads:
             layout = ops.subtile_layout(config, matrix, config.input_stages)
             sX = shared.tensor(f"{name} subtiles", ops.NUMERIC[matrix.dtype], layout)
             gX = cute.local_tile(coords, (hw.WGMMA_M, config.epi_n), (0, 0, 0))
-            tXsX, tXgX = cpasync.tma_partition(
-                atom, 0, cute.make_layout(1), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
-            )
+            tXsX, tXgX = ops.partition(atom, sX, gX)
             loads[name] = SubtileLoad(matrix, atom, tXgX, coords, tXsX, sX, cute.size(coords, mode=[2]))
         if not loads:
             return None

@@ -23,11 +23,18 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import SECTOR, OutputConfig
 from cutegemm.kernels.load.operand_rows import divided
-from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
+from cutegemm.kernels.memory_views import (
+    BITS,
+    REGISTER,
+    WORD,
+    act_if,
+    elements_at,
+    put_element,
+    word_at,
+    zero_word,
+)
 
 WARPS = hw.WARPGROUP // hw.WARP
-# of an element, as bits
-NUMERIC = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}
 
 
 @dataclass(frozen=True)
@@ -107,17 +114,12 @@ class SubtileRows:
 
     def carry(self, thread: Any, rest: cute.Tensor | None) -> None:
         """Put the end of the rows of the subtile before, or zeros, before this subtile's rows."""
-        if rest is None:
-            rest = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
-            rest.fill(0)
-        cute.autovec_copy(rest, self._chunk(thread, -SECTOR))
+        cute.autovec_copy(zero_word() if rest is None else rest, self._chunk(thread, -SECTOR))
 
     def _chunk(self, thread: Any, at: int) -> cute.Tensor:
         """The thread's of two chunks of a row, of those from byte `at` on."""
         line, within = divided(thread * WORD, SECTOR)
-        place = self.staged(line, at + within)
-        ptr = cute.make_ptr(cutlass.Uint32, place, cute.AddressSpace.smem, assumed_align=WORD)
-        return cute.make_tensor(ptr, WORD // REGISTER)
+        return word_at(self.staged(line, at + within), shared=True)
 
     def _sectors(self, first: Any, lane: Any) -> None:
         """Store the whole sectors, each from its start on, of which the first may begin in the subtile before."""
@@ -134,7 +136,7 @@ class SubtileRows:
             # bytes of the line's first sector that are not the line's: so far before the lane's place its word begins
             before = cutlass.Int32(address) & (SECTOR - 1)
             found.append([self._word(line + i, at + j - before) for j in across])
-            # written out, lest the compiler work every line's address out anew
+            # written out, lest the compiler recompute every line's address
             address = cute.arch.inline_ptx(
                 "add.s64 {$w0}, {$r0}, {$r1};",
                 write_only_types=[cutlass.Int64],
@@ -159,11 +161,10 @@ class SubtileRows:
             at = cutlass.max(at, -self.held)
         if self.width < SECTOR:
             at = cutlass.min(at, self.width - REGISTER)
-        numeric = NUMERIC[self.size]
-        ptr = cute.make_ptr(numeric, self.staged(line, at), cute.AddressSpace.smem, assumed_align=self.size)
-        rX = cute.make_rmem_tensor(REGISTER // self.size, numeric)
-        sX = cute.make_tensor(ptr, REGISTER // self.size)
-        for x in range(REGISTER // self.size):
+        numeric, count = BITS[self.size], REGISTER // self.size
+        rX = cute.make_rmem_tensor(count, numeric)
+        sX = elements_at(numeric, self.staged(line, at), count, shared=True)
+        for x in range(count):
             rX[x] = sX[x]
         return cute.recast_tensor(rX, cutlass.Uint32)[0]
 
@@ -220,16 +221,15 @@ class SubtileRows:
         """Bytes from one line to the next in global memory; Int64."""
         return cutlass.Int64(self.mD.stride[1 - self.axis]) * self.size
 
-    @cute.jit
     def _store_element(self, wanted: Any, line: Any, at: Any, start: Any) -> None:
         """Store the element at byte `at` of the line that begins at `start`."""
-        if wanted:
-            numeric = NUMERIC[self.size]
-            source = cute.make_ptr(
-                numeric, self.staged(line, at), cute.AddressSpace.smem, assumed_align=self.size
-            )
-            target = cute.make_ptr(numeric, start + at, cute.AddressSpace.gmem, assumed_align=self.size)
-            cute.make_tensor(target, 1)[0] = cute.make_tensor(source, 1)[0]
+        numeric = BITS[self.size]
+
+        def store() -> None:
+            source = elements_at(numeric, self.staged(line, at), shared=True)
+            put_element(numeric, start + at, source[0])
+
+        act_if(wanted, store)
 
 
 def _store_word(address: Any, value: Any, wanted: Any) -> None:

@@ -19,6 +19,7 @@ from cutegemm.config import KernelConfig
 from cutegemm.kernels.epilogue.fusion import Inputs
 from cutegemm.kernels.epilogue.subtiles import Role, Subtile
 from cutegemm.kernels.mainloop.shared_storage import Shared
+from cutegemm.kernels.memory_views import as_type, store_if
 from cutegemm.kernels.schedule.work import OutputTile
 
 
@@ -64,19 +65,14 @@ class Vectors:
 
     def share(self, role: Role, rows: list) -> None:
         """Hand the row inputs round in the warpgroup; the tile before must have been read by all its threads."""
+        width = self.config.stored_columns
         for at, values in enumerate(rows):
             for i, value in enumerate(values):
-                self._place(as_type(value, cutlass.Float32), role.thread + i * hw.WARPGROUP, at, role.slot)
+                number, column = as_type(value, cutlass.Float32), role.thread + i * hw.WARPGROUP
+                there = None if width % hw.WARPGROUP == 0 else column < width
+                store_if(there, self.sRow, (column, at, role.slot), number)
         if rows:
             role.barrier()
-
-    @cute.jit
-    def _place(self, value: Any, column: Any, at: cutlass.Constexpr, slot: Any) -> None:
-        sRow, width = self.sRow, self.config.stored_columns
-        if cutlass.const_expr(width % hw.WARPGROUP == 0):
-            sRow[column, at, slot] = value
-        elif column < width:
-            sRow[column, at, slot] = value
 
     def row(self, name: str, subtile: Subtile, key: tuple[int, int]) -> Any:
         """A row input at a subtile's column key."""
@@ -84,12 +80,3 @@ class Vectors:
         column = subtile.index[1] * self.config.epi_n + subtile.column_in(key)
         whole = self.config.input_of[name].dtype.whole
         return as_type(self.sRow[column, at, subtile.role.slot], cutlass.Int32 if whole else cutlass.Float32)
-
-
-def as_type(value: Any, numeric: Any) -> Any:
-    """The same 32 bits as another type; itself if it is of that one."""
-    if isinstance(value, numeric):
-        return value
-    rX = cute.make_rmem_tensor(1, type(value))
-    rX[0] = value
-    return cute.recast_tensor(rX, numeric)[0]

@@ -16,6 +16,7 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import Config, GemmConfig, KernelConfig, MatrixConfig, OperandConfig
 from cutegemm.kernels.host import operand_layouts as ops
+from cutegemm.kernels.memory_views import elements_at
 from cutegemm.launch_layout import layout_of
 
 
@@ -93,49 +94,35 @@ class Strides:
         )
 
 
-def vector_tensor(
-    matrix: MatrixConfig, address: Any, extent: Any, strides: Any, batch: Any, kind: str
-) -> cute.Tensor:
-    """A row or column input as (m, n, l), with stride 0 along what it is the same for."""
-    step = strides[1] if kind == "row" else strides[0]
-    ptr = cute.make_ptr(
-        ops.NUMERIC[matrix.dtype], address, cute.AddressSpace.gmem, assumed_align=matrix.dtype.bytes
-    )
-    stride = (0, step, strides[2]) if kind == "row" else (step, 0, strides[2])
-    return cute.make_tensor(ptr, cute.make_layout((extent[0], extent[1], batch), stride=stride))
+def _strided(matrix: MatrixConfig, address: Any, shape: tuple, strides: tuple) -> cute.Tensor:
+    """A view of global memory of which nothing is known but the alignment of elements."""
+    start = elements_at(ops.NUMERIC[matrix.dtype], address).iterator
+    return cute.make_tensor(start, cute.make_layout(shape, stride=strides))
 
 
 def input_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, shape: Any) -> tuple:
     """The graph's tensor inputs as (m, n, l), in its order."""
     found, extents = [], named(config, "shape", shape)
-    m, n = extents["m"], extents["n"]
     for i, (name, kind) in enumerate(config.epilogue.tensors.items()):
-        matrix, address, steps = config.inputs[i], addresses.inputs[i], strides.inputs[i]
-        batch = extents[f"{name}.l"]
+        of = (config.inputs[i], addresses.inputs[i], (extents["m"], extents["n"], extents[f"{name}.l"]))
+        row, column, batch = strides.inputs[i]
         if kind == "matrix":
-            found.append(ops.global_tensor(matrix, address, (m, n, batch), steps, "mn"))
+            found.append(ops.global_tensor(*of, strides.inputs[i], "mn"))
         elif kind in ("row", "col"):
-            found.append(vector_tensor(matrix, address, (m, n), steps, batch, kind))
+            # the same for all rows, or for all columns
+            found.append(_strided(*of, (0, column, batch) if kind == "row" else (row, 0, batch)))
     return tuple(found)
 
 
 def scale_tensors(config: GemmConfig, addresses: Addresses, strides: Strides, shape: Any) -> tuple:
     """Scales of operands' blocks as (blocks of rows or columns, blocks of K, l)."""
-    found, extents, first = (
-        [],
-        named(config, "shape", shape),
-        len(config.inputs) - len(config.epilogue.scales),
-    )
-    for i, scale in enumerate(config.epilogue.scales, first):
+    found, extents = [], named(config, "shape", shape)
+    for i, scale in enumerate(config.epilogue.scales, len(config.read)):
         row, column, batch = strides.inputs[i]
         along, over = (row, column) if scale.axis == "m" else (column, row)
-        kind = config.inputs[i].dtype
-        ptr = cute.make_ptr(
-            ops.NUMERIC[kind], addresses.inputs[i], cute.AddressSpace.gmem, assumed_align=kind.bytes
-        )
-        # its own extents bound nothing: what is read is clamped to the product's
+        # its own extents bound nothing: what is read is clamped to the GEMM's
         size = (extents[scale.axis], extents["k"], extents[f"{scale.name}.l"])
-        found.append(cute.make_tensor(ptr, cute.make_layout(size, stride=(along, over, batch))))
+        found.append(_strided(config.inputs[i], addresses.inputs[i], size, (along, over, batch)))
     return tuple(found)
 
 
@@ -174,9 +161,4 @@ def operand_layout(
 
 def scalar_tensors(addresses: Addresses) -> tuple:
     """The device scalars as one-element fp32 tensors."""
-    return tuple(
-        cute.make_tensor(
-            cute.make_ptr(cutlass.Float32, x, cute.AddressSpace.gmem, assumed_align=4), cute.make_layout(1)
-        )
-        for x in addresses.scalars
-    )
+    return tuple(elements_at(cutlass.Float32, x) for x in addresses.scalars)

@@ -24,7 +24,7 @@ class Tensors(NamedTuple):
     outputs: tuple  # (m, n, l)
     partials: tuple  # addresses of the reductions' partial results, Int64
     scalars: tuple  # the device scalars, one element each
-    splits: tuple  # addresses of `SPLIT_PLACES` where parts of K meet in workspace, else none; Int64
+    splits: tuple  # addresses of `SPLIT_PLACES` where splits of K are added in workspace, else none; Int64
     scheduler: tuple  # addresses of what the tile scheduler reads (`SCHEDULER_READS`), Int64
     indices: tuple  # the address of `ROW_INDICES` where they name an operand's rows, else none; Int64
     scales: tuple  # of operands' blocks, (blocks of rows or columns, blocks of K, l)
@@ -83,7 +83,7 @@ def _epilogue(config: KernelConfig, places: launch.Addresses, steps: launch.Stri
 def _item(item: StageItem, tensor: cute.Tensor, rounded: Any = None) -> tuple[Any, cute.Tensor]:
     """(atom, coordinates) of an item that TMA loads, (None, tensor) of another.
 
-    Of one whose words TMA brings (`box_load.class_maps`, tensor).
+    (`tma_unaligned_load.class_maps`, tensor) of one whose words TMA loads.
     """
     if item.boxed:
         return class_maps(item, tensor), tensor

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cutlass
@@ -46,7 +46,9 @@ _LAYOUT_ATOM = {
 }  # fmt: skip
 
 
-def global_tensor(matrix: MatrixConfig | OutputConfig, address, shape, strides, axes: str) -> cute.Tensor:
+def global_tensor(
+    matrix: MatrixConfig | OutputConfig, address, shape, strides, axes: str, vector: int = 1
+) -> cute.Tensor:
     """A view of global memory of the given shape.
 
     Args:
@@ -55,14 +57,12 @@ def global_tensor(matrix: MatrixConfig | OutputConfig, address, shape, strides, 
         shape: (rows, cols, batch), Int32; batch may be a pair.
         strides: (row, col, batch) like shape, Int64 elements; the unit-stride axis becomes the constant 1.
         axes: names of the first two axes, e.g. "mk".
+        vector: elements of which the address and the other strides are multiples, where TMA does not address it.
     """
-    numeric = NUMERIC[matrix.dtype]
+    numeric, size = NUMERIC[matrix.dtype], matrix.dtype.bytes
     tma = "tma" in (getattr(matrix, "load", None), getattr(matrix, "store", None))
-    step = hw.TMA_ALIGN // matrix.dtype.bytes if tma else 1
-    ptr = cute.make_ptr(
-        numeric, address, cute.AddressSpace.gmem, assumed_align=hw.TMA_ALIGN if tma else matrix.dtype.bytes
-    )
-
+    step = hw.TMA_ALIGN // size if tma else vector
+    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=step * size)
     known = tuple(
         1 if axis == matrix.major else assumed(x, step) for axis, x in zip(axes + "l", strides, strict=True)
     )
@@ -158,14 +158,33 @@ def load_atom(
     Elements are rounded to type `rounded`, of the same width, if there is one.
     """
     op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-    atom, coords = cpasync.make_tiled_tma_atom(
+    return cpasync.make_tiled_tma_atom(
         op, tensor, layout, box, num_multicast=multicast, internal_type=rounded
     )
-    return atom, coords
 
 
-def batch_at(tensor: cute.Tensor, batch: Any, gate: int | None) -> Any:
-    """The batch coordinate of an operand (rows, k, l): its only batch serves all; half `gate` of a gated B."""
+def prefetch(atoms: Iterable[Any]) -> None:
+    """Prefetch the tensor maps of TMA atoms; None is not one."""
+    for atom in atoms:
+        if atom is not None:
+            cpasync.prefetch_descriptor(atom)
+
+
+def partition(atom: Any, sX: cute.Tensor, gX: cute.Tensor, peers: Any = None) -> tuple[Any, Any]:
+    """(shared memory, coordinates of global memory) of a TMA atom's boxes, whose two modes become one.
+
+    Args:
+        sX, gX: (ROWS, COLUMNS, ...) of all buffers, and of the first box.
+        peers: the CTAs that share the tile (`mainloop.cluster.Peers`); None is this one alone.
+    """
+    place, count = (0, 1) if peers is None else (peers.place, peers.count)
+    return cpasync.tma_partition(
+        atom, place, cute.make_layout(count), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+    )
+
+
+def batch_at(tensor: cute.Tensor, batch: Any, gate: int | None = None) -> Any:
+    """The batch coordinate of a tensor (rows, columns, l): its only batch serves all; half `gate` of a gated pair."""
     if gate is None:
         return cutlass.min(batch, cute.size(tensor, mode=[2]) - 1)
     return (gate, cutlass.min(batch, cute.size(tensor, mode=[2, 1]) - 1))
@@ -184,6 +203,4 @@ def moved(box: cute.Tensor, coords: cute.Tensor, origin: tuple) -> cute.Tensor:
 
 def store_atom(tensor: cute.Tensor, layout: cute.ComposedLayout, box: tuple[int, int]):
     """The TMA atom and coordinate tensor that store a `box` of shared-memory `layout`."""
-    op = cpasync.CopyBulkTensorTileS2GOp()
-    atom, coords = cpasync.make_tiled_tma_atom(op, tensor, layout, box)
-    return atom, coords
+    return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), tensor, layout, box)

@@ -19,7 +19,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.kernels.load import unaligned_words as words
-from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
+from cutegemm.kernels.memory_views import REGISTER, WORD, word_at
 
 TILE = 128  # bytes: rows and columns
 SHIFT = 7  # the tile's logarithm
@@ -82,7 +82,7 @@ def transpose(sT: Any, addresses: Any, shape: Any, pitches: Any, block: Any):
             at = (group + i * GROUPS) * ROW + (chunk ^ (group >> 4) + i * (GROUPS // WORD)) * QUAD
             if row + i * GROUPS < rows:
                 sD = cute.make_tensor((sT + at).align(WORD), QUAD)
-                cute.autovec_copy(sD, words.word(cutlass.Uint32, target + i * GROUPS * pitches[2]))
+                cute.autovec_copy(sD, word_at(target + i * GROUPS * pitches[2]))
 
 
 @cute.jit

@@ -13,14 +13,14 @@ from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 
 
-def hint(how: str | None) -> dict[str, Any]:
-    """Further arguments of `cute.copy` for a TMA atom: the eviction policy "first"; none for None."""
-    if how is None:
+def hint(first: bool) -> dict[str, Any]:
+    """Further arguments of `cute.copy` for a TMA atom: none, or the policy by which L2 evicts these bytes first."""
+    if not first:
         return {}
     created = llvm.inline_asm(
         ir.IntegerType.get_signless(64),
         [],
-        f"createpolicy.fractional.L2::evict_{how}.b64 $0, 1.0;",
+        "createpolicy.fractional.L2::evict_first.b64 $0, 1.0;",
         "=l",
         has_side_effects=False,
         is_align_stack=False,

@@ -7,6 +7,7 @@ in flight. Elements beyond a row's end or outside the matrix are not read; they 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import cutlass.cute as cute
 from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.unaligned_words import copy_async
+from cutegemm.kernels.memory_views import act_if
 from cutegemm.kernels.schedule.work import Corner
 
 
@@ -43,10 +45,7 @@ class AsyncLoad:
             inside = cutlass.select_(used > 0, element, cutlass.Int32(0)) * lines.size
             address = base + cutlass.Int64(cutlass.min(line, last)) * pitch + inside
             target = lines.target(line, element, stage)
-            if cutlass.const_expr(there is None):
-                copy_chunk(lines, address, target, used)
-            elif there:
-                copy_chunk(lines, address, target, used)
+            act_if(there, functools.partial(copy_chunk, lines, address, target, used))
 
     def end(self, corner: Corner, stage: Any, phase: Any, thread: Any) -> None:
         """Do nothing: the copies write the stage themselves."""

@@ -26,8 +26,8 @@ from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.load import unaligned_words as words
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.unaligned_rows import Shifting
-from cutegemm.kernels.load.unaligned_words import WORD
 from cutegemm.kernels.mainloop.shared_storage import Shared
+from cutegemm.kernels.memory_views import WORD, elements_at
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,11 @@ class ShiftLoad:
     def _first_word(self, address: Any, target: Any, used: Any, low: Any) -> None:
         """Assemble the word that holds the matrix's first element, from that element on."""
         numeric, size = NUMERIC[self.lines.operand.dtype], self.lines.size
-        place = cute.make_ptr(numeric, target, cute.AddressSpace.smem, assumed_align=WORD)
-        sX = cute.make_tensor(place, cute.make_layout(WORD // size))
+        sX = elements_at(numeric, target, WORD // size, WORD, shared=True)
         for x in cutlass.range_constexpr(WORD // size):
             at = address + x * size
             if at >= low and x * size < used:
-                ptr = cute.make_ptr(numeric, at, cute.AddressSpace.gmem, assumed_align=size)
-                sX[x] = cute.make_tensor(ptr, cute.make_layout(1))[0]
+                sX[x] = elements_at(numeric, at)[0]
             else:
                 sX[x] = numeric(0.0)
 

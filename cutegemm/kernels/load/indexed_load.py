@@ -8,6 +8,7 @@ row's end are zero in the stage, and so is a row whose index is out of bounds.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.load.cp_async_load import copy_chunk
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.row_indices import RowIndices
+from cutegemm.kernels.memory_views import act_if
 from cutegemm.kernels.schedule.work import Corner
 from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
@@ -75,17 +77,10 @@ class IndexedLoad:
             address = self.rows[step] + cutlass.Int64(inside) * lines.size
             # whole stages keep the swizzle's period
             target = self._place(step, thread) + stage * lines.stage_bytes
-            self._copy_if(there, address, target, used)
-
-    @cute.jit
-    def _copy_if(self, there: Any, address: Any, target: Any, used: Any) -> None:
-        if cutlass.const_expr(there is None):
-            copy_chunk(self.lines, address, target, used)
-        elif there:
-            copy_chunk(self.lines, address, target, used)
+            act_if(there, functools.partial(copy_chunk, lines, address, target, used))
 
     def _place(self, step: int, thread: Any) -> Any:
-        """Where a thread's chunk lies in the first stage; of those that lie whole periods apart one is worked out."""
+        """Where a thread's chunk lies in the first stage; of those that lie whole periods apart one is computed."""
         lines, period, moved = self.lines, step, 0
         if hw.WARP % lines.chunks == 0:
             repeats = PERIOD_LINES * lines.chunks // hw.WARP

@@ -16,7 +16,7 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import OperandConfig
 from cutegemm.kernels.host.operand_layouts import batch_at
-from cutegemm.kernels.load.unaligned_words import WORD
+from cutegemm.kernels.memory_views import WORD
 from cutegemm.kernels.schedule.work import Corner
 from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
@@ -108,8 +108,8 @@ class Lines:
     def target(self, line: Any, element: Any, stage: Any) -> Any:
         """The address of an element of a stage; Int32.
 
-        A stage is a sequence of panels that hold one swizzle row of every line (`operands.item_layout`). The swizzle
-        permutes chunks of 16 bytes: it XORs address bits 4 and up with the bits from 7 on.
+        A stage is a sequence of panels that hold one swizzle row of every line (`operand_layouts.item_layout`). The
+        swizzle permutes chunks of 16 bytes: it XORs address bits 4 and up with the bits from 7 on.
         """
         width = self.width
         lines = self.count * (self.operand.halves if self.operand.k_major else 1)

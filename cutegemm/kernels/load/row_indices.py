@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-import cutlass.cute as cute
+
+from cutegemm.kernels.memory_views import elements_at
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,7 @@ class RowIndices:
     def create(address: Any, count: Any, schedule: dict[str, Any]) -> RowIndices:
         """From the address of so many indices and the launch's group "schedule"."""
         width = schedule["rows.width"]
-        ptr = cute.make_ptr(cutlass.Int32, address, cute.AddressSpace.gmem, assumed_align=4)
-        return RowIndices(
-            cute.make_tensor(ptr, cute.make_layout(count * width)), width, schedule["rows.extent"]
-        )
+        return RowIndices(elements_at(cutlass.Int32, address, count * width), width, schedule["rows.extent"])
 
     def row(self, place: Any) -> tuple[Any, Any]:
         """(the row that an index names, or 0 where there is no such row; whether there is)."""

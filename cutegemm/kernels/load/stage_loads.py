@@ -44,7 +44,7 @@ class ItemLoads:
         """Take the tiles and partition the matrix.
 
         Args:
-            atom, tensor: from `tensors.launch_tensors`; the atom is None without TMA, and the result of
+            atom, tensor: from `launch_tensors.launch_tensors`; the atom is None without TMA, and the result of
                 `tma_unaligned_load.class_maps` if TMA loads words.
             indices: of the operand whose rows they name.
         """
@@ -59,7 +59,7 @@ class ItemLoads:
             which = None if operand.halves == 1 else half
             if operand.load == "tma":
                 peers = place.sharing(item.axes[0])
-                evict = config.evicted(item.role)
+                evict = item.role in config.evict_first
                 loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which, evict))
             elif operand.load == "gather":
                 cut = config.instruction.ignored

@@ -13,6 +13,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from cutegemm.kernels.memory_views import as_type
+
 KEPT = 0xFFFF_E000  # of the bits of fp32, those that tf32 has
 HALF = 0x0000_1000  # of tf32's last place
 MAGNITUDE = 0x7FFF_FFFF
@@ -24,11 +26,11 @@ LEAST = 2.0**-30
 def parts(x: Any) -> Any:
     """(high, low), Uint32, of the bits of an fp32 number; a NaN is made quiet, or its kept bits might be infinity's."""
     high, size = x & cutlass.Uint32(KEPT), x & cutlass.Uint32(MAGNITUDE)
-    cut = _as(cutlass.Float32, high)
-    rest = _as(cutlass.Float32, x) - cut
+    cut = as_type(high, cutlass.Float32)
+    rest = as_type(x, cutlass.Float32) - cut
     if rest == 0.0:
         rest = cut * LEAST
-    low = _as(cutlass.Uint32, rest) + cutlass.Uint32(HALF)
+    low = as_type(rest, cutlass.Uint32) + cutlass.Uint32(HALF)
     if size >= EXPONENT:
         high = x
         if size > EXPONENT:
@@ -40,15 +42,8 @@ def parts(x: Any) -> Any:
 @cute.jit
 def nearest(value: Any, ignored: cutlass.Constexpr[int]) -> Any:
     """An fp32 number without `ignored` low bits, rounded to nearest even; an infinity or a NaN as it is."""
-    bits = _as(cutlass.Uint32, value)
+    bits = as_type(value, cutlass.Uint32)
     if (bits & cutlass.Uint32(EXPONENT)) != EXPONENT:
         bits += cutlass.Uint32((1 << ignored - 1) - 1) + (bits >> ignored & 1)
         bits &= cutlass.Uint32(2**32 - (1 << ignored))
-    return _as(cutlass.Float32, bits)
-
-
-def _as(numeric: Any, value: Any) -> Any:
-    """The same 32 bits as another type."""
-    rX = cute.make_rmem_tensor(1, type(value))
-    rX[0] = value
-    return cute.recast_tensor(rX, numeric)[0]
+    return as_type(bits, cutlass.Float32)

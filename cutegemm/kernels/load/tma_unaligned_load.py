@@ -29,8 +29,8 @@ from cutegemm.config.stage import StageItem
 from cutegemm.kernels.host.operand_layouts import NUMERIC, batch_at
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.unaligned_rows import WARPS, Shifting
-from cutegemm.kernels.load.unaligned_words import WORD
 from cutegemm.kernels.mainloop.shared_storage import Shared
+from cutegemm.kernels.memory_views import WORD
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class BoxLoad:
         shifting, words = self.shifting, self.shifting.words
         barrier = self._barrier(stage)
         first, start = self.lines.origin(corner)
-        origin = (first // words.classes, start, batch_at(self.lines.mX, corner.batch, None))
+        origin = (first // words.classes, start, batch_at(self.lines.mX, corner.batch))
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, shifting.own * words.per_class * words.pitch)
         for mine in cutlass.range_constexpr(WARPS):

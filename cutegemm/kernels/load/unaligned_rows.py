@@ -21,8 +21,8 @@ from cutegemm.arch import sm90 as hw
 from cutegemm.config.parts import Words
 from cutegemm.kernels.load import unaligned_words as words
 from cutegemm.kernels.load.operand_rows import Lines, divided
-from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
 from cutegemm.kernels.mainloop.shared_storage import Shared
+from cutegemm.kernels.memory_views import REGISTER, WORD
 
 WARPS = hw.WARPGROUP // hw.WARP
 # chunks that a thread reads before it writes the first: their latencies overlap

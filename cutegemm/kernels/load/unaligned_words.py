@@ -9,8 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass._mlir.dialects import nvvm
 
-WORD = 16  # bytes of the widest access
-REGISTER = 4  # bytes
+from cutegemm.kernels.memory_views import REGISTER, WORD, elements_at, word_at
 
 
 def align(words: list[Any], address: Any, size: int, rD: cute.Tensor) -> None:
@@ -57,12 +56,6 @@ def clear(rD: cute.Tensor, count: Any, size: int) -> None:
         rD[x] = kept
 
 
-def word(numeric: Any, address: Any) -> cute.Tensor:
-    """The aligned 16 bytes of global memory at `address`."""
-    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=WORD)
-    return cute.make_tensor(ptr, WORD * 8 // numeric.width)
-
-
 def around(address: Any) -> list[Any]:
     """The registers of the aligned words that hold the 16 bytes at `address`; twice the same if they are one."""
     return [x for low in (address & -WORD, address + (WORD - 1) & -WORD) for x in _registers(low)]
@@ -70,7 +63,7 @@ def around(address: Any) -> list[Any]:
 
 def _registers(address: Any) -> list[Any]:
     rW = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
-    cute.autovec_copy(word(cutlass.Uint32, address), rW)
+    cute.autovec_copy(word_at(address), rW)
     return [rW[x] for x in range(WORD // REGISTER)]
 
 
@@ -89,8 +82,7 @@ def elements(address: Any, count: Any, numeric: cutlass.Constexpr, rD: cute.Tens
     each = WORD * 8 // numeric.width
     rX = cute.make_rmem_tensor(each, numeric)
     rX.fill(0)
-    ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=numeric.width // 8)
-    gX = cute.make_tensor(ptr, each)
+    gX = elements_at(numeric, address, each)
     for x in cutlass.range_constexpr(each):
         if x < count:
             rX[x] = gX[x]

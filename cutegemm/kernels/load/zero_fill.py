@@ -15,7 +15,7 @@ import cutlass.cute as cute
 
 from cutegemm.config.stage import StageItem
 from cutegemm.kernels.load.operand_rows import divided
-from cutegemm.kernels.load.unaligned_words import REGISTER, WORD
+from cutegemm.kernels.memory_views import WORD, word_at, zero_word
 from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
 
@@ -29,8 +29,8 @@ def zero_rest(
 ):
     """Zero the rows from `box_rows` on of every stage of a K-major operand's pipeline (ROWS, BLK_K, STAGE).
 
-    A stage is a sequence of panels, each one swizzle row wide and all rows high (`operands.item_layout`), so a panel's
-    out-of-bounds rows are contiguous.
+    A stage is a sequence of panels, each one swizzle row wide and all rows high (`operand_layouts.item_layout`), so a
+    panel's out-of-bounds rows are contiguous.
     """
     per_column, column, columns = _extents(item, stages)
     start, total = sX.iterator.toint() + (column - per_column * WORD), columns * per_column
@@ -43,11 +43,7 @@ def zero_rest(
 
 def _zero(start: Any, at: tuple[Any, Any], column: int) -> None:
     """Zero one word of a panel's out-of-bounds rows; `at`: (panel, word)."""
-    zeros = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
-    zeros.fill(cutlass.Uint32(0))
-    place = start + at[0] * column + at[1] * WORD
-    target = cute.make_ptr(cutlass.Uint32, place, cute.AddressSpace.smem, assumed_align=WORD)
-    cute.autovec_copy(zeros, cute.make_tensor(target, cute.make_layout(WORD // REGISTER)))
+    cute.autovec_copy(zero_word(), word_at(start + at[0] * column + at[1] * WORD, shared=True))
 
 
 def _extents(item: StageItem, stages: int) -> tuple[int, int, int]:

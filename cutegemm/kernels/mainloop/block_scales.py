@@ -18,14 +18,13 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir import ir
-from cutlass._mlir.dialects import llvm
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig, scale_places
 from cutegemm.config.scale_places import WORD, WORDS
 from cutegemm.epilogue.scales import BlockScale
 from cutegemm.kernels.epilogue.subtiles import Role
+from cutegemm.kernels.host.operand_layouts import batch_at
 from cutegemm.kernels.load.unaligned_words import copy_async
 from cutegemm.kernels.mainloop.shared_storage import Shared
 from cutegemm.kernels.schedule.work import Work
@@ -100,7 +99,7 @@ class BlockScales:
             first += origin.row  # a group's first row
         # what is beyond is never stored
         last = (work.ends[axis] - 1) // scale.extent
-        batch = cutlass.min(work.l, cute.size(tensor, mode=[2]) - 1)
+        batch = batch_at(tensor, work.l)
         # sums of 64 bits grow from stage to stage; those of 32, widened, would be multiplied by the stride in each
         block = cutlass.Int64(work.first) + cutlass.Int64(k) * cutlass.Int64(work.step)
         return cutlass.min((first + entry) // scale.extent, last), block, batch
@@ -166,16 +165,11 @@ def _add_in_place(part: Any, total: Any) -> Any:
     The compiler would move a plain addition behind the instruction that writes the partial sums again, and copy those
     while WGMMA may still write them.
     """
-    added = llvm.inline_asm(
-        ir.F32Type.get(),
-        [cutlass.Float32(part).ir_value(), cutlass.Float32(total).ir_value()],
-        "add.f32 $0, $1, $2;",
-        "=f,f,f",
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
+    return cute.arch.inline_ptx(
+        "add.f32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[cutlass.Float32],
+        read_only_args=[cutlass.Float32(part), cutlass.Float32(total)],
     )
-    return cutlass.Float32(added)
 
 
 def _ordered(scale: BlockScale, entry: Any) -> Any:

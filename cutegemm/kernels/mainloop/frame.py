@@ -8,14 +8,13 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.epilogue.tile_epilogue import Epilogue
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.launch_tensors import Atoms, Tensors
-from cutegemm.kernels.host.operand_layouts import NUMERIC, multiplied
+from cutegemm.kernels.host.operand_layouts import NUMERIC, multiplied, prefetch
 from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.load.stage_loads import ItemLoads
 from cutegemm.kernels.load.tma_load import TmaLoad
@@ -117,9 +116,7 @@ class Frame:
             self.scheduler.init()
             cute.arch.mbarrier_init_fence()
         if thread // hw.WARP == 1:
-            for atom in (*(x for loads in self.loads for x in loads.atoms), *self.epilogue.atoms):
-                if cutlass.const_expr(atom is not None):
-                    cpasync.prefetch_descriptor(atom)
+            prefetch((*(x for loads in self.loads for x in loads.atoms), *self.epilogue.atoms))
         if cutlass.const_expr(self.config.cluster_size > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
@@ -133,7 +130,7 @@ class Frame:
 
     @cute.jit
     def zero_rest(self, thread: Any):
-        """Zero the rows of the pipeline that no load writes, once, by the consumers' threads, which meet after it.
+        """Zero the rows of the pipeline that no load writes, once, by the consumers' threads, before a barrier of all.
 
         They belong to rows beyond the matrix, which WGMMA multiplies and nobody stores. WGMMA reads by the async
         proxy, hence the fence (PTX ISA, fence.proxy.async).

@@ -12,10 +12,9 @@ from cutlass.cute.nvgpu import warpgroup
 
 from cutegemm.arch.instructions import Instruction
 from cutegemm.kernels.host.operand_layouts import tiled_mma
-from cutegemm.kernels.mainloop.issue_order import IssueOrder
-from cutegemm.kernels.mainloop.pingpong_order import PingpongOrder
 from cutegemm.kernels.mainloop.pipeline import Pipeline, advance
 from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
+from cutegemm.kernels.mainloop.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,8 @@ class Mainloop:
 
     pipeline: Pipeline
     fragments: Fragments
-    turns: PingpongOrder
-    order: IssueOrder
+    turns: Turns  # of mainloops
+    order: Turns  # of the WGMMAs between promotions
     every: int = 0  # stages after which partial sums are promoted to fp32; 0 is never
     partial: Any = None  # the element type of those
     tail: RaggedTail | None = None  # of groups along K

@@ -2,7 +2,7 @@
 """The end of a group along K: what a stage holds of the next group, or of memory behind it, is zeroed.
 
 The consumers do it when the group's last stage is full: whatever loaded it, and whatever lies there. WGMMA reads by the
-async proxy, hence the fence before they meet (PTX ISA, fence.proxy.async).
+async proxy, hence the fence before their barrier (PTX ISA, fence.proxy.async).
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.load.operand_rows import Lines, divided
-from cutegemm.kernels.load.unaligned_words import WORD
 from cutegemm.kernels.mainloop.shared_storage import wait_named
-
-BITS = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}
+from cutegemm.kernels.memory_views import BITS, WORD, put_element, word_at, zero_word
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class RaggedTail:
     @cute.jit
     def _zero(self, lines: cutlass.Constexpr, stage: Any, rest: Any) -> None:
         """One operand's words of 16 bytes, a few each thread; of a word that the end cuts, the elements behind it."""
-        each = WORD // lines.size
+        each, bits = WORD // lines.size, BITS[lines.size]
         words, threads = lines.length // each, self.config.team * hw.WARPGROUP
         first = self.role.band * hw.WARPGROUP + self.role.thread
         if cutlass.const_expr(not lines.operand.k_major):
@@ -67,19 +65,10 @@ class RaggedTail:
             line, word = divided(i, words)
             place = lines.target(line, word * each, stage)
             if cutlass.const_expr(not lines.operand.k_major):
-                _put(place, cutlass.Uint32, WORD)
+                cute.autovec_copy(zero_word(), word_at(place, shared=True))
             elif word * each >= rest:
-                _put(place, cutlass.Uint32, WORD)
+                cute.autovec_copy(zero_word(), word_at(place, shared=True))
             elif word * each + each > rest:
                 for j in cutlass.range_constexpr(1, each):
                     if word * each + j >= rest:
-                        _put(place + j * lines.size, BITS[lines.size], lines.size)
-
-
-def _put(place: Any, numeric: Any, size: int) -> None:
-    """Zero so many aligned bytes of shared memory."""
-    count = size * 8 // numeric.width
-    zeros = cute.make_rmem_tensor(count, numeric)
-    zeros.fill(numeric(0))
-    ptr = cute.make_ptr(numeric, place, cute.AddressSpace.smem, assumed_align=size)
-    cute.autovec_copy(zeros, cute.make_tensor(ptr, cute.make_layout(count)))
+                        put_element(bits, place + j * lines.size, bits(0), shared=True)

@@ -25,18 +25,14 @@ class Dependence:
 
     config: KernelConfig
 
-    @property
-    def _takes_part(self) -> bool:
-        return self.config.trigger != "never"
-
     def start(self) -> None:
-        """After set-up."""
+        """After the prologue."""
         if self.config.trigger == "start":
             cute.arch.griddepcontrol_launch_dependents()
 
     def wait(self) -> None:
         """Before the first access to global memory."""
-        if self._takes_part:
+        if self.config.trigger != "never":
             cute.arch.griddepcontrol_wait()
 
     @cute.jit

@@ -58,16 +58,9 @@ class GroupDepthScheduler(TileScheduler):
         """The work of a state."""
         index, _, begin, end = state
         m, n, group = tile_of(index, self.tiles[0], self.tiles[1], self.group, self.config.raster)
-        cluster_m, cluster_n = self.config.cluster
-        place = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, group)
-        depth = self.config.tile[2]
+        place, depth = self.own(m, n, group), self.config.tile[2]
         k_tiles = cluster_tiles(end - begin, depth, 1)
         return self._of(place, cutlass.Int32(0), k_tiles, begin, end - begin - (k_tiles - 1) * depth)
-
-    @property
-    def no_numbers(self) -> tuple:
-        """As many zeros as `numbers` are, and one more."""
-        return (cutlass.Int32(0),) * 6
 
     def numbers(self, work: Work) -> tuple:
         """What a work's loads depend on, in numbers that a loop carries."""

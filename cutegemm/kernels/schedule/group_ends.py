@@ -15,6 +15,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
+from cutegemm.kernels.memory_views import elements_at
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ class GroupEnds:
     def create(address: Any, schedule: dict[str, Any], extent: Any, masked: bool) -> GroupEnds:
         """From the address of the tensor and the launch's group "schedule"."""
         width, lead, count = (schedule[x] for x in ("ends.width", "ends.lead", "groups"))
-        ptr = cute.make_ptr(cutlass.Int32, address, cute.AddressSpace.gmem, assumed_align=4)
-        words = cute.make_tensor(ptr, cute.make_layout((count + lead) * width))
+        words = elements_at(cutlass.Int32, address, (count + lead) * width)
         return GroupEnds(words, width, lead, count, extent, masked)
 
     def _number(self, index: Any) -> Any:

@@ -63,9 +63,7 @@ class GroupScheduler(TileScheduler):
         index, group, first, _, row, end = state
         tiles = self._tiles(end - row)
         m, n, _ = tile_of(index - first, *tiles, self.group, self.config.raster)
-        cluster_m, cluster_n = self.config.cluster
-        place = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, group)
-        return self._of(place, (row, end), cutlass.Int32(0), self.k_tiles)
+        return self._of(self.own(m, n, group), (row, end), cutlass.Int32(0), self.k_tiles)
 
     def _tiles(self, rows: Any) -> tuple[Any, Any]:
         """Cluster tiles along M and N of a group of so many rows."""
@@ -73,11 +71,6 @@ class GroupScheduler(TileScheduler):
         if config.grouped == "m":
             return cluster_tiles(rows, config.rows, config.cluster[0]), self.tiles[1]
         return self.tiles[0], cluster_tiles(rows, config.columns, config.cluster[1])
-
-    @property
-    def no_numbers(self) -> tuple:
-        """As many zeros as `numbers` are, and one more."""
-        return (cutlass.Int32(0),) * 6
 
     def numbers(self, work: Work) -> tuple:
         """What a work's loads depend on, in numbers that a loop carries."""

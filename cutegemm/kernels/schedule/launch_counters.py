@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass
-from cutlass._mlir.dialects import llvm
+import cutlass.cute as cute
 
 
 def count_up(counter: Any, last: Any, order: str) -> Any:
@@ -23,13 +23,8 @@ def count_up(counter: Any, last: Any, order: str) -> Any:
 
     Source: PTX ISA 9.0, atom (inc).
     """
-    count = llvm.inline_asm(
-        cutlass.Int32.mlir_type,
-        [counter.llvm_ptr, cutlass.Int32(last).ir_value()],
-        f"atom.{order}.gpu.global.inc.u32 $0, [$1], $2;",
-        "=r,l,r",
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
+    return cute.arch.inline_ptx(
+        f"atom.{order}.gpu.global.inc.u32 {{$w0}}, [{{$r0}}], {{$r1}};",
+        write_only_types=[cutlass.Int32],
+        read_only_args=[counter, cutlass.Int32(last)],
     )
-    return cutlass.Int32(count)

@@ -84,6 +84,4 @@ class StreamKScheduler(TileScheduler):
         split = cutlass.select_(cut, self.cluster - low, cutlass.Int32(0))
         splits = cutlass.select_(cut, high - low + 1, cutlass.Int32(1))
         m, n, batch = tile_of(index, self.tiles[0], self.tiles[1], self.group, self.config.raster)
-        cluster_m, cluster_n = self.config.cluster
-        tile = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, batch)
-        return self.share(tile, first, k_tiles, split, splits)
+        return self.share(self.own(m, n, batch), first, k_tiles, split, splits)

@@ -177,7 +177,12 @@ class TileScheduler:
     @property
     def no_numbers(self) -> tuple:
         """As many zeros as `numbers` are, and one more."""
-        return (cutlass.Int32(0),) * 5
+        return (cutlass.Int32(0),) * (6 if self.config.grouped else 5)
+
+    def own(self, m: Any, n: Any, batch: Any) -> tuple[Any, Any, Any]:
+        """(m, n, l) of this CTA's tile of a cluster tile."""
+        cluster_m, cluster_n = self.config.cluster
+        return m * cluster_m + self.place.m, n * cluster_n + self.place.n, batch
 
     def numbers(self, work: Work) -> tuple:
         """What a work's loads depend on, in numbers that a loop carries."""
@@ -213,8 +218,7 @@ class TileScheduler:
         m, n, batch = tile_of(
             index, self.tiles[0], self.tiles[1], self.group, config.raster, config.serpentine
         )
-        cluster_m, cluster_n = config.cluster
-        tile = (m * cluster_m + self.place.m, n * cluster_n + self.place.n, batch)
+        tile = self.own(m, n, batch)
         if config.serpentine:
             # all works of a wave the same way, so that what the wave before it loaded last is loaded first
             back = state[0] // self.clusters % 2

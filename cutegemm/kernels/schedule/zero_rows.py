@@ -14,9 +14,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.kernels.load.unaligned_words import WORD
-
-BITS = {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32}
+from cutegemm.kernels.memory_views import BITS, WORD, put_element, word_at, zero_word
 
 
 @dataclass(frozen=True)
@@ -76,14 +74,10 @@ class Zeroed:
         finish = start + cutlass.Int64(self.length) * self.size
         body = (start + (WORD - 1)) & -WORD
         stop = finish & -WORD
-        zeros = cute.make_rmem_tensor(WORD // 4, cutlass.Uint32)
-        zeros.fill(cutlass.Uint32(0))
+        zeros = zero_word()
         words = cutlass.Int32(cutlass.max(stop - body, cutlass.Int64(0)) // WORD)
         for word in cutlass.range(lane, words, hw.WARP, unroll=1):
-            ptr = cute.make_ptr(
-                cutlass.Uint32, body + cutlass.Int64(word) * WORD, cute.AddressSpace.gmem, assumed_align=WORD
-            )
-            cute.autovec_copy(zeros, cute.make_tensor(ptr, cute.make_layout(WORD // 4)))
+            cute.autovec_copy(zeros, word_at(body + cutlass.Int64(word) * WORD))
         before = start + lane * self.size
         if before < cutlass.min(body, finish):
             self._put(before)
@@ -92,6 +86,4 @@ class Zeroed:
             self._put(after)
 
     def _put(self, address: Any) -> None:
-        numeric = BITS[self.size]
-        ptr = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=self.size)
-        cute.make_tensor(ptr, 1)[0] = numeric(0)
+        put_element(BITS[self.size], address, BITS[self.size](0))

@@ -17,7 +17,6 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-from cutlass.cute.nvgpu import cpasync
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
@@ -25,13 +24,13 @@ from cutegemm.kernels.epilogue.subtiles import Role
 from cutegemm.kernels.epilogue.tile_epilogue import Epilogue
 from cutegemm.kernels.host.launch_arguments import named
 from cutegemm.kernels.host.launch_tensors import Atoms, Tensors, launch_tensors
-from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.host.operand_layouts import NUMERIC, prefetch
 from cutegemm.kernels.mainloop.cluster import Place
 from cutegemm.kernels.mainloop.shared_storage import Shared, arrive_named, wait_named
 from cutegemm.kernels.schedule.dependent_launch import Dependence
 from cutegemm.kernels.schedule.tile_scheduler import TileScheduler
 from cutegemm.kernels.schedule.work import Work
-from cutegemm.kernels.split_k.partial_sums import VECTOR, PartialSums
+from cutegemm.kernels.split_k.partial_sums import VECTOR, PartialSums, aligned
 
 
 class AddPartials:
@@ -42,7 +41,7 @@ class AddPartials:
 
     @cute.jit
     def __call__(self, addresses, shape, strides, numbers, schedule, stream: cuda.CUstream):
-        """Launch; the arguments are those of `kernels.launch`, "clusters" the slices of all tiles."""
+        """Launch; the arguments are those of `launch_layout`, "clusters" the slices of all tiles."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
         self.kernel(tensors, atoms, shape, numbers, schedule).launch(
             grid=(named(self.config, "schedule", schedule)["clusters"], 1, 1),
@@ -92,9 +91,7 @@ class AddPartials:
                 epilogue.loads.init()
                 cute.arch.mbarrier_init_fence()
         if thread // hw.WARP == 1:
-            for atom in epilogue.atoms:
-                if cutlass.const_expr(atom is not None):
-                    cpasync.prefetch_descriptor(atom)
+            prefetch(epilogue.atoms)
         if cutlass.const_expr(epilogue.loads is not None):
             cute.arch.sync_threads()
 
@@ -144,8 +141,7 @@ class AddPartials:
         arrive_named(self.config, "sums")
 
     def _place(self, sSums: Any, role: Role, vector: int, group: Any) -> cute.Tensor:
-        place = sSums[None, role.thread, vector, group]
-        return cute.make_tensor(place.iterator.align(4 * VECTOR), cute.make_layout(VECTOR))
+        return aligned(sSums[None, role.thread, vector, group])
 
     def _work(self, scheduler: TileScheduler, block: Any) -> tuple[Work, Any, Any]:
         """(tile with all its partial sums, slice of it, band of its rows) of a CTA; those of a tile are neighbours."""

@@ -28,8 +28,7 @@ from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.mainloop.cluster import Place
 from cutegemm.kernels.mainloop.shared_storage import Shared
 from cutegemm.kernels.schedule.work import OutputTile, Work
-
-VECTOR = 4  # fp32 numbers of one st.async
+from cutegemm.kernels.split_k.partial_sums import VECTOR, aligned
 
 
 @dataclass(frozen=True)
@@ -102,5 +101,4 @@ class ClusterSum:
             cute.arch.mbarrier_arrive(self.free, self.place.rank_of_split(lane))
 
     def _partial(self, role: Role, vector: int, split: int) -> Any:
-        source = self.sPartials[None, role.thread, vector, role.slot, split]
-        return cute.make_tensor(source.iterator.align(4 * VECTOR), cute.make_layout(VECTOR)).load()
+        return aligned(self.sPartials[None, role.thread, vector, role.slot, split]).load()

@@ -2,7 +2,7 @@
 """The ordered finish of a reduction: partial results of each of many results into one fp32 number each.
 
 A CTA owns LANES results; its threads stand LANES side by side and share each result's parts, thread t
-taking every (THREADS / LANES)-th. Their states meet in shared memory, in order. Nothing is atomic, so the
+taking every (THREADS / LANES)-th. Their states are joined in shared memory, in order. Nothing is atomic, so the
 result of equal inputs is equal on every run.
 """
 
@@ -19,6 +19,7 @@ from cutegemm.epilogue.graph import NEUTRAL
 from cutegemm.kernels.epilogue import element_functions as functions
 from cutegemm.kernels.epilogue import partial_reductions as reduce
 from cutegemm.kernels.host import launch_arguments as launch
+from cutegemm.kernels.memory_views import elements_at
 
 THREADS = 256  # per CTA
 LANES_ACROSS = 16  # results side by side where neighbours in memory belong to different results
@@ -74,11 +75,11 @@ class Finish:
         for i in cutlass.range_constexpr(count):
             sums[thread % lanes, helper, i] = state[i]
         cute.arch.sync_threads()
+        target = elements_at(cutlass.Float32, found, results)
         if thread < lanes and result < results:
             for other in cutlass.range(1, helpers, unroll=4):
                 self._take(state, tuple(sums[thread % lanes, other, i] for i in range(count)))
-            target = cute.make_ptr(cutlass.Float32, found, cute.AddressSpace.gmem, assumed_align=4)
-            cute.make_tensor(target, cute.make_layout(results))[result] = self._value(state)
+            target[result] = self._value(state)
 
     def _take(self, state: cute.Tensor, other: tuple) -> None:
         count = len(other)

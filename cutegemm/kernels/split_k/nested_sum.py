@@ -23,7 +23,7 @@ from cutegemm.kernels.split_k.workspace_sum import WorkspaceSum
 
 @dataclass(frozen=True)
 class NestedSum:
-    """A cluster's sum, and where those of several clusters meet."""
+    """A cluster's sum, and how those of several clusters are added."""
 
     config: KernelConfig
     inner: ClusterSum

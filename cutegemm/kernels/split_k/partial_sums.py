@@ -8,12 +8,12 @@ run. With split_reduction="atomic" a tile has one, to which L2 adds the others i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir.dialects import llvm
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
@@ -26,19 +26,19 @@ VECTOR = 4  # fp32 numbers of one access
 IN_FLIGHT = 16  # accesses of a thread at once, where their number is known
 
 
+def aligned(place: cute.Tensor) -> cute.Tensor:
+    """VECTOR neighbouring numbers, known to be moved by one access."""
+    return cute.make_tensor(place.iterator.align(4 * VECTOR), cute.make_layout(VECTOR))
+
+
 def add_vector(target: cute.Tensor, values: list[Any]) -> None:
     """Four fp32 numbers in a row of global memory plus four others, each addition atomic by itself.
 
     Source: PTX ISA 9.0, red (vectors of f32 from sm_90 on).
     """
-    llvm.inline_asm(
-        None,
-        [target.iterator.llvm_ptr, *(cutlass.Float32(x).ir_value() for x in values)],
-        "red.relaxed.gpu.global.add.v4.f32 [$0], {$1, $2, $3, $4};",
-        "l,f,f,f,f",
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
+    cute.arch.inline_ptx(
+        "red.relaxed.gpu.global.add.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+        read_only_args=[target.iterator, *(cutlass.Float32(x) for x in values)],
     )
 
 
@@ -76,13 +76,12 @@ class PartialSums:
         splits = work.splits if cutlass.const_expr(self.config.streamed) else self.config.kept_splits
         rX = cute.make_rmem_tensor((VECTOR, self._vectors, at_once), NUMERIC[self.config.sums])
         for block in cutlass.range(splits // at_once, unroll=1):
-            self._read(rX, role, work, (block * at_once, at_once, share))
+            self._read(rX, role, work, [block * at_once + i for i in range(at_once)], share)
             self._take(total, rX, at_once)
         if cutlass.const_expr(not self.config.streamed):
             rest = self.config.kept_splits % at_once
-            if cutlass.const_expr(rest > 0):
-                self._read(rX, role, work, (self.config.kept_splits - rest, rest, share))
-                self._take(total, rX, rest)
+            self._read(rX, role, work, range(splits - rest, splits), share)
+            self._take(total, rX, rest)
 
     @cute.jit
     def add_some(
@@ -100,11 +99,8 @@ class PartialSums:
         total.fill(0.0)
         for first in cutlass.range_constexpr(0, each, at_once):
             some = min(at_once, each - first)
-            for i in cutlass.range_constexpr(some):
-                split = group * each + (first + i)
-                mPartial = self._partial(work, cutlass.min(split, count - 1))
-                for vector in cutlass.range_constexpr(self._vectors):
-                    cute.autovec_copy(self._vector(mPartial, role, vector, share), rX[None, vector, i])
+            splits = (cutlass.min(group * each + (first + i), count - 1) for i in range(some))
+            self._read(rX, role, work, splits, share)
             for i in cutlass.range_constexpr(some):
                 there = group * each + (first + i) < count
                 for value in cutlass.range_constexpr(self._vectors * VECTOR):
@@ -127,21 +123,16 @@ class PartialSums:
     def _vectors(self) -> int:
         return self.config.slice_values // VECTOR
 
-    @cute.jit
-    def _read(
-        self, rX: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, which: cutlass.Constexpr
-    ) -> None:
-        """Read several partial sums at once; `which` is (first split, how many, slice)."""
-        first, count, share = which
-        for i in cutlass.range_constexpr(count):
-            mPartial = self._partial(work, first + i)
-            for vector in cutlass.range_constexpr(self._vectors):
+    def _read(self, rX: cute.Tensor, role: Role, work: Work, splits: Iterable[Any], share: Any) -> None:
+        """Read several partial sums at once."""
+        for i, split in enumerate(splits):
+            mPartial = self._partial(work, split)
+            for vector in range(self._vectors):
                 cute.autovec_copy(self._vector(mPartial, role, vector, share), rX[None, vector, i])
 
-    @cute.jit
-    def _take(self, total: cute.Tensor, rX: cute.Tensor, count: cutlass.Constexpr) -> None:
-        for i in cutlass.range_constexpr(count):
-            for value in cutlass.range_constexpr(self._vectors * VECTOR):
+    def _take(self, total: cute.Tensor, rX: cute.Tensor, count: int) -> None:
+        for i in range(count):
+            for value in range(self._vectors * VECTOR):
                 total[value] = total[value] + rX[value % VECTOR, value // VECTOR, i]
 
     def _partial(self, work: Work, split: Any) -> Any:
@@ -159,5 +150,4 @@ class PartialSums:
         """A slice's vector-th access."""
         first, step = self.config.slice_index(vector * VECTOR)
         at = first // VECTOR if self.config.slices == 1 else first // VECTOR + share * (step // VECTOR)
-        place = mPartial[None, role.thread, at, role.band]
-        return cute.make_tensor(place.iterator.align(4 * VECTOR), cute.make_layout(VECTOR))
+        return aligned(mPartial[None, role.thread, at, role.band])

@@ -21,6 +21,7 @@ import cutlass.cute as cute
 
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.mainloop.shared_storage import Shared, wait_named
+from cutegemm.kernels.memory_views import elements_at
 from cutegemm.kernels.schedule.launch_counters import count_up
 from cutegemm.kernels.schedule.tile_scheduler import TileScheduler
 from cutegemm.kernels.schedule.work import OutputTile, Work
@@ -42,12 +43,10 @@ class WorkspaceSum:
         cls, config: KernelConfig, scheduler: TileScheduler, addresses: dict[str, Any], shared: Shared
     ) -> WorkspaceSum:
         """Views of the workspace."""
-        ptr = cute.make_ptr(
-            cutlass.Int32, addresses["split.counters"], cute.AddressSpace.gmem, assumed_align=4
-        )
+        counters = elements_at(cutlass.Int32, addresses["split.counters"]).iterator
         sCount = shared.tensor("count", cutlass.Int32, cute.make_layout(config.counts_kept))
         partials = PartialSums(config, scheduler, addresses["split.partials"])
-        return cls(config, partials, scheduler.place.split, ptr, sCount)
+        return cls(config, partials, scheduler.place.split, counters, sCount)
 
     def init(self) -> None:
         """Nothing: the launch before has left the counters zero."""
