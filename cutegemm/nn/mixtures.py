@@ -20,7 +20,7 @@ from cutegemm.epilogue.scales import ROW
 from cutegemm.epilogue.trace import Col, Row, define
 from cutegemm.epilogue.value import Value
 from cutegemm.nn.experts import combined, dispatched, mixture, routes, summed
-from cutegemm.nn.quantized import TYPES_8, apply_but, frozen
+from cutegemm.nn.quantized import TYPES_8, apply_but, frozen, load_but
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import HALF, autocast_type
 from cutegemm.ops.groups.grouped import grouped_mm
@@ -89,6 +89,7 @@ def adopt(module: Any, fallback: str, weights: str | None = None, activations: s
         module.register_parameter(scales, frozen(scale))
     setattr(module, _MULTIPLIES, activations is not None)
     module._apply = functools.partial(_moved, module, names)
+    module._load_from_state_dict = functools.partial(load_but, module, names[:2])
 
 
 def _moved(module: Any, names: list[str], fn: Any, recurse: bool = True) -> Any:

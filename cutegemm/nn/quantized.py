@@ -69,6 +69,10 @@ class QuantizedLinear(torch.nn.Linear):
         """As of torch.nn.Module, but weight and scales keep their types."""
         return apply_but(self, fn, recurse, ("weight", self.source.scale, self.source.static))
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """As of torch.nn.Module, but a weight of another type is refused."""
+        load_but(self, ("weight",), state_dict, prefix, *args)
+
     def extra_repr(self) -> str:
         """The arguments in its repr."""
         storage = self.source.storage
@@ -90,6 +94,22 @@ def apply_but(module: torch.nn.Module, fn: Any, recurse: bool, names: Sequence[A
 
     apply: Any = torch.nn.Module._apply
     return apply(module, moved, recurse)
+
+
+def load_but(module: Any, names: Sequence[str], state: Any, prefix: str, *args: Any) -> None:
+    """`torch.nn.Module._load_from_state_dict`, but nothing is loaded where some parameters would be cast.
+
+    A weight of 16 bits, cast to 8 without scales, would multiply as another one. torch raises the messages.
+    """
+    for name in names:
+        given, own = state.get(prefix + name), getattr(module, name)
+        if isinstance(given, Tensor) and given.dtype != own.dtype:
+            rule = f"must be {own.dtype}, got {given.dtype}; load weights of other types before `convert`"
+            # the last argument is torch's list of messages
+            args[-1].append(f"{prefix}{name}: {rule}")
+            return
+    base: Any = torch.nn.Module._load_from_state_dict
+    base(module, state, prefix, *args)
 
 
 def store(layer: Any, weights: str, activations: str | None, fallback: str) -> None:
@@ -144,7 +164,9 @@ def source_of(module: torch.nn.Module) -> Source | str | None:
         return None
     if isinstance(found, str):
         return found
-    scale: Any = getattr(module, found.scale)
+    scale: Any = getattr(module, found.scale, None)
+    if not isinstance(scale, Tensor):
+        return f"it has no {found.scale}"
     if scale.dtype not in (*_WIDER, _E8M0):
         return f"its {found.scale} is {scale.dtype}"
     if not _fits(scale, found.storage.kind, weight):
@@ -189,7 +211,11 @@ def _compressed(module: Any, weight: Any) -> Source | str:
         return f"its weight is {getattr(weight, 'dtype', 'packed')}; 8-bit layers are float8_e4m3fn or int8"
     if getattr(scheme, "output_activations", None) is not None:
         return "its scheme quantises outputs"
-    weights, inputs = scheme.weights, getattr(scheme, "input_activations", None)
+    weights, inputs = getattr(scheme, "weights", None), getattr(scheme, "input_activations", None)
+    if weights is None:
+        return "its scheme says nothing of weights"
+    if any(x.is_meta for x in module.parameters(recurse=False)):
+        return "its parameters have no memory yet"
     kinds: dict[Any, Kind] = {"tensor": TENSOR, "channel": ROW}
     if list(getattr(weights, "block_structure", None) or ()) == [128, 128]:
         kinds["block"] = BLOCKS[1]
@@ -229,4 +255,14 @@ def _said(args: Any) -> str:
     return f"{' '.join(shown)} by {_name(args.strategy)}, {'dynamic' if args.dynamic else 'static'}"
 
 
-__all__ = ["TYPES_8", "QuantizedLinear", "Source", "apply_but", "frozen", "load", "source_of", "store"]
+__all__ = [
+    "TYPES_8",
+    "QuantizedLinear",
+    "Source",
+    "apply_but",
+    "frozen",
+    "load",
+    "load_but",
+    "source_of",
+    "store",
+]

@@ -109,6 +109,8 @@ def check_epilogue(epilogue: Graph, problem: Problem) -> None:
         if wanted != given:
             listed = ", ".join(sorted(given)) or "none"
             rule = f"the epilogue's {what} are {', '.join(sorted(wanted)) or 'none'}"
+            if not given:
+                rule += "; describe them by problem(..., epilogue=spec.epilogue)"
             raise field_error(PlanError, what, listed, rule)
     scalars = epilogue.names("scalar")
     for name in problem.device_scalars:

@@ -109,7 +109,7 @@ def prepare(
     kind = Kind(graph, order, call, found, shapes, request.a.device)
     prepared = (make or _make)(chosen, kind, request)
     if chosen != "meta" and checks.switch("CUTEGEMM_CHECK"):
-        return Checked(prepared, spec)
+        return Checked(prepared, spec, chosen != "reference")
     return prepared
 
 

@@ -232,7 +232,7 @@ def test_lone_warpgroups_promote_one_stage_while_they_multiply_the_next(shape, f
         ),
         (
             {"schedule": "multistage"},
-            "schedule='multistage': fp8_e4m3 operands need a producer: partial sums are promoted to fp32; "
+            "schedule='multistage': partial sums are promoted to fp32, which needs a producer; "
             "nearest legal value: 'cooperative'",
         ),
         (

@@ -40,6 +40,17 @@ def test_sums_are_exact(types, shape, fields):
     assert d.dtype == torch.int32 and torch.equal(d.long(), a.long() @ b.long())
 
 
+def test_a_number_scales_sums_of_blocks_into_int32():
+    """Scaled sums are fp32, which int32 takes rounded, times 1 as well."""
+    a, b = drawn(70, 300, INT8, 1), drawn(24, 300, UINT8, 2).T
+    spec = GemmSpec(scale_a=("block", 1, 128), scale_b="tensor", d_dtype="int32")
+    powers = torch.tensor([1.0, 0.5, 0.25]).expand(70, 3)
+    for factor in (1.0, 0.5):
+        d = emulated(spec, a, b, scale_a=powers, scale_b=factor)
+        exact = (a.double() * powers[0].repeat_interleave(128)[:300].double()) @ b.double() * factor
+        assert torch.equal(d.double(), exact.round())
+
+
 def test_large_sums_are_exact_and_saturate():
     """fp32 holds 24 bits of a sum; beyond 32 bits it is the largest integer."""
     a = torch.full((64, 33_152), 255, dtype=UINT8)

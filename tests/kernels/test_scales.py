@@ -290,6 +290,7 @@ def test_a_spec_refuses_what_no_kernel_has(fields, told):
     [
         ({"scale_a": None}, "scale_a: missing; the mainloop multiplies by it, a scale for every block"),
         ({"scale": torch.ones(1)}, "scale='...': the epilogue reads scale_a, scale_b"),
+        ({"scale_a": torch.ones(1, 130, 4)}, "scale_a.shape=(1, 130, 4): must be (130, 4), one for each"),
         ({"scale_a": torch.ones(130)}, "scale_a.shape=(130,): must have 2 or 3 dimensions"),
         (
             {"scale_a": torch.ones(130, 3)},

@@ -59,6 +59,24 @@ def test_errors_are_near_those_of_fp32():
     assert error(a, b, emulated(GemmSpec(promote=None, **fields), a, b, races=False)) > 2 * TWICE * FP32
 
 
+@pytest.mark.parametrize("tile", [(64, 32), (64, 64)], ids=str)
+def test_scales_of_blocks_multiply_sums_of_three_products(tile):
+    """With two sets of partial sums and with one: truncated sums of 128 elements, times powers of two."""
+    m, n, k = 70, 40, 300
+    a, b = operands((m, n, k))
+    scale_a, scale_b = torch.exp2(torch.arange(3) - 1.0).expand(m, 3), torch.tensor([[0.5, -2.0, 1.0]])
+    spec = GemmSpec(
+        math="tf32x3",
+        scale_a=("block", 1, 128),
+        scale_b=("block", 128, 128),
+        tile=Tile(*tile, 128),
+        swap=False,
+    )
+    d = emulated(spec, a, b, scale_a=scale_a, scale_b=scale_b)
+    factors = (scale_a[0] * scale_b[0]).repeat_interleave(128)[:k]
+    assert error(a * factors, b, d) < 8 * FP32
+
+
 def test_exponents_far_apart():
     """Elements from 2^-40 to 2^40: the bound is relative to the sum of magnitudes, as for equal ones."""
     a, b = operands(SMALL)

@@ -200,6 +200,8 @@ def test_experts_in_8_bits_stay_so():
         half = copy.deepcopy(experts).half()
         assert half.down_proj.dtype == torch.float8_e4m3fn and half.down_proj_scale.dtype == torch.float32
         assert set(half.state_dict()) == state
+        with pytest.raises(RuntimeError, match="down_proj: must be torch.float8_e4m3fn"):
+            half.load_state_dict({"down_proj": half.down_proj.float()}, strict=False)
         emulated = copy.deepcopy(experts)
         setattr(emulated, mixtures.FALLBACK, "emulator")
         for other, given in ((half, x.half()), (emulated, x)):

@@ -99,6 +99,25 @@ def test_what_a_layer_was_it_stays():
     assert not again.converted and not again.left
 
 
+def test_weights_of_another_type_are_not_cast():
+    """A state dict of 16 bits is refused, also a partial one, and the layer stays as it was."""
+    mine, x = model(), torch.randn(4, 300, dtype=BF16)
+    nn.convert(mine, weights="fp8")
+    y = mine(x)
+    with pytest.raises(RuntimeError, match="0.weight: must be torch.float8_e4m3fn, got torch.bfloat16"):
+        mine.load_state_dict({"0.weight": torch.ones(200, 300, dtype=BF16)}, strict=False)
+    assert torch.equal(mine(x), y)
+
+
+@pytest.mark.parametrize("activations", ["fp8", None])
+def test_autocast_gives_the_type_of_results(activations):
+    """As of torch's layers, whatever type the input has."""
+    mine, x = model(torch.float32), torch.randn(4, 300)
+    nn.convert(mine, weights="fp8", activations=activations)
+    with torch.autocast("cpu", BF16):
+        assert mine[0](x).dtype == BF16
+
+
 def test_what_is_left_alone():
     """Shared parameters, classes of their own, other types, what is skipped: each by name; ours are converted."""
 
@@ -241,7 +260,8 @@ def compressed(weights, inputs, scale, dtype=E4M3, **parameters):
     layer = torch.nn.Linear(300, 200).to(BF16).eval()
     layer.weight = torch.nn.Parameter(torch.randn(200, 300).mul(20).to(dtype), requires_grad=False)
     for name, value in {"weight_scale": scale, **parameters}.items():
-        layer.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
+        if value is not None:
+            layer.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
     layer.quantization_scheme = SimpleNamespace(
         weights=weights, input_activations=inputs, output_activations=None, targets=["Linear"]
     )
@@ -295,6 +315,10 @@ def test_compressed_tensors_layers(weights, inputs, shape, kinds, dtype):
         (compressed(arguments("channel", "int"), INT_TOKEN, torch.ones(200, 1), torch.int8,
                     weight_zero_point=torch.ones(200, 1, dtype=torch.int8)), "weights are"),
         (compressed(arguments("channel"), TOKEN, torch.ones(200, 1), torch.float32), "weight is torch.float32"),
+        (compressed(None, None, torch.ones(200, 1)), "says nothing of weights"),
+        (compressed(arguments("channel"), TOKEN, None), "has no weight_scale"),
+        (compressed(arguments("channel", "int"), INT_TOKEN, torch.ones(200, 1), torch.int8,
+                    weight_zero_point=torch.ones(200, 1, dtype=torch.int8)).to("meta"), "no memory yet"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )  # fmt: skip

@@ -155,6 +155,11 @@ def test_transforms():
     wanted = cutegemm.matmul(a, b.T, scale_a=scale_a, scale_b=scale_b)
     mapped = torch.vmap(lambda x, s: cutegemm.matmul(x, b.T, scale_a=s, scale_b=scale_b))(a, scale_a)
     assert torch.equal(mapped, wanted)
+    # x with leading dimensions of its own, which its scales have too
+    mapped = torch.vmap(lambda x, s: cutegemm.linear(x, b, scale_a=s, scale_b=scale_b))(
+        a[:, None], scale_a[:, None]
+    )
+    assert torch.equal(mapped[:, 0], wanted)
     with torch.autocast("cpu", torch.float16):
         assert torch.equal(cutegemm.linear(a, b, scale_a=scale_a, scale_b=scale_b), wanted)
     meta = cutegemm.linear(*(x.to("meta") for x in (a, b)), scale_a=scale_a.to("meta"), scale_b=2.0)

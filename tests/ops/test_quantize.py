@@ -286,6 +286,7 @@ def test_the_op_is_as_compilers_expect(kind, twin):
         ({"kind": "tensor", "scale": 1e300}, "scale"),
         ({"kind": "tensor", "scale": -(10**400)}, "scale"),
         ({"kind": ROWS, "scale": torch.ones(4, 6)}, "scale.shape"),
+        ({"kind": ROWS, "scale": torch.ones(4, 1), "scale_dtype": torch.float8_e8m0fnu}, "scale.dtype"),
         ({"scale": torch.ones(4), "transposed": True}, "transposed"),
         ({"scale_dtype": torch.float16}, "scale_dtype"),
         ({"scale_dtype": torch.float8_e8m0fnu}, "scale_dtype"),

@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from cutegemm import GemmSpec
+from cutegemm import Gemm, GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.running.numerics.bounds import Bounded, _product, bound
 
@@ -47,13 +47,19 @@ def test_a_quotient_has_little_room_up_to_the_power_whose_reciprocal_is_flushed(
     assert limits.complaint(torch.zeros(1, 1)) is not None
 
 
-def test_scaled_sums_of_blocks_of_integers_have_room_for_their_roundings():
-    """Each block's sum is rounded where it is multiplied by two scales and where it is added; no more than that."""
+@pytest.mark.parametrize("size", [1.0, 2.0**40], ids=["", "beyond int32"])
+def test_scaled_sums_of_blocks_of_integers_have_room_for_their_roundings(size):
+    """Each block's sum is rounded where it is multiplied by two scales and where it is added; no more than that.
+
+    Scaled sums are fp32, so those beyond 32 bits do not saturate.
+    """
     draw = torch.Generator().manual_seed(1)
     a, b = (torch.randint(0, 256, x, generator=draw).to(torch.uint8) for x in ((64, 512), (512, 48)))
     scale_a, scale_b = (torch.rand(x, 4, generator=draw) + 0.5 for x in (64, 48))
+    scale_a *= size
     kind = ("block", 1, 128)
-    graph = GemmSpec(scale_a=kind, scale_b=kind).epilogue
+    spec = GemmSpec(scale_a=kind, scale_b=kind, d_dtype="fp32")
+    graph = spec.epilogue
     found = torch.zeros(64, 48)
     for block in range(4):
         of = slice(128 * block, 128 * block + 128)
@@ -61,4 +67,5 @@ def test_scaled_sums_of_blocks_of_integers_have_room_for_their_roundings():
         found += total * scale_a[:, block, None] * scale_b[:, block]
     told = bound(graph, a, b, {"scale_a": scale_a, "scale_b": scale_b}, {"d": torch.float32})["d"]
     assert told.complaint(found) is None
+    assert told.complaint(Gemm(spec).run(a, b, scale_a=scale_a, scale_b=scale_b)) is None
     assert told.complaint(found * (1 + 1e-6)) is not None

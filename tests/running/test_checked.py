@@ -46,6 +46,13 @@ def test_check_mode_raises_for_a_call_that_does_not_end(before, after, hangs, mo
     assert "GemmSpec(" in str(e.value) and "Problem(m=6, n=7, k=5" in str(e.value)
 
 
+@pytest.mark.parametrize("math", ["tf32", "tf32x3"])
+def test_check_mode_holds_torch_to_exact_products(math, monkeypatch):
+    """On a CPU they are, whatever a kernel would multiply."""
+    monkeypatch.setenv("CUTEGEMM_CHECK", "1")
+    assert torch.allclose(Gemm(GemmSpec(math=math)).run(A, B), A @ B, atol=1e-5)
+
+
 def test_check_mode_records_no_event_while_a_graph_is_captured(monkeypatch):
     """Nothing runs during a capture, so nothing can be waited for."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

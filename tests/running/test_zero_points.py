@@ -95,7 +95,10 @@ def test_an_epilogue_of_the_caller_sees_the_difference():
         ),
         ({"zero_point_a": 3, "sums_b": torch.zeros(5)}, "sums_b.dtype=torch.float32: must be int32"),
         ({"zero_point_a": 3, "sums_b": [1]}, "sums_b: must be a torch.Tensor, got list"),
-        ({"zero_point_a": 3, "sums_a": torch.zeros(6, dtype=torch.int32)}, "sums_a='...': the epilogue reads zero_a"),
+        (
+            {"zero_point_a": 3, "sums_a": torch.zeros(6, dtype=torch.int32)},
+            "sums_a='...': the epilogue reads zero_point_a",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_refused(given, told):
@@ -116,6 +119,10 @@ def test_specs_that_no_kernel_has():
             "a.dtype=torch.float32: must be int8 or uint8",
         ),
         (lambda: gemm.run(a, b), "zero_point_a: missing; the spec says that the operand has one"),
+        (
+            lambda: gemm.run(a, b, zero_point_a=1, zero_a=torch.zeros(5, dtype=torch.int32)),
+            "zero_a='...': is made of zero_point_a, which the call gives; nearest legal value: 'zero_point_a'",
+        ),
         (lambda: asked(("rows", "auto")), "zero_point_a='rows': must be one of tensor, row"),
         (
             lambda: asked(("tensor", "auto"), epilogue=epi.swiglu("halves")),

@@ -231,7 +231,7 @@ def _promoted_refused(x: KernelDraft) -> Refusal:
         rule = f"sums of products of {x.a.dtype.value} are exact, and would not be in fp32"
         return "promote", x.promote, rule, None
     if x.producers == 0:
-        rule = f"{x.a.dtype.value} operands need a producer: partial sums are promoted to fp32"
+        rule = "partial sums are promoted to fp32, which needs a producer"
         return "schedule", x.schedule, rule, "cooperative"
     if x.epilogue.scales:
         rule = f"a stage is the {K_BLOCK} elements of K that have one scale"

@@ -199,8 +199,13 @@ class Epilogue:
         return Subtile.of(self.config, role, tile, divmod(number, self.config.subtiles_n))
 
     def _exact(self) -> dict[int, str]:
-        """Outputs of the type of integer sums, by place, that are these times a number, which is named."""
+        """Outputs of the type of integer sums, by place, that are these times a number, which is named.
+
+        Sums that scales of blocks have multiplied are fp32.
+        """
         graph, found = self.config.epilogue, {}
+        if graph.scales:
+            return found
         for place, result in enumerate(graph.outputs):
             node = graph.nodes[result.node]
             factors = {graph.nodes[x].op: graph.nodes[x].value for x in node.args}

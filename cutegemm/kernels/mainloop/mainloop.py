@@ -188,18 +188,15 @@ class Mainloop:
         A warp can issue few WGMMAs ahead. After all of them it would add only while the last one runs.
         """
         # reads that are under way would hold back the fence of the WGMMAs
-        found, stage, blocks = (
-            self.scales.read(role, before, 0),
-            position[0],
-            cute.size(self.fragments.a, mode=[2]),
-        )
-        half = blocks // 2
+        found, stage = self.scales.read(role, before, 0), position[0]
+        count = len(self.fragments.products)
+        half = count // 2
         self.pipeline.wait_full(*position)
         self._issue(parts[1 - turn], 0, stage, (0, half))
         warpgroup.wait_group(1)
         self._release(before)
         self.scales.add(acc, parts[turn], 0, found)
-        self._issue(parts[1 - turn], 0, stage, (half, blocks))
+        self._issue(parts[1 - turn], 0, stage, (half, count))
         return stage, advance(*position, self.pipeline.stages)
 
     @cute.jit
@@ -212,18 +209,19 @@ class Mainloop:
 
     @cute.jit
     def _issue(
-        self, part: cute.Tensor, row: cutlass.Constexpr, stage: Any, blocks: cutlass.Constexpr = None
+        self, part: cute.Tensor, row: cutlass.Constexpr, stage: Any, which: cutlass.Constexpr = None
     ) -> None:
-        """Issue and commit WGMMAs of a stage's row-th rows of A: part = A[row, stage] @ B[stage], or K blocks of it."""
+        """Issue and commit WGMMAs of a stage's row-th rows of A: part = A[row, stage] @ B[stage], or some of those."""
         config = self.scales.config
         mma = tiled_mma(config, config.team, config.mma_columns)  # its flag is a value of this place
         tCrA, tCrB = self.fragments.a, self.fragments.b
-        first, end = (0, cute.size(tCrA, mode=[2])) if cutlass.const_expr(blocks is None) else blocks
+        pairs = self.fragments.products
+        first, end = (0, len(pairs)) if cutlass.const_expr(which is None) else which
         mma.set(warpgroup.Field.ACCUMULATE, first > 0)
         warpgroup.fence()
-        for block in cutlass.range_constexpr(first, end):
-            a = cute.append_ones(tCrA[None, row, block, stage])
-            cute.gemm(mma, part, a, tCrB[None, None, block, stage], part)
+        for i in cutlass.range_constexpr(first, end):
+            a = cute.append_ones(tCrA[None, row, pairs[i][0], stage])
+            cute.gemm(mma, part, a, tCrB[None, None, pairs[i][1], stage], part)
             mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
 

@@ -14,6 +14,7 @@ from cutegemm.epilogue.scales import Kind
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.entry_points import linear, matmul, server_of
+from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling
 from cutegemm.ops.quantized.made import Quantized, quantized
@@ -48,7 +49,7 @@ def frozen_linear(
     static: Tensor | None,
     fallback: str,
 ) -> Tensor:
-    """x @ weight.T + bias in x's type.
+    """x @ weight.T + bias in x's type, or in autocast's.
 
     Args:
         x: (..., K), fp16, bf16 or fp32.
@@ -71,6 +72,8 @@ def frozen_linear(
         given = None if bias is None else bias.to(x.dtype)
         found: Tensor = linear(x, wide, given, fallback=fallback)
         return found
+    if (dtype := autocast_type(x.device)) in HALF:
+        x, bias = autocast_to(dtype, x), None if bias is None else autocast_to(dtype, bias)
     who = server_of(x.device, fallback, "cutegemm.nn.QuantizedLinear")
     how = storage, fallback, "reference" if who == "torch" else who
     flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])

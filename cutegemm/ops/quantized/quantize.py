@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cutegemm import checks
-from cutegemm.dtypes import DType, as_dtype
+from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.scales import K_BLOCK, KINDS, ROW, TENSOR, BlockScale, Kind, checked
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.quantized.made import Quantized, quantized, twins
@@ -105,6 +105,9 @@ def quantize(
     if not known or (exponents and (scale_dtype != EXPONENTS or isinstance(kind, str))):
         rule = "must be torch.float32, or torch.float8_e8m0fnu for blocks"
         raise field_error(SpecError, "scale_dtype", scale_dtype, rule, torch.float32)
+    if exponents and given is not None and given.dtype == torch.float32:
+        rule = f"must be {scale_dtype}, as scale_dtype says: scales are used as they are given"
+        raise field_error(InputError, "scale.dtype", given.dtype, rule, scale_dtype)
     made = twins if transposed else quantized
     return made(x, kind, dtype, given, exponents)
 
@@ -141,6 +144,8 @@ def checked_scale(scale: Any, kind: Kind, x: Tensor) -> Tensor:
         if torch.finfo(torch.float32).max < abs(scale) < math.inf:
             raise field_error(InputError, "scale", scale, "must be in the range of fp32")
         return torch.full((), scale, dtype=torch.float32, device=x.device)
+    if kind == TENSOR and not isinstance(scale, Tensor):
+        raise field_error(InputError, "scale", scale, "must be a number or a 0-d fp32 tensor")
     check_tensor("scale", scale, (0, 1, 2, 3), (torch.float32,) if isinstance(kind, str) else SCALES)
     if scale.device != x.device:
         rule = f"must be the operand's device, {x.device}"
@@ -173,12 +178,17 @@ def _dtype(dtype: Any) -> torch.dtype:
     """
     if type(dtype) is torch.dtype and dtype in LARGEST:
         return dtype
-    found = as_dtype(dtype)
-    if TORCH_DTYPE[found] not in LARGEST:
-        near = torch.int8 if found is DType.UINT8 else torch.float8_e4m3fn
-        names = ", ".join(str(x).removeprefix("torch.") for x in LARGEST)
-        raise field_error(SpecError, "dtype", dtype, f"must be one of {names}", near)
-    return TORCH_DTYPE[found]
+    near: Any = None
+    try:
+        found = TORCH_DTYPE[as_dtype(dtype)]
+    except SpecError as error:
+        found, near = None, error.nearest and TORCH_DTYPE[as_dtype(error.nearest)]
+    if found in LARGEST:
+        return found
+    if near not in LARGEST:
+        near = torch.int8 if found is torch.uint8 else torch.float8_e4m3fn
+    names = ", ".join(str(x).removeprefix("torch.") for x in LARGEST)
+    raise field_error(SpecError, "dtype", dtype, f"must be one of {names}", near)
 
 
 __all__ = [

@@ -80,8 +80,8 @@ def _as_matrices(
 ) -> tuple[list[Any], tuple[int, ...] | None]:
     """A batch of products of matrices, their leading dimensions folded; and those dimensions, if results have any."""
     lead: tuple[int, ...] | None = tuple(tensors[0].shape[mapped[0] : -1])
-    folds = {"linear": (True, False), "input": (True, False), "weight": (True, True)}[program.form]
-    a, b = (_folded(x, m, 1) if fold else x for x, m, fold in zip(tensors[:2], mapped[:2], folds))
+    both = {"linear": (True, False), "input": (True, False), "weight": (True, True)}[program.form]
+    a, b = (_folded(x, m, 1) if fold else x for x, m, fold in zip(tensors[:2], mapped[:2], both))
     if program.form == "weight":
         a, lead = a.mT, None
     elif program.form == "linear":
@@ -91,7 +91,8 @@ def _as_matrices(
     inputs = []
     for name, x, m in zip(program.inputs, tensors[2:], mapped[2:]):
         kind = _kind(program, name)
-        inputs.append(_folded(x, m, kind == "matrix") if kind in ("matrix", "col") else x)
+        folds = kind in ("matrix", "col", "blocks_m")
+        inputs.append(_folded(x, m, kind != "col") if folds else x)
     return [a, b, *inputs], lead
 
 

@@ -88,7 +88,7 @@ def describe(
         if kind in shapes:
             _check_shape(name, inputs[name], shapes[kind], lead)
         else:
-            _check_blocks(graph, name, inputs[name], (m, b.shape[-1], k), batch)
+            _check_blocks(graph, name, inputs[name], (m, b.shape[-1], k), lead)
         read.append((name, layout.of_input(inputs[name], kind)))
     stored, wanted = [], []
     for x in graph.stores:
@@ -233,15 +233,14 @@ def _check_shape(name: str, tensor: Any, shape: tuple[int, ...], lead: tuple[int
         raise _shape_error(name, tensor, f"must be {(*lead, *shape)}")
 
 
-def _check_blocks(graph: Graph, name: str, tensor: Any, extents: tuple[int, int, int], batch: int) -> None:
+def _check_blocks(
+    graph: Graph, name: str, tensor: Any, extents: tuple[int, int, int], lead: tuple[int, ...]
+) -> None:
     """Check scales: one matrix for each batch, or one for all."""
     scale = next(x for x in graph.scales if x.name == name)
     wanted = scale.shape(*extents)
-    if (
-        not scale.fits(tuple(tensor.shape[-2:]), wanted)
-        or tensor.dim() == 3
-        and tensor.shape[0] not in (1, batch)
-    ):
+    legal = ((), lead, (1,)) if lead else ((),)
+    if not scale.fits(tuple(tensor.shape[-2:]), wanted) or tuple(tensor.shape[:-2]) not in legal:
         what = "A, M x K" if scale.axis == "m" else "B, N x K"
         raise _shape_error(name, tensor, f"must be {wanted}, one for each {scale.extent} x 128 of {what}")
 

@@ -145,12 +145,22 @@ class Signature:
         kind = self._kinds[name]
         if kind.startswith("blocks"):
             return InputError("missing; the mainloop multiplies by it, a scale for every block", field=name)
+        if name in scales.NAMES and kind in _SCALES:
+            return InputError(f"missing; must be {_SCALES[kind]}", field=name)
         article = "an" if kind == "integer" else "a"
         return InputError(f"missing; the epilogue reads it as {article} {kind}", field=name)
 
 
 # stands for the value in a message about a name
 _DOTS = "..."
+# what the scales of an operand are, by their kind in the graph
+_SCALES = {
+    "scalar": "a number or a 0-d fp32 tensor",
+    "col": "M scales, one for each row of A",
+    "row": "N scales, one for each column of B",
+}
+# what an epilogue reads -> the argument that it is made of (`zero_points`)
+_GIVEN = {"zero_a": "zero_point_a", "zero_b": "zero_point_b"}
 # what a run is told beside its operands
 _OPTIONS = ("c", "alpha", "beta", "out", "backend", "workspace", "groups")
 
@@ -164,6 +174,7 @@ def unread(name: str, read: Sequence[str], options: Sequence[str], rule: str = "
         options: the call's other keywords, one of which may be meant.
         rule: where there is more to say than what the epilogue reads.
     """
+    read = [_GIVEN.get(x, x) for x in read]
     near = checks.near(name, (x for x in (*read, *options) if x != name))
     rule = rule or f"the epilogue reads {', '.join(read) or 'nothing'}"
     return field_error(InputError, name, _DOTS, rule, near)

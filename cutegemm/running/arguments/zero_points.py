@@ -36,10 +36,13 @@ def read(kinds: tuple[str, str], a: Any, b: Any, named: Mapping[str, Any]) -> di
             int32. Those that are not given take a pass over the operand.
 
     Raises:
-        InputError: an operand is of another type, or a zero point or a sum is missing or of another type or shape.
+        InputError: an operand is of another type, a zero point or a sum is missing or of another type or shape, or the
+            call gives what is made of them.
     """
     found = dict(named)
-    for name, kind, x in zip(NAMES, kinds, (a, b)):
+    for name, made, kind, x in zip(NAMES, ("zero_a", "zero_b"), kinds, (a, b)):
+        if kind == TENSOR and made in found:
+            raise field_error(InputError, made, "...", f"is made of {name}, which the call gives", name)
         if kind and x.dtype not in OPERANDS:
             rule = f"{name[-1]} is {x.dtype}; zero points are those of int8 and uint8 operands"
             raise field_error(InputError, name, found.get(name), rule)

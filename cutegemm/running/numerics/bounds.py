@@ -123,7 +123,7 @@ def bound(
             value, magnitude = accumulators[name], magnitudes[name]
             error = torch.where(magnitude == 0, 0.0, relative * magnitude + FLUSHED)
             doubtful = []
-            if not a.dtype.is_floating_point:
+            if not (a.dtype.is_floating_point or graph.scales):
                 # a partial sum may saturate before products of the other sign are added
                 doubtful = [(magnitude > INT32.max) & (value.abs() < magnitude)]
                 value = value.clamp(INT32.min, INT32.max)

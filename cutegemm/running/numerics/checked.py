@@ -30,10 +30,15 @@ class Checked:
 
     Synchronises, copies inputs that are also outputs, and computes everything a second time: for finding bugs,
     not for use. A call that does not end within a bound is an error; under capture, where nothing runs, it is not.
+
+    Args:
+        prepared: the kind of call.
+        spec: the spec, for messages.
+        by_kernel: whether the plan's kernel computes it; torch multiplies exactly, whatever `math` the plan has.
     """
 
-    def __init__(self, prepared: Prepared, spec: GemmSpec) -> None:
-        self.prepared, self.spec = prepared, spec
+    def __init__(self, prepared: Prepared, spec: GemmSpec, by_kernel: bool = True) -> None:
+        self.prepared, self.spec, self.by_kernel = prepared, spec, by_kernel
         self.kind = prepared.kind
 
     def __call__(
@@ -73,8 +78,8 @@ class Checked:
             outputs: what it gave; outs: as `_outs`.
         """
         types = {name: x.dtype for name, x in outputs.items()}
-        plan = self.kind.plan
-        expected = bound(self.kind.graph, named["a"], named["b"], values, types, *described(plan.config))
+        how = described(self.kind.plan.config if self.by_kernel else None)
+        expected = bound(self.kind.graph, named["a"], named["b"], values, types, *how)
         for name, value in outputs.items():
             complaint = expected[name].complaint(value)
             if complaint is not None:

@@ -112,15 +112,15 @@ def products(
     """The accumulators by name, (M, N) or (L, M, N): a @ b as None, or its "gate" and "up" parts.
 
     With scales of blocks they are the sums over blocks of K of partial sums times both scales, whose product is fp32,
-    as kernels compute it. Sums of integers saturate at 32 bits.
+    as kernels compute it. Sums of integers saturate at 32 bits; those of 128 that scales multiply are too short to.
     """
     x, y = a.to(dtype), b.to(dtype)
     if graph.scales:
         product = _scaled_sums(graph, x, y, inputs)
     else:
         product = torch.matmul(x, y)
-    if not a.dtype.is_floating_point:
-        product = product.clamp(_INT32.min, _INT32.max)
+        if not a.dtype.is_floating_point:
+            product = product.clamp(_INT32.min, _INT32.max)
     if graph.gated is None:
         return {None: product}
     axis = -2 if graph.gated_axis == "m" else -1
