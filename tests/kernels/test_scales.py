@@ -261,9 +261,9 @@ REFUSED = [
     ({"scale_b": None}, "scale_b=None: must be"),
     (
         {"scale_a": ROWS, "promote": 256},
-        "promote=256: scales of blocks multiply partial sums of 128 elements of K",
+        "promote=256: block scales multiply partial sums of 128 elements of K",
     ),
-    ({"scale_a": ROWS, "promote": None}, "promote=None: scales of blocks multiply partial sums of 128"),
+    ({"scale_a": ROWS, "promote": None}, "promote=None: block scales multiply partial sums of 128"),
     (
         {"scale_b": "row", "epilogue": epi.swiglu()},
         "scale_b='row': a gated pair has one scale for B; nearest legal value: 'tensor'",
