@@ -115,7 +115,7 @@ def test_specs_that_no_kernel_has():
             lambda: gemm.run(a.float(), b.float(), zero_point_a=1),
             "a.dtype=torch.float32: must be int8 or uint8",
         ),
-        (lambda: gemm.run(a, b), "zero_point_a: missing; the spec says that the operand has one"),
+        (lambda: gemm.run(a, b), "zero_point_a: missing; the spec declares it"),
         (lambda: asked(("rows", "auto")), "zero_point_a='rows': must be one of tensor, row"),
         (
             lambda: asked(("tensor", "auto"), epilogue=epi.swiglu("halves")),
