@@ -288,7 +288,7 @@ def test_a_spec_refuses_what_no_kernel_has(fields, told):
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"scale_a": None}, "scale_a: missing; the mainloop multiplies by it, a scale for every block"),
+        ({"scale_a": None}, "scale_a: missing; the mainloop multiplies by it, one scale per block"),
         ({"scale": torch.ones(1)}, "scale='...': the epilogue reads scale_a, scale_b"),
         ({"scale_a": torch.ones(130)}, "scale_a.shape=(130,): must have 2 or 3 dimensions"),
         (

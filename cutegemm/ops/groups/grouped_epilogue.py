@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped GEMMs whose epilogue autograd records: one launch for the accumulator, one for the epilogue.
+"""Grouped GEMMs with an epilogue that autograd records: one launch for the accumulator, one for the epilogue.
 
-One launch stores the accumulators in A's type. One without a mainloop (K = 0) reads them as matrices and applies the
-epilogue. Both have gradients of their own, `group_gradient`'s and `gradients.gradient`'s.
+One launch stores the accumulators in A's type. Another, without a mainloop (K = 0), reads them as matrices and applies
+the epilogue. `group_gradient` has the first one's gradient, `gradients.gradient` the second one's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _programs(
     scalars: tuple[str, ...],
     backend: Any,
 ) -> tuple[Program, Program]:
-    """(of the accumulators, of the epilogue)."""
+    """(program of the accumulators, program of the epilogue)."""
 
     def read(node: Node) -> Node:
         if node.op == "acc":
@@ -65,11 +65,11 @@ def _steps(
     graph: int, spec: int, dtype: Any, spread: tuple[str, ...], scalars: tuple[str, ...], backend: Any,
     names: tuple[str, ...],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Both programs of a recorded call. A compiler treats the result as constant, so graph and spec are addresses.
+    """Both programs of a recorded call. torch.compile treats the result as constant, so graph and spec are addresses.
 
     Returns:
         The accumulators' program and the epilogue's, as text; the names of the epilogue's inputs, numbers, integers and
-        outputs; and how the graph is gated.
+        outputs; and the graph's `gated`.
 
     Raises:
         InputError: the epilogue does not read these names.
@@ -86,13 +86,13 @@ def _steps(
 def own_of(graph: int, form: str) -> tuple[str, ...] | None:
     """Names of an epilogue's vectors that may differ by group: rows, or columns in groups of columns.
 
-    None if `graph` is not an epilogue, or scales blocks of K, which a stored accumulator no longer has.
+    None if `graph` is not an epilogue, or has scales of blocks along K, which a stored accumulator no longer has.
 
     Args:
-        graph: its `address`.
+        graph: `address` of the graph.
 
     Raises:
-        InputError: groups have no such epilogue.
+        InputError: groups do not support the epilogue.
     """
     found = found_at(graph)
     if not isinstance(found, Graph) or found.scales:
@@ -103,14 +103,14 @@ def own_of(graph: int, form: str) -> tuple[str, ...] | None:
 
 
 def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
-    """A call whose gradients go through its epilogue.
+    """Run a call with gradients through its epilogue.
 
     Args:
-        call: whose rows have been gathered; how: "form:name:tail", as the op has it.
-        own: names of vectors that may differ by group (`own_of`).
+        call: with gathered rows; how: "form:name:tail", as in the op.
+        own: names of vectors that may differ by group, from `own_of`.
 
     Returns:
-        D, or an object with an attribute for each output.
+        D, or an object with an attribute per output.
 
     Raises:
         InputError: the epilogue does not read these inputs, or one of them is wrong.
@@ -120,7 +120,7 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
         for x in inputs.keys() & graph.tensors.keys():
             check_tensor(x, inputs[x])
     if unread := [x for x in SCALES if x in inputs and x not in graph.tensors and x not in graph.numbers]:
-        rule = "groups of scaled operands have gradients of bias= and c=, not through an epilogue; use torch.no_grad()"
+        rule = "groups of scaled operands have gradients only for bias= and c=, not an epilogue; use torch.no_grad()"
         raise field_error(InputError, unread[0], "...", rule)
     form, name, tail = how.split(":")
     lead = int(name == "cu_seqlens")
@@ -145,7 +145,7 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
     if spread:
         extent = acc.shape[-1 if form == "columns" else 0]
         places, lines = bounds(ends, extent, lead), torch.arange(extent, device=acc.device)
-        # rows of no group may read any group's vector: their results are zeroed below
+        # rows outside all groups may read any group's vector, since their results are zeroed below
         group = (torch.searchsorted(places, lines, right=True) - 1).clamp(0, places.shape[0] - 2)
         wide = {x: inputs[x][group] for x in spread}
         inputs = inputs | {x: y.mT if form == "columns" else y for x, y in wide.items()}
@@ -159,7 +159,7 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
     inside = inside_groups(ends, acc.shape[-1 if form == "columns" else -2], form, lead)
 
     def kept(x: Tensor) -> Tensor:
-        """An output with zeros in rows of no group, unless tail="undefined" leaves those alone."""
+        """An output with zeros in rows outside all groups, unless tail="undefined"."""
         if x.dim() < acc.dim():
             return torch.where(inside[0] if form == "columns" else inside[..., 0], x, x.new_zeros(()))
         return x if tail != "zero" else torch.where(inside, x, x.new_zeros(()))
