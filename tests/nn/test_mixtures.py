@@ -220,7 +220,7 @@ def test_what_is_left_is_named():
         (lambda x: x.float(), "float16 and bfloat16"),
         (lambda x: setattr(x, "forward", x.forward), "forward has been replaced"),
         (lambda x: None, "skip='*experts'"),
-        (lambda x: None, "no int8"),
+        (lambda x: None, "not int8"),
     ]:
         ((name, experts),) = experts_of(model := model_of("Mixtral"))
         spoil(experts)
