@@ -290,8 +290,8 @@ def problem(
             if shape in shapes
         }
         for x in epilogue.scales:
-            lies = dataclasses.replace(matrix(*x.shape(m, n, k), DType.FP32, False), batch=1)
-            inputs[x.name] = lies if x.axis == "m" else lies.transposed
+            column = dataclasses.replace(matrix(*x.shape(m, n, k), DType.FP32, False), batch=1)
+            inputs[x.name] = column if x.axis == "m" else column.transposed
         outputs = {
             x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
             for x in epilogue.stores
@@ -321,8 +321,8 @@ def operand_of(tensor: Any) -> Operand:
     batches, step = (tensor.shape[0], strides[0]) if tensor.dim() == 3 else (1, 0)
     if batches > 1 and step == 0:
         batches = 1
-    lies = (strides[-2], strides[-1], step)
-    return Operand(dtype=as_dtype(tensor.dtype), rows=rows, cols=cols, strides=lies, batch=batches)
+    steps = (strides[-2], strides[-1], step)
+    return Operand(dtype=as_dtype(tensor.dtype), rows=rows, cols=cols, strides=steps, batch=batches)
 
 
 def alignment(pointer: int) -> int:
@@ -348,8 +348,8 @@ def _given(name: str, given: Any, wanted: Operand) -> Operand:
         ("dtype", given.dtype.value, wanted.dtype.value),
     ):
         if value != rule:
-            turned = f", as {name}.T has" if value == rule[::-1] else ""
-            raise field_error(InputError, f"{name}.{field}", value, f"the problem's is {rule}{turned}", rule)
+            hint = f", as {name}.T has" if value == rule[::-1] else ""
+            raise field_error(InputError, f"{name}.{field}", value, f"the problem's is {rule}{hint}", rule)
     if given.batch not in (1, wanted.batch):
         raise field_error(InputError, f"{name}.batch", given.batch, f"must be 1 or {wanted.batch}")
     return given

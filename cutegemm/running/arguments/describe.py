@@ -276,8 +276,8 @@ def _check_reduction_out(result: Result, out: Any, wanted: Wanted) -> None:
         rule = "partial results have a layout that depends on the tile, so they cannot be given"
         raise InputError(rule, field=result.name)
     dtype, shape = TORCH_DTYPE[wanted.dtype], wanted.shape
-    lies = out.permute(wanted.order) if wanted.order and out.dim() == len(shape) else out
-    if tuple(out.shape) != shape or out.dtype != dtype or not lies.is_contiguous():
+    ordered = out.permute(wanted.order) if wanted.order and out.dim() == len(shape) else out
+    if tuple(out.shape) != shape or out.dtype != dtype or not ordered.is_contiguous():
         what = f"{tuple(out.shape)} of {out.dtype}"
         how = f"contiguous in the order {wanted.order} of its dimensions" if wanted.order else "contiguous"
         raise InputError(f"is {what}, must be {shape} of {dtype}, {how}", field=result.name)

@@ -62,10 +62,10 @@ def pack(weight: Tensor, role: str, *, major: str | None = None) -> Tensor:
     # a matrix shared by all batches is copied once
     shared = weight.dim() == 3 and source.batch == 1
     strides = (source.cols, 1, 0) if by_columns else (1, source.rows, 0)
-    lies = Operand(
+    tight = Operand(
         dtype=source.dtype, rows=source.rows, cols=source.cols, strides=strides, batch=source.batch
     )
-    target, size = aligned_copy(lies, LIMITS)
+    target, size = aligned_copy(tight, LIMITS)
     memory = torch.zeros(size // source.dtype.bytes, dtype=weight.dtype, device=weight.device)
     row, col, step = target.strides
     matrices = memory.as_strided((source.batch, source.rows, source.cols), (step, row, col))
