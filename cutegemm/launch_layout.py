@@ -178,13 +178,9 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
 def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
     if not isinstance(config, KernelConfig):
         return ()
-    reductions = {"workspace": SPLIT_PLACES, "atomic": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
+    sums = {"workspace": SPLIT_PLACES, "atomic": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
     rows = (ROW_INDICES,) if _indexed(config) else ()
-    return (
-        *reductions.get(config.split_reduction, ()),
-        *SCHEDULER_READS.get(config.tile_scheduler, ()),
-        *rows,
-    )
+    return (*sums.get(config.split_reduction, ()), *SCHEDULER_READS.get(config.tile_scheduler, ()), *rows)
 
 
 def _indexed(config: GemmConfig) -> bool:
