@@ -50,7 +50,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# Loaded on first use: `import cutegemm` does not pay for them, least of all for torch.
+# Loaded on first use, so that `import cutegemm` stays fast and does not import torch.
 _MODULES = (
     "arch", "database", "emulator", "epilogue", "errors", "inductor", "layouts", "nn", "ops",
 )  # fmt: skip
@@ -67,8 +67,8 @@ def __getattr__(name: str) -> Any:
     """Load a module or a name on first use.
 
     Raises:
-        AttributeError: the package has no such thing.
-        MissingPackageError: it needs a package that is not installed.
+        AttributeError: the package has no such name.
+        MissingPackageError: the name needs a package that is not installed.
     """
     if name not in _MODULES and name not in _HOME:
         module = sys.modules[__name__]
@@ -82,5 +82,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is public, loaded or not, for `dir` and completion."""
+    """The public names, loaded or not, for `dir` and completion."""
     return sorted({*__all__, *_MODULES, *(x for x in globals() if x.startswith("__"))})

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def plain(value: Any) -> Any:
-    """A JSON-serialisable form of dataclasses, enumerations, bytes (in hex), mappings and sequences."""
+    """Convert dataclasses, enumerations, bytes (to hex), mappings and sequences to a JSON-serialisable form."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -36,10 +36,10 @@ def plain(value: Any) -> Any:
 
 
 def unplain(kind: Any, data: Any) -> Any:
-    """The value of a type from `plain`'s form, by the annotations of its fields.
+    """Rebuild a value of type `kind` from the form that `plain` returns, using the annotations of its fields.
 
     Raises:
-        KeyError, TypeError, ValueError: the data has another type.
+        KeyError, TypeError, ValueError: the data is not of that type.
     """
     if dataclasses.is_dataclass(kind):
         hints = _hints(typing.cast(Any, kind))
@@ -62,7 +62,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def integer(kind: type[GemmError], field: str, value: object, low: int, high: int) -> int:
-    """An integer within bounds as an `int`, or an error of `kind`; accepts anything with `__index__` but a bool."""
+    """Return an integer within bounds as an `int`, or raise `kind`. Accepts anything with `__index__`, except bools."""
     number = _index(value)
     if number is None:
         raise field_error(kind, field, value, f"must be an integer from {low} to {high}")
@@ -73,7 +73,7 @@ def integer(kind: type[GemmError], field: str, value: object, low: int, high: in
 
 
 def integers(value: object) -> tuple[int, ...] | None:
-    """A tuple or list of integers as a tuple of `int`; None for anything else."""
+    """Convert a tuple or list of integers to a tuple of `int`; None for anything else."""
     if not isinstance(value, (tuple, list)):
         return None
     numbers = [_index(x) for x in value]
@@ -92,21 +92,21 @@ def among(value: object, legal: Sequence[object]) -> bool:
 
 
 def truth(kind: type[GemmError], field: str, value: object) -> bool:
-    """True or False, or an error of `kind`."""
+    """Return a bool unchanged, or raise `kind`."""
     if not isinstance(value, bool):
         raise field_error(kind, field, value, "must be True or False")
     return value
 
 
 def choice(kind: type[GemmError], field: str, value: object, legal: Sequence[str]) -> str:
-    """One of a few names, or an error of `kind`."""
+    """Return a string that is one of the `legal` names, or raise `kind`."""
     if not isinstance(value, str) or value not in legal:
         meant = near(value, legal) if isinstance(value, str) else None
         raise field_error(kind, field, value, f"must be one of {', '.join(legal)}", meant)
     return str(value)
 
 
-# what an environment variable that is a switch may be; empty is as if it were not set
+# accepted values of a boolean environment variable; an empty one counts as unset
 _SWITCH = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -114,10 +114,10 @@ _SWITCH = {
 
 
 def switch(name: str, default: bool = False) -> bool:
-    """Whether an environment variable says yes.
+    """The value of a boolean environment variable.
 
     Raises:
-        InputError: it says something else than yes or no.
+        InputError: its value is not one of the accepted ones.
     """
     given = os.environ.get(name, "").strip()
     if not given:
@@ -177,9 +177,9 @@ def _unknown(
 
 
 def near(name: str, legal: Iterable[str]) -> str | None:
-    """The legal name that a misspelt one means; None if none is similar.
+    """The legal name closest to a misspelt one; None if none is similar.
 
-    Three letters of four must agree; a lower limit would turn "sin" into "min".
+    The similarity must be at least 0.75; a lower limit would suggest "min" for "sin".
     """
     return next(iter(difflib.get_close_matches(name, list(legal), 1, 0.75)), None)
 
@@ -190,5 +190,5 @@ def _index(value: object) -> int | None:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except Exception:
-        # whatever an object's own __index__ raises
+        # an object's own __index__ may raise anything
         return None

@@ -28,33 +28,33 @@ class DType(enum.Enum):
     bytes: int
 
     def __init__(self, name: str) -> None:
-        """Attributes, not properties: planning reads them a thousand times."""
+        """Set attributes, which are faster to read than properties; a plan reads them a thousand times."""
         self.bits = {"fp32": 32, "int32": 32}.get(name, 8 if "8" in name else 16)
         self.bytes = self.bits // 8
 
-    # members are singletons: that of the name, which Enum has, is Python code in every key that holds a type
+    # members are singletons; Enum's own hash runs Python code for every cache key that holds a type
     __hash__ = object.__hash__
 
     @property
     def result(self) -> DType:
-        """The type of D where operands have this one and nothing else is said."""
+        """The default type of D for operands of this type under a plain epilogue."""
         return DType.INT32 if self.whole else self.fused
 
     @property
     def fused(self) -> DType:
-        """The same where D is what an epilogue makes of the sums."""
+        """The default type of D for operands of this type under a fused epilogue."""
         return DType.BF16 if self.bits == 8 else self
 
     @property
     def whole(self) -> bool:
-        """Whether it holds integers."""
+        """Whether this is an integer type."""
         return "int" in self.value
 
     def __repr__(self) -> str:
         return repr(self.value)
 
 
-# type -> the largest magnitude that a scale maps to; -128 would have no opposite
+# type -> the largest magnitude after scaling; for int8 that is 127, because +128 does not exist
 LARGEST = {DType.FP8_E4M3: 448.0, DType.FP8_E5M2: 57344.0, DType.INT8: 127.0}
 _ALIASES = {
     "fp16": DType.FP16, "float16": DType.FP16, "half": DType.FP16, "f16": DType.FP16,
@@ -68,9 +68,9 @@ _ALIASES = {
 
 
 _ACCUMULATE = ("kernels accumulate in fp32 at most", DType.FP32)
-_COMPLEX = ("is complex: multiply real and imaginary parts apart", None)
-_FNUZ = "is a format of other GPUs, whose exponent has another bias"
-# what is known and no kernel has -> why not, and the nearest type that there is
+_COMPLEX = ("is complex: multiply real and imaginary parts separately", None)
+_FNUZ = "is a format of other GPUs, with a different exponent bias"
+# known types without a kernel -> the reason, and the nearest supported type
 _UNSUPPORTED: dict[str, tuple[str, DType | None]] = {
     **dict.fromkeys(("float64", "double", "fp64", "f64"), _ACCUMULATE),
     **dict.fromkeys(("complex32", "complex64", "complex128", "chalf", "cfloat", "cdouble"), _COMPLEX),
@@ -83,7 +83,7 @@ def as_dtype(value: object, field: str = "dtype") -> DType:
     """Turn a `DType`, a name such as "bf16" or "float32", or a `torch.dtype` into a `DType`.
 
     Raises:
-        SpecError: the value names no type this library computes with.
+        SpecError: the value does not name a supported type.
 
     Example:
         >>> as_dtype("bfloat16")
@@ -94,7 +94,7 @@ def as_dtype(value: object, field: str = "dtype") -> DType:
     try:
         name = str(value).removeprefix("torch.").lower()
     except Exception:
-        # a thing that does not even print names no type
+        # the value's own __str__ failed
         name = ""
     if name not in _ALIASES:
         why, near = _UNSUPPORTED.get(name, ("", None))

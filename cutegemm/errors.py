@@ -43,8 +43,8 @@ class GemmError(ValueError):
     Attributes:
         field: such as "tile.n" or "b.shape"; None if the error concerns no field.
         value: of the field; `ABSENT` if there is none.
-        rule: that must hold.
-        nearest: the nearest legal value; None if there is none.
+        rule: the rule that the value breaks.
+        nearest: nearest legal value; None if there is none.
         context: arguments of the failed calls as text, outermost last; tracebacks show them (PEP 678).
     """
 
@@ -138,7 +138,7 @@ _PACKAGES = {
 
 @contextlib.contextmanager
 def needing() -> Iterator[None]:
-    """Turns a failed import of an optional package into a `MissingPackageError`."""
+    """Turn a failed import of an optional package into a `MissingPackageError`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -179,7 +179,7 @@ def shown(value: object) -> str:
         if isinstance(shape, tuple) and dtype is not None and (shape or not here):
             return f"<{type(value).__name__} {tuple(shape)} {dtype}>"
     except Exception:
-        # a nested tensor has no single shape, and any object may refuse to have an attribute
+        # a nested tensor has no single shape, and any attribute access may raise
         return f"<{type(value).__name__}>"
     try:
         text = repr(value)

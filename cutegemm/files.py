@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are replaced as a whole, so readers get the old bytes or the new; checksums; and zips of named members."""
+"""Atomic replacement of files, so that readers get the old bytes or the new; checksums; zips of named members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cutegemm.errors import InputError, field_error
 
-# bytes of all members of a zip together
+# most bytes of all members of a zip together
 MOST_BYTES = 1 << 31
 SEAL_BYTES = hashlib.sha256().digest_size
 
@@ -23,12 +23,12 @@ def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a temporary file and rename it to `path`; a failure leaves no temporary file.
 
     Args:
-        path: of the file, in an existing folder.
+        path: of the file. Its folder must exist.
         data: the whole contents.
         mode: permissions before the process's umask.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -44,7 +44,7 @@ def replace_given(field: str, path: Path, data: bytes) -> None:
     """`replace` for a file that the caller passed in the argument `field`.
 
     Raises:
-        InputError: it cannot be written; an earlier file is kept.
+        InputError: the file cannot be written; an existing file is kept.
     """
     try:
         replace(path, data)
@@ -54,12 +54,12 @@ def replace_given(field: str, path: Path, data: bytes) -> None:
 
 
 def sealed(data: bytes, name: str = "") -> bytes:
-    """Data, followed by a SHA-256 of the data and of its file's name."""
+    """The data, followed by a SHA-256 of the data and its file's name."""
     return data + _seal(data, name)
 
 
 def unsealed(file: bytes, name: str = "") -> bytes:
-    """The data that `sealed` was given.
+    """The data that was passed to `sealed`.
 
     Raises:
         ValueError: the file was changed or truncated, or has another name.
@@ -75,7 +75,7 @@ def _seal(data: bytes, name: str) -> bytes:
 
 
 def packed(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    """A zip of members by name, without time stamps: the same members make the same bytes."""
+    """A zip of members by name. It has no time stamps, so the same members give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         for name, data in members.items():
@@ -87,7 +87,7 @@ def unpacked(data: bytes) -> dict[str, bytes]:
     """The members of a zip.
 
     Raises:
-        ValueError: they have more than `MOST_BYTES` together. A damaged zip raises many other exceptions.
+        ValueError: the members exceed `MOST_BYTES`. A damaged zip raises many other exceptions.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         if sum(x.file_size for x in file.infolist()) > MOST_BYTES:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our GEMM as a candidate of torch.compile's autotuning: Inductor times it with its own and uses the fastest.
+"""Our GEMM as a candidate of torch.compile's autotuning. Inductor times all candidates and uses the fastest.
 
-Inductor offers this for `aten.mm`: matmul of matrices, and nn.Linear without a bias. It does not for `addmm` (nn.Linear
-with a bias) and `bmm`; there a converted model (`cutegemm.nn.convert`) uses our op.
+Inductor supports external candidates for `aten.mm`: matmul of matrices, and nn.Linear without a bias. For `addmm`
+(nn.Linear with a bias) and `bmm` it does not; convert the model with `cutegemm.nn.convert` to use our op there.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import hopper, serve
 from cutegemm.spec import GemmSpec
 
-# torch's minor versions for whose internal interface (`_interface`) this is written
+# torch minor versions whose internal interface `_interface` supports
 VERSIONS = ("2.11", "2.13")
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _program = kept(Program(GemmSpec(), PLAIN))
 
 
 def cutegemm_mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """a @ b into `out`; compiled code calls it by this name.
+    """Compute a @ b into `out`. Compiled code calls this function by its name.
 
-    torch computes it without a Hopper GPU, and for unsupported types.
+    Without a Hopper GPU, and for unsupported types, torch computes it.
     """
     if hopper(a.device) and a.dtype in _TYPES and a.dtype == b.dtype == out.dtype:
         serve(_program, a, b, (), (1.0,), (), {"d": out})
@@ -55,13 +55,13 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Stop offering it; code that was compiled with it still uses it."""
+    """Stop offering our GEMM. Code that was compiled with it still uses it."""
     config, _ = _interface()
     config.external_matmul = [x for x in config.external_matmul if x is not cutegemm_mm]
 
 
 def _interface() -> tuple[Any, Any]:
-    """Inductor's configuration, and the function that registers a kernel by its name."""
+    """Inductor's configuration, and its function that registers a kernel by name."""
     version = re.match(r"\d+\.\d+", torch.__version__)
     rule = f"Inductor's interface for external GEMMs is supported for torch {' and '.join(VERSIONS)}"
     if version is None or version.group() not in VERSIONS:

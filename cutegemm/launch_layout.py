@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host arguments of a launch: which there are, of what type, in which order. No torch, no DSL.
+"""The host arguments of a launch: names, types and order. Imports neither torch nor the DSL.
 
-A driver takes a few groups of numbers, each a flat tuple, and the stream after them. The fields of a group have
-names, so that whoever fills or reads them needs no positions:
+A driver takes a few groups of numbers, each a flat tuple, and then the stream. The fields of a group have
+names, so that code that fills or reads them does not use positions:
 
-    planning    works out the values by name (`planning.steps`) and packs them
-    kernels     unpack what they are traced with (`kernels.host.launch_arguments`)
+    planning    computes the values by name (`planning.steps`) and packs them
+    kernels     unpack the arguments that they are traced with (`kernels.host.launch_arguments`)
     compiling   traces and records a launch with sample values of the right types
-    running     packs once what does not change from call to call; a call's tensors travel in the order of the
+    running     packs once what does not change between calls; a call's tensors are in the order of the
                 group "addresses" (`epilogue.call_order`)
 
-A new argument is one line in the table below: it is then packed, traced, sampled and unpacked everywhere.
+To add an argument, add one line to the table below. It is then packed, traced, sampled and unpacked everywhere.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 from cutegemm.config import Config, FinishConfig, GemmConfig, KernelConfig, QuantizeConfig, RelayoutConfig
 from cutegemm.epilogue.call_order import tensors
 
-# where parts of K meet: their fp32 tiles, and how many of a tile's have been written
+# workspace of a split-K reduction: fp32 partial tiles, and per tile the number of splits that have arrived
 SPLIT_PLACES = ("split.partials", "split.counters")
-WORK_COUNTER = "work.counter"  # how many works have been taken
-GROUP_ENDS = "group.ends"  # one past the last row of every group, Int32
-ROW_INDICES = "group.rows"  # which rows of an operand a launch multiplies, in the order of the groups
-# what a tile scheduler reads of memory, by its name (`KernelConfig.tile_scheduler`): among the addresses of a launch
+WORK_COUNTER = "work.counter"  # number of work tiles taken
+GROUP_ENDS = "group.ends"  # one past the last row of each group, Int32
+ROW_INDICES = "group.rows"  # indices of the operand rows that a launch multiplies, in the order of the groups
+# addresses that a tile scheduler reads, by the scheduler's name (`KernelConfig.tile_scheduler`)
 SCHEDULER_READS: dict[str, tuple[str, ...]] = {
     "dynamic": (WORK_COUNTER,),
     "grouped": (GROUP_ENDS,),
@@ -40,11 +40,11 @@ _GROUPED = (
     ("groups", "int32", 1),
     ("tail", "int32", 0),
 )
-# Extents and strides of 16 elements satisfy whatever alignment a config was compiled for: 16 bytes of 8-bit operands.
+# Extents and strides of 16 elements satisfy every alignment a config may require, also 16 bytes of 8-bit operands.
 EXTENT = 16
-# 32-bit words of an index, and rows that indices may name
+# 32-bit words of an index, and the number of rows that can be indexed
 _INDEXED = (("rows.width", "int32", 1), ("rows.extent", "int32", EXTENT))
-COUNTERS = "run.counters"  # among a run's addresses that of all its counters (`KernelPlan.counter_bytes`)
+COUNTERS = "run.counters"  # base address of all counters of a run (`KernelPlan.counter_bytes`)
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
 
@@ -56,9 +56,9 @@ class Field:
     """One argument, or three in a row.
 
     Attributes:
-        name: an identifier, or two joined by a dot, which no name of an epilogue's input can be.
+        name: an identifier, or two joined by a dot; names of epilogue inputs have no dot.
         kind: "int32", "int64" or "float32".
-        sample: a value of a small legal problem, a triple where the field is one; None is an address.
+        sample: a value of a small legal problem, a triple if the field has three numbers; None for an address.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Group:
-    """A flat tuple of arguments that travels as one."""
+    """Arguments that are passed as one flat tuple."""
 
     name: str
     fields: tuple[Field, ...]
@@ -89,7 +89,7 @@ class Group:
         return tuple(x.kind for x in self.fields for _ in range(x.width))
 
     def pack(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The flat tuple of values by name; names that are no fields are left out."""
+        """The flat tuple of values by name; names that are not fields are ignored."""
         flat: list[Any] = []
         for x in self.fields:
             flat += values[x.name] if x.width > 1 else (values[x.name],)
@@ -104,13 +104,13 @@ class Group:
         return found
 
     def sample(self, address: int) -> tuple[int | float, ...]:
-        """Values of a small legal problem, every address the same."""
+        """Values of a small legal problem; all addresses are `address`."""
         return self.pack({x.name: address if x.sample is None else x.sample for x in self.fields})
 
 
 @dataclass(frozen=True)
 class LaunchLayout:
-    """The groups that one config's driver takes, in order; the stream comes after them."""
+    """The groups that a config's driver takes, in order; the stream comes after them."""
 
     groups: tuple[Group, ...]
 
@@ -132,7 +132,7 @@ class LaunchLayout:
 
 @functools.lru_cache(maxsize=4096)
 def layout_of(config: Config) -> LaunchLayout:
-    """What the driver of a config takes."""
+    """The arguments that a config's driver takes."""
     if isinstance(config, RelayoutConfig):
         return _relayout(len(config.units))
     if isinstance(config, QuantizeConfig):
@@ -148,25 +148,25 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
         for name, kind in config.host_numbers.items()
     ]
     return _layout(
-        # of a call's tensors, of reductions their partial results; and of where parts of K and works are counted
+        # the call's tensors, partial results of epilogue reductions, and workspace of splits and schedulers
         addresses=[Field(x, INT64, None) for x in (*(x.name for x in passed), *_in_workspace(config))],
-        # m and n of the output, the product's k, the batch; then the batch extent of what may serve every batch. A
-        # sample of a launch has no batch, so no tile: its k need not have a k tile for every part of a split
+        # m and n of the output, k, the batch; then the batch extent of each tensor that all batches may share. A
+        # sample has batch 0 and so no tiles; its k is too small to give every split a k tile
         shape=[
             *(Field(x, INT32, EXTENT) for x in "mnk"),
             Field("l", INT32, 0 if isinstance(config, KernelConfig) else 1),
             *(Field(f"{x.name}.l", INT32, 1) for x in passed if x.role.shared),
         ],
-        # (row, column, batch), elements: of a as m x k, of b as n x k, of inputs and outputs as m x n; of an
-        # operand that holds a gated pair one of the halves, and the step to the other
+        # (row, column, batch), elements: of a as m x k, of b as n x k, of inputs and outputs as m x n; for an
+        # operand with a gated pair, the strides of one half and the distance to the other
         strides=[
             *(Field(x.name, INT64, STRIDES) for x in passed if x.role.strided),
             *(Field(f"{x.role}.gate", INT64, EXTENT * EXTENT) for x in config.operands if x.halves == 2),
         ],
         # passed by value, in the graph's order; a group cannot be empty
         numbers=numbers or [Field("no.number", FLOAT32, 0.0)],
-        # tiles of a panel, clusters launched, and partial results per result over rows, columns and all; of groups
-        # what their ends are (`kernels.schedule.group_ends`), and whether rows of none are zeroed
+        # tiles per panel, clusters launched, partial results per result over rows, columns and all; for groups
+        # the form of their ends (`kernels.schedule.group_ends`), and whether rows outside all groups are zeroed
         schedule=[
             *(Field(x, INT32, 1) for x in ("group", "clusters", "partials.m", "partials.n", "partials.all")),
             *(Field(*x) for x in _GROUPED if isinstance(config, KernelConfig) and config.grouped),
@@ -178,9 +178,9 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
 def _in_workspace(config: GemmConfig) -> tuple[str, ...]:
     if not isinstance(config, KernelConfig):
         return ()
-    meets = {"workspace": SPLIT_PLACES, "atomic": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
+    sums = {"workspace": SPLIT_PLACES, "atomic": SPLIT_PLACES, "launch": SPLIT_PLACES[:1]}
     rows = (ROW_INDICES,) if _indexed(config) else ()
-    return (*meets.get(config.split_reduction, ()), *SCHEDULER_READS.get(config.tile_scheduler, ()), *rows)
+    return (*sums.get(config.split_reduction, ()), *SCHEDULER_READS.get(config.tile_scheduler, ()), *rows)
 
 
 def _indexed(config: GemmConfig) -> bool:
@@ -188,7 +188,7 @@ def _indexed(config: GemmConfig) -> bool:
 
 
 def _relayout(copies: int) -> LaunchLayout:
-    """The fields of every copy in turn, its number behind the dot."""
+    """The fields of each copy, with its index after the dot."""
     extents = (("rows", EXTENT), ("cols", EXTENT), ("batch", 1))
     ends = [f"{x}.{i}" for i in range(copies) for x in ("source", "target")]
     return _layout(
@@ -207,7 +207,7 @@ def _finish() -> LaunchLayout:
     )
 
 
-# what a quantisation reads and writes: values and scales of a matrix and of its transpose, and maxima
+# addresses of a quantization: its source, values and scales of the matrix and of its transpose, and maxima
 QUANTIZED = ("source", "values", "scale", "turned", "turned.scale", "most", "turned.most")
 
 
@@ -215,7 +215,7 @@ def _quantize() -> LaunchLayout:
     return _layout(
         addresses=[Field(x, INT64, None) for x in QUANTIZED],
         shape=[Field("rows", INT32, 1), Field("columns", INT32, EXTENT), Field("batch", INT32, 1)],
-        # elements from row to row and from batch to batch
+        # row and batch strides in elements
         strides=[
             Field(f"{x}.{step}", INT64, EXTENT)
             for x in ("source", "values", "turned")

@@ -26,7 +26,7 @@ class Operand(checks.Named):
     power of two, at most 16, that divides the base address, in bytes. Numbers may have any integer type.
 
     Raises:
-        InputError: a field is not such a number, or not a type.
+        InputError: a field has another type or an illegal value.
     """
 
     dtype: DType
@@ -87,7 +87,7 @@ class Operand(checks.Named):
         for name, stride in (("leading stride", leading), ("batch stride", self.strides[2])):
             size = stride * self.dtype.bytes
             if size % LIMITS.tma_align:
-                return f"{name} is {size} bytes, no multiple of {LIMITS.tma_align}"
+                return f"{name} is {size} bytes, not a multiple of {LIMITS.tma_align}"
             if not 0 < size < LIMITS.tma_max_stride:
                 return f"{name} of {size} bytes is outside (0, 2**40)"
         return None
@@ -95,7 +95,7 @@ class Operand(checks.Named):
     def tma_store_reason(self) -> str | None:
         """Why TMA cannot store this matrix, or None if it can.
 
-        Beyond what a tensor map needs, the contiguous extent must be a multiple of 16 bytes: a TMA load clips
+        Besides the rules of a tensor map, the contiguous extent must be a multiple of 16 bytes: a TMA load clips
         its box to the tensor by elements, a TMA store by 16-byte chunks (measured on an H200: storing 3
         columns of bf16 into rows of 8 writes all 8).
         """
@@ -104,14 +104,14 @@ class Operand(checks.Named):
             return reason
         size = (self.cols if self.unit_col else self.rows) * self.dtype.bytes
         if size % LIMITS.tma_align:
-            return f"its contiguous extent is {size} bytes, no multiple of {LIMITS.tma_align}"
+            return f"its contiguous extent is {size} bytes, not a multiple of {LIMITS.tma_align}"
         return None
 
 
 def _canonical(x: Operand, strides: tuple[int, ...]) -> tuple[int, int, int]:
-    """Strides with those of extents 0 and 1, which address nothing, chosen so that TMA can use them.
+    """Replace the strides of extents 0 and 1, which address nothing, by values that TMA accepts.
 
-    A row vector is row-major and a column vector column-major where their one real stride allows it.
+    A row vector becomes row-major and a column vector column-major if its one real stride allows it.
     """
     row, col, batch = strides
     step = LIMITS.tma_align // x.dtype.bytes
@@ -132,8 +132,8 @@ class Problem(checks.Named):
 
     `a` is M x K and `b` is K x N. `inputs` are the tensors that the epilogue reads, by name: matrices of
     M x N, rows of 1 x N, columns of M x 1; "c" is the C of the plain GEMM. `outputs` are the matrices it
-    stores, M x N, "d" among them. Under a gated epilogue inputs and outputs have N / 2 columns.
-    `device_scalars` are the epilogue's scalars that lie in device memory. `inputs` and `outputs` may be given as
+    stores, M x N, including "d". Under a gated epilogue inputs and outputs have N / 2 columns.
+    `device_scalars` are the epilogue's scalars in device memory. `inputs` and `outputs` may be given as
     mappings.
 
     Raises:
@@ -163,17 +163,17 @@ class Problem(checks.Named):
 
     @property
     def shape(self) -> str:
-        """M x N x K in words, with the batch where it is not 1."""
+        """M x N x K as text, with the batch unless it is 1."""
         return f"{self.m} x {self.n} x {self.k}" + f", batch {self.batch}" * (self.batch != 1)
 
     @property
     def c(self) -> Operand | None:
-        """The input named c; None when no C is read."""
+        """The input named c; None if no C is read."""
         return dict(self.inputs).get("c")
 
     @property
     def d(self) -> Operand | None:
-        """The output named d; None when only others are asked for."""
+        """The output named d; None if there are only others."""
         return dict(self.outputs).get("d")
 
     @property
@@ -183,7 +183,7 @@ class Problem(checks.Named):
 
     @property
     def min_bytes(self) -> int:
-        """Bytes of every operand read once and every output written once."""
+        """Bytes if every operand is read once and every output is written once."""
         mats = [self.a, self.b, *dict(self.inputs).values(), *dict(self.outputs).values()]
         return sum(x.bytes for x in mats)
 
@@ -200,7 +200,7 @@ def _named(field: str, value: object) -> tuple[tuple[str, Operand], ...]:
 
 
 def _names(field: str, value: object) -> tuple[str, ...]:
-    """Names, from anything that holds several; one name alone is no list of its letters."""
+    """A tuple of names from a tuple or list. A single string is refused, because it would be read as letters."""
     rule = "must be a tuple of names"
     if isinstance(value, str):
         raise field_error(InputError, field, value, rule, (value,))
@@ -232,22 +232,22 @@ def problem(
     Args:
         m, n, k, batch: extents.
         dtype: of A and B.
-        d_dtype: of D; None is the type of A, bf16 for operands of 8 bits, and int32 for the sums of integers alone.
+        d_dtype: of D; None is the type of A, bf16 for 8-bit operands, and int32 for plain integer sums.
         c_dtype: of C; None reads no C. Only for the plain epilogue.
-        majors: A's then B's unit-stride axis: "kn" is row-major A and B, "kk" what BLAS calls TN.
+        majors: unit-stride axes of A and B: "kn" is row-major A and B; BLAS calls "kk" TN.
         d_major: "n" (row-major) or "m" (column-major), for every M x N input and output.
-        epilogue: the graph whose inputs and outputs are described; None is the plain one.
+        epilogue: the graph that names the inputs and outputs; None is the plain one.
         input_dtype: of the epilogue's inputs; None is the type of A.
         device_scalars: the epilogue's scalars that will be passed as 0-d tensors.
-        a, b: an operand with another layout: a tensor, for example from `cutegemm.pack`, or an `Operand`.
+        a, b: an operand with another layout: a tensor (such as one from `cutegemm.pack`) or an `Operand`.
 
     Raises:
         InputError: an extent, a major or a name is not legal.
-        SpecError: a dtype is not legal, alone or beside the operands'.
+        SpecError: a dtype is not legal by itself or with the operands' types.
 
     Example:
         >>> problem(64, 64, 100).a.tma_reason()
-        'leading stride is 200 bytes, no multiple of 16'
+        'leading stride is 200 bytes, not a multiple of 16'
     """
     ab = as_dtype(dtype)
     m, n, k, batch = (
@@ -286,8 +286,8 @@ def problem(
             if shape in shapes
         }
         for x in epilogue.scales:
-            lies = dataclasses.replace(matrix(*x.shape(m, n, k), DType.FP32, False), batch=1)
-            inputs[x.name] = lies if x.axis == "m" else lies.transposed
+            column = dataclasses.replace(matrix(*x.shape(m, n, k), DType.FP32, False), batch=1)
+            inputs[x.name] = column if x.axis == "m" else column.transposed
         outputs = {
             x.name: matrix(m, width, as_dtype(x.dtype) if x.dtype else d_kind, (x.major or d_major) == "n")
             for x in epilogue.stores
@@ -308,17 +308,17 @@ def problem(
 
 
 def operand_of(tensor: Any) -> Operand:
-    """How a torch tensor of two or three dimensions lies, as if its address were a multiple of 16 bytes.
+    """The layout of a torch tensor of two or three dimensions, with an assumed alignment of 16 bytes.
 
-    A batch extent of 1, or one whose stride is 0, serves every batch.
+    All batches share the matrix if the batch extent is 1 or its stride is 0.
     """
     strides = tensor.stride()
     rows, cols = tensor.shape[-2:]
     batches, step = (tensor.shape[0], strides[0]) if tensor.dim() == 3 else (1, 0)
     if batches > 1 and step == 0:
         batches = 1
-    lies = (strides[-2], strides[-1], step)
-    return Operand(dtype=as_dtype(tensor.dtype), rows=rows, cols=cols, strides=lies, batch=batches)
+    steps = (strides[-2], strides[-1], step)
+    return Operand(dtype=as_dtype(tensor.dtype), rows=rows, cols=cols, strides=steps, batch=batches)
 
 
 def alignment(pointer: int) -> int:
@@ -327,9 +327,9 @@ def alignment(pointer: int) -> int:
 
 
 def _given(name: str, given: Any, wanted: Operand) -> Operand:
-    """An operand that a caller gives, if it is the one of a problem in all but its layout."""
+    """Check an operand given by a caller: only its layout may differ from the problem's."""
     if not isinstance(given, Operand):
-        # of nested and sparse tensors nothing else can be asked
+        # nested and sparse tensors raise on most other attributes
         plain = not getattr(given, "is_nested", False) and "strided" in str(
             getattr(given, "layout", "strided")
         )
@@ -344,18 +344,18 @@ def _given(name: str, given: Any, wanted: Operand) -> Operand:
         ("dtype", given.dtype.value, wanted.dtype.value),
     ):
         if value != rule:
-            turned = f", as {name}.T has" if value == rule[::-1] else ""
-            raise field_error(InputError, f"{name}.{field}", value, f"the problem's is {rule}{turned}", rule)
+            hint = f", as {name}.T has" if value == rule[::-1] else ""
+            raise field_error(InputError, f"{name}.{field}", value, f"the problem's is {rule}{hint}", rule)
     if given.batch not in (1, wanted.batch):
         raise field_error(InputError, f"{name}.batch", given.batch, f"must be 1 or {wanted.batch}")
     return given
 
 
 def checked(field: str, value: object) -> Problem:
-    """A problem that a caller gave.
+    """Check that a caller's value is a `Problem`, and return it.
 
     Raises:
-        InputError: it is none.
+        InputError: it is something else.
     """
     if not isinstance(value, Problem):
         raise field_error(InputError, field, value, "must be a Problem, such as cutegemm.problem(m, n, k)")
@@ -363,13 +363,13 @@ def checked(field: str, value: object) -> Problem:
 
 
 def listed(field: str, value: object) -> list[Problem]:
-    """Problems that a caller gave, of any iterable.
+    """Check that a caller's iterable holds Problems, and return them as a list.
 
     Raises:
-        InputError: it is none, or holds something else.
+        InputError: it is not an iterable, or holds something else.
     """
     try:
-        # a tensor without dimensions is an Iterable that cannot be iterated
+        # a 0-d tensor has __iter__, which raises TypeError
         found = None if isinstance(value, str) else list(value)  # type: ignore[call-overload]
     except (TypeError, RuntimeError):
         found = None
@@ -379,11 +379,11 @@ def listed(field: str, value: object) -> list[Problem]:
 
 
 def output_extent(epilogue: Graph, m: int, n: int) -> tuple[int, int]:
-    """Rows and columns of what an epilogue of an M x N accumulator gives: half as many along its gated axis."""
+    """Rows and columns of an epilogue's output for an M x N accumulator: half as many along its gated axis."""
     axis = epilogue.gated_axis
     return (m // 2 if axis == "m" else m), (n // 2 if axis == "n" else n)
 
 
 def columns(epilogue: Graph, n: int) -> int:
-    """Columns of the epilogue's inputs and outputs where B has `n`: half of them if the graph is gated."""
+    """Columns of the epilogue's inputs and outputs for a B of `n` columns: half of them if the graph is gated."""
     return n // 2 if epilogue.gated else n

@@ -69,7 +69,7 @@ REFUSALS = [
     ({"a_dtype": "fp4"}, "a_dtype='fp4': must be one of fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32"),
     (
         {"d_dtype": torch.float8_e4m3fnuz},
-        "d_dtype=torch.float8_e4m3fnuz: is a format of other GPUs, whose exponent has another bias; must be one of "
+        "d_dtype=torch.float8_e4m3fnuz: is a format of other GPUs, with a different exponent bias; must be one of "
         "fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32; nearest legal value: 'fp8_e4m3'",
     ),
     (
@@ -79,7 +79,7 @@ REFUSALS = [
     ),
     (
         {"a_dtype": torch.complex64},
-        "a_dtype=torch.complex64: is complex: multiply real and imaginary parts apart; must be one of fp16, bf16, "
+        "a_dtype=torch.complex64: is complex: multiply real and imaginary parts separately; must be one of fp16, bf16, "
         "fp32, fp8_e4m3, fp8_e5m2, int8, uint8, int32",
     ),
     ({"d_dtype": torch.int16}, f"d_dtype=torch.int16: {DTYPE_RULE}"),
@@ -102,22 +102,24 @@ REFUSALS = [
     ),
     (
         {"schedule": "multistage", "scheduler": "dynamic"},
-        "scheduler='dynamic': tiles are taken by the producer warp of schedule=\"cooperative\" or \"pingpong\"; "
+        "scheduler='dynamic': only the producer warp of schedule=\"cooperative\" or \"pingpong\" takes tiles "
+        "from a counter; "
         "nearest legal value: 'persistent'",
     ),
     (
         {"scheduler": "stream_k", "batch_invariant": True},
-        "scheduler='stream_k': adds along K in an order of M's or of chance, which batch_invariant=True excludes; "
+        "scheduler='stream_k': the order of additions along K depends on M or on timing, which "
+        "batch_invariant=True excludes; "
         "nearest legal value: 'persistent'",
     ),
     (
         {"epilogue": epi.dropout_residual(0.5), "batch_invariant": True},
-        "batch_invariant=True: the epilogue's random numbers are those of an element's place in D; "
+        "batch_invariant=True: the epilogue's random numbers depend on an element's index in D; "
         "nearest legal value: False",
     ),
     (
         {"scheduler": "stream_k", "split_k": 4},
-        'split_k=4: scheduler="stream_k" makes its own cuts along K; nearest legal value: 1',
+        'split_k=4: scheduler="stream_k" chooses its own splits along K; nearest legal value: 1',
     ),
     ({"tile": (128, 128, 40)}, "tile.k=40: must be a multiple of 16; nearest legal value: 32"),
     ({"tile": (128, 272, 64)}, "tile.n=272: one wgmma has at most 256 columns; nearest legal value: 256"),
@@ -147,15 +149,16 @@ REFUSALS = [
     ({"cluster": (1, 1, 1, 1)}, f"cluster=(1, 1, 1, 1): {CLUSTER_RULE}"),
     (
         {"cluster": (1, 1, 4), "split_k": 10},
-        "split_k=10: must be a multiple of the 4 parts that a cluster adds up; nearest legal value: 8",
+        "split_k=10: must be a multiple of the 4 splits that a cluster reduces; nearest legal value: 8",
     ),
     (
         {"cluster": (1, 1, 4), "split_k": 8, "split_reduction": "cluster"},
-        'split_k=8: split_reduction="cluster" adds up 4 parts in a cluster of (1, 1, 4); nearest legal value: 4',
+        'split_k=8: split_reduction="cluster" reduces 4 splits in a cluster of (1, 1, 4); nearest legal value: 4',
     ),
     (
         {"split_reduction": "atomic", "batch_invariant": True},
-        "split_reduction='atomic': adds along K in an order of M's or of chance, which batch_invariant=True excludes; "
+        "split_reduction='atomic': the order of additions along K depends on M or on timing, which "
+        "batch_invariant=True excludes; "
         "nearest legal value: 'workspace'",
     ),
     (
@@ -184,7 +187,7 @@ REFUSALS = [
     ({"c_dtype": "int8", "a_dtype": "int8"}, f"c_dtype='int8': {C_RULE}; nearest legal value: 'bf16'"),
     (
         {"zero_point_a": "row", "a_dtype": "bf16"},
-        "zero_point_a='row': zero points are those of int8 and uint8 operands; nearest legal value: 'auto'",
+        "zero_point_a='row': only int8 and uint8 operands have zero points; nearest legal value: 'auto'",
     ),
     (
         {"a_dtype": "fp32", "schedule": "cooperative"},
@@ -201,12 +204,12 @@ REFUSALS = [
     ),
     (
         {"schedule": "multistage", "a_load": "gather"},
-        'a_load=\'gather\': threads that load are the producer warpgroup of schedule="cooperative"; '
+        'a_load=\'gather\': only the producer warpgroup of schedule="cooperative" loads by threads; '
         "nearest legal value: 'relayout'",
     ),
     (
         {"schedule": "multistage", "b_load": "gather"},
-        'b_load=\'gather\': threads that load are the producer warpgroup of schedule="cooperative"; '
+        'b_load=\'gather\': only the producer warpgroup of schedule="cooperative" loads by threads; '
         "nearest legal value: 'relayout'",
     ),
     (

@@ -8,5 +8,5 @@ from cutegemm.arch.limits import Limits
 
 ARCHITECTURES: dict[str, Limits] = {x.name: x for x in (sm90.LIMITS,)}
 
-# specs and problems are checked against this before a device is known
+# for checks of specs and problems before a device is known
 DEFAULT = sm90.LIMITS

@@ -15,21 +15,21 @@ from cutegemm.arch.limits import Limits
 class CoreModel:
     """Rates of one GPU for `planning.simt_tiles`. Times in ns."""
 
-    slot: float  # an issue slot of an SM sub-partition
+    slot: float  # time of an issue slot of an SM sub-partition
     shared: float  # issue slots per 128 bytes of shared memory
-    lone: float  # factor on issue slots if a sub-partition has one warp, whose stalls no other warp hides
+    lone: float  # factor on issue slots if a sub-partition has one warp and so cannot hide its stalls
     paired: float  # the same for two warps
-    ring: float  # factor on a k tile that cp.async loads
+    ring: float  # factor on a k tile that is loaded by cp.async
     # least time of a k tile loaded through registers one tile ahead: the latency of DRAM, or of L2 if prefetched
     dram: float
     l2: float
-    # gap between two such k tiles if the SM has no other CTA to fill it: without a prefetch, and with one
+    # gap between two such k tiles if the SM has no other CTA: without a prefetch, and with one
     alone: float
     alone_ahead: float
-    cta: float  # a CTA's first tile and its stores, which other CTAs of the SM hide in part
+    cta: float  # a CTA's first k tile and its stores, which other CTAs of the SM hide in part
     launch: float  # a launch outside its mainloop
     meet: float  # the reduction of splits
-    doubling: float  # more for each doubling of the CTAs that share a tile
+    doubling: float  # extra for each doubling of the CTAs that share a tile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,72 +44,72 @@ class CostModel:
     port: float  # bytes that arrive at an SM
     l2: float  # bytes that L2 delivers to all SMs; multicast bytes count once per cluster
     dram: float  # share of a copy's bandwidth that device memory delivers
-    straddle: float  # factor on bytes in rows that straddle L2 cache lines
-    # time of a stage besides its instructions: two or three warpgroups, one, pingpong, bare
+    straddle: float  # factor on bytes of rows that straddle L2 cache lines
+    # time of a stage besides its instructions: two or three consumer warpgroups, one, pingpong, bare
     stage: float
     lone: float
     turn: float
     bare: float
     mma_turn: float  # factor on `mma` for pingpong
-    scaled: float  # more of a stage whose sums are scaled
-    scale_read: float  # for each scale of a column that a thread reads
-    promoted: float  # for each column of partial sums that a warpgroup promotes, unscaled
-    latency: float  # from requesting a stage to having it
-    in_use: float  # stages of the pipeline that do not load meanwhile
-    void: float  # zeros that TMA fills in outside an operand
-    tile: float  # a work tile outside its mainloop
+    scaled: float  # extra per stage with block scales
+    scale_read: float  # for each column scale that a thread reads
+    promoted: float  # for each column of partial sums that a warpgroup promotes without scales
+    latency: float  # from the request of a stage to its arrival
+    in_use: float  # stages of the pipeline that are not being loaded during that time
+    void: float  # zeros that TMA fills in for out-of-bounds elements
+    tile: float  # a work tile besides its mainloop
     tile_turn: float  # the same for pingpong
-    refill: float  # more for each work tile after the first, bare
+    refill: float  # extra for each work tile after the first, bare
     piece: float  # an epilogue subtile
     piece_turn: float  # the same for pingpong
-    narrow: float  # more if a subtile's rows are shorter than a sector
-    store: float  # bytes that an SM stores
-    line: float  # ns per byte of the sectors that threads store
+    narrow: float  # extra if a subtile's rows are shorter than a sector
+    store: float  # rate at which an SM stores
+    line: float  # ns per byte of the sectors that direct stores touch
     inputs: float  # per work tile and matrix that the epilogue reads
     input_piece: float  # per epilogue subtile and such matrix
-    sum: float  # reducing the splits of a cluster
-    sum_rate: float  # bytes of that reduction
-    part_store: float  # partial sums that an SM stores for others, or reads
+    sum: float  # the reduction of a cluster's splits
+    sum_rate: float  # its rate
+    part_store: float  # rate of partial sums that an SM stores for others, or reads
     add: float  # a launch that reduces splits
-    add_rate: float  # bytes that it reduces
-    full: float  # more if it finds no SM free
-    # the bandwidth of device memory falls by this power of the share of SMs that stream; the second applies if the next
+    add_rate: float  # its rate
+    full: float  # extra if no SM is free for it
+    # DRAM bandwidth scales with this power of the share of SMs that stream; the second applies if the next
     # launch starts early
     fill: float
     fill_beneath: float
-    short_rows: float  # more memory time, relative, if the rows of a stage are short
+    short_rows: float  # relative extra memory time if the rows of a stage are short
     bare_dram: float  # the same, bare
-    asked: float  # share of the bytes that memory delivers again if two clusters request them at once
-    flop: float  # energy of an operation
+    asked: float  # share of bytes that DRAM delivers twice if two clusters request them at the same time
+    flop: float  # energy of a floating-point operation
     lift: float  # energy of a partial sum that is promoted
     flop_eight: float  # the same of 8-bit operands
     l2_energy: float  # energy of a byte from L2
     dram_energy: float  # energy of a byte of device memory
     watts: float  # power cap
-    slows: float  # energy grows by this power of the clock
+    slows: float  # energy grows with this power of the clock
     launch: float  # a launch
-    apart: float  # more if the next launch does not start early
-    cluster: float  # more for each doubling of a cluster's CTAs
-    first: float  # until the first stage
+    apart: float  # extra if the next launch does not start early
+    cluster: float  # extra for each doubling of a cluster's CTAs
+    first: float  # until the first stage arrives
     first_bare: float  # the same, bare
     # delays of kernels that load constant operands while the launch before still runs
-    early_full: float  # by the share of SMs that it keeps busy
-    early_cluster: float  # for each doubling of a cluster's CTAs, since all their SMs must be free
+    early_full: float  # times the share of SMs that it keeps busy
+    early_cluster: float  # for each doubling of a cluster's CTAs, since all of them need free SMs
     early_sum: float  # if it reduces splits
     early_bare: float  # without a producer, which could load early
-    early_fill: float  # added to `fill`, since the next kernel hardly streams more
+    early_fill: float  # added to `fill`, since the next kernel adds little streaming
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadModel:
     """Rates of one GPU for operands that TMA cannot address. Times in ns, rates in bytes per ns and SM."""
 
-    shift: float  # by a producer warpgroup that shifts unaligned rows into a stage
-    gather: float  # elements per ns that it loads one by one
-    copy: float  # by cp.async
+    shift: float  # by a producer warpgroup with unaligned loads ("shift")
+    gather: float  # single elements per ns that it loads ("gather")
+    copy: float  # with cp.async
     stage: float  # an operand of a stage, besides its bytes
-    first: float  # until the first stage, more than TMA needs
-    relayout: float  # a launch that copies operands, besides its bytes
+    first: float  # extra time until the first stage, compared with TMA
+    relayout: float  # a launch that copies operands, besides the time for its bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class Device:
     cost: CostModel  # rates of tensor-core kernels
     # factors of single kernels on the time that `cost` predicts (`planning.known_kernels`)
     kernels: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    note: str = ""  # which figures were not measured on this GPU; empty if all were
+    note: str = ""  # figures that were not measured on this GPU; empty if all were
 
     def __hash__(self) -> int:
         """Fast, because every cached plan has a device in its key."""
@@ -136,8 +136,8 @@ class Device:
     def resident_clusters(self, size: int) -> int:
         """Clusters of `size` CTAs that are resident at once, with one CTA per SM.
 
-        A larger persistent grid runs in two waves. GPCs differ in SM count, so clusters of four and more do not fill
-        the GPU. If the number is unknown, it is assumed to be a tenth below `sms // size`.
+        A larger persistent grid would run in two waves. GPCs differ in SM count, so clusters of four or more do not
+        fill the GPU. If the number is unknown, it is assumed to be a tenth below `sms // size`.
         """
         known = self._resident.get(size)
         if known is None:

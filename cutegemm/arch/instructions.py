@@ -15,7 +15,7 @@ from cutegemm.dtypes import DType
 
 EXACT = "exact"  # elements are multiplied as they are stored
 TF32 = "tf32"  # fp32 elements are rounded to 10 fraction bits
-TF32X3 = "tf32x3"  # fp32 elements are split into a high and a low tf32 part, with three products of parts
+TF32X3 = "tf32x3"  # fp32 elements are split into a high and a low tf32 part; three GEMMs of parts are added
 ARITHMETICS = (EXACT, TF32, TF32X3)
 
 
@@ -28,23 +28,23 @@ class Instruction:
     columns: tuple[int, ...]  # legal widths, multiples of the first
     accumulator: DType
     majors: tuple[str, ...]  # majors of A and B in shared memory: along K ("k"), along M or N ("mn")
-    fraction: int = 23  # bits of addends and sums that it keeps below the greatest addend
-    promote: int = 0  # elements of K after which partial sums are added in fp32, for those bits; 0 is never
+    fraction: int = 23  # fraction bits that it keeps when it adds, relative to the largest addend
+    promote: int = 0  # elements of K between promotions to fp32, which those bits need; 0 is never
     coarse: int = (
         0  # the same for outputs of at most eight significant bits, whose own rounding is far larger
     )
-    ignored: int = 0  # low bits of an operand's elements that it does not read; loads round to the others
+    ignored: int = 0  # low bits of an element that it does not read; loads round the element to the others
     # parts of each element; a copy of the operand holds `run` elements along K of one part, then of the next
     parts: int = 1
-    run: int = 1  # with parts, a tile's depth must be a multiple of so many elements of K
+    run: int = 1  # with parts, a tile's K must be a multiple of this
 
     def stored(self, depth: Any) -> Any:
-        """Elements along K of the memory of an operand of this depth: itself, or the copy of its parts."""
+        """Stored elements along K of an operand with K = `depth`: `depth`, or those of the copy of its parts."""
         return depth if self.parts == 1 else (depth + (self.run - 1)) // self.run * (self.run * self.parts)
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
-        """The parts of A and B that are multiplied, small products first, without low by low, which is negligible."""
+        """The pairs of parts of A and B to multiply, small products first. Low by low is negligible and left out."""
         return ((0, 0),) if self.parts == 1 else ((1, 0), (0, 1), (0, 0))
 
     @property
@@ -55,8 +55,8 @@ class Instruction:
 
 EIGHTS = tuple(range(8, 257, 8))
 _HALF = Instruction(form="half", k=16, columns=EIGHTS, accumulator=DType.FP32, majors=("k", "mn"))
-# the bits are measured on an H200; with four instructions between promotions the error is near that of the operands,
-# with eight a tenth of what rounding to bf16 adds
+# The bits were measured on an H200. With four instructions between promotions the error is near the operands' own;
+# with eight it is a tenth of what rounding to bf16 adds.
 _EIGHT = Instruction(
     form="fp8",
     k=32,
@@ -97,7 +97,7 @@ def instruction(a: DType, b: DType, arithmetic: str = EXACT) -> Instruction:
 
 
 def exact_depth(a: DType, b: DType) -> int | None:
-    """Elements of K up to which every sum of products of two integer types fits int32; None of other types."""
+    """The largest K for which every sum of products of two integer types fits int32; None for other types."""
     magnitudes = {DType.INT8: 128, DType.UINT8: 255}
     if a not in magnitudes or b not in magnitudes:
         return None
@@ -113,12 +113,12 @@ def multiplying(a: object, b: object, arithmetic: str = EXACT) -> Iterator[Instr
 
 
 def on_cuda_cores(a: object, arithmetic: str = EXACT) -> bool:
-    """Whether only CUDA cores multiply operands of a type."""
+    """Whether operands of a type run on CUDA cores only."""
     return a is DType.FP32 and arithmetic == EXACT
 
 
 def arithmetic_fault(a: object, arithmetic: str) -> tuple[str, object, str, object] | None:
-    """Why an arithmetic does not support operands of a type, as `types_fault`; only a `DType` is specified."""
+    """Why an arithmetic does not support operands of a type, in the form of `types_fault`."""
     legal = [left for left, _, how in INSTRUCTIONS if how == arithmetic]
     if arithmetic == EXACT or not isinstance(a, DType) or a in legal:
         return None

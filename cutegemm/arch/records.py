@@ -55,9 +55,9 @@ RECORDS = (H200, H100)
 
 
 def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | None = None) -> Device:
-    """The record of a Hopper GPU, or the default's rates with this GPU's own properties; its note says which.
+    """The record of a Hopper GPU; without one, the default record's rates with this GPU's properties, as its note says.
 
-    A GPU instance (MIG) has the name of the whole GPU and fewer SMs, so it has no record.
+    A GPU instance (MIG) has the name of the whole GPU but fewer SMs, so it has no record.
 
     Args:
         name: as the driver reports it.

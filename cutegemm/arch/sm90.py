@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of sm_90, each with its unit and source.
 
-Code for sm_90 alone (its kernels, its layouts) uses the constants. Code for any architecture uses `LIMITS`, which a
+Code for sm_90 alone (kernels and layouts) uses the constants. Code for any architecture uses `LIMITS`, which a
 device and a config carry.
 
 Sources: "CG" is the CUDA C++ Programming Guide 13.0, table of technical specifications per compute capability; "PTX" is
@@ -14,9 +14,9 @@ from cutegemm.arch.limits import Limits
 
 ARCH = "sm_90a"
 
-# bytes a CTA may use: 227 KiB, CG
+# bytes that a CTA may use: 227 KiB, CG
 SMEM_BYTES = 232_448
-# bytes of an SM: 228 KiB; every resident CTA takes 1 KiB besides its own, CG
+# bytes of an SM: 228 KiB; every resident CTA takes 1 KiB besides its allocation, CG
 SMEM_SM_BYTES = 233_472
 SMEM_CTA_RESERVED = 1_024
 # bytes: the 128-byte swizzle repeats every 8 rows x 128 bytes, PTX wgmma smem layout

@@ -29,14 +29,14 @@ class Abilities:
 
 # (missing ability, its value; None is any) -> the rule, and the nearest legal value
 REASONS: dict[tuple[str, object], tuple[str, object]] = {
-    ("loads", None): ('threads that load are the producer warpgroup of schedule="cooperative"', "relayout"),
+    ("loads", None): ('only the producer warpgroup of schedule="cooperative" loads by threads', "relayout"),
     ("schedulers", "per_tile"): ("pingpong warpgroups need more than one tile each", "persistent"),
     ("schedulers", "stream_k"): (
         'splits are reduced by the consumers of schedule="cooperative"',
         "persistent",
     ),
     ("schedulers", "dynamic"): (
-        'tiles are taken by the producer warp of schedule="cooperative" or "pingpong"',
+        'only the producer warp of schedule="cooperative" or "pingpong" takes tiles from a counter',
         "persistent",
     ),
     ("reductions", None): ('splits are reduced by the consumers of schedule="cooperative"', 1),

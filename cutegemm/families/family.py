@@ -23,25 +23,25 @@ class Roles:
     registers. A table of registers maps consumer warpgroups to (producer, consumer) registers per thread.
     """
 
-    producers: int  # warpgroups that only load: they multicast, and gather operands that TMA cannot address
-    accumulators: Mapping[int, int]  # by consumer warpgroups that share a tile
-    # the same if a producer gathers, or splits of K are reduced in workspace; empty if that makes no difference
+    producers: int  # warpgroups that only load, by TMA (also multicast) or by threads
+    accumulators: Mapping[int, int]  # by the number of consumer warpgroups that share a tile
+    # the same if the producer loads by threads or splits are reduced in workspace; empty if the limits are equal
     laden: Mapping[int, int] = field(default_factory=dict)
-    # for pingpong consumers, by whether a producer gathers, which leaves fewer registers; empty without pingpong
+    # for pingpong consumers, by whether the producer loads by threads; empty without pingpong
     turns: Mapping[bool, int] = field(default_factory=dict)
-    # by whether a producer gathers; at most 512 registers over all warpgroups; empty without setmaxnreg
+    # by whether the producer loads by threads; at most 512 over all warpgroups; empty without setmaxnreg
     registers: Mapping[bool, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
     # for two consumers, sharing a tile or pingpong, under a plain epilogue (`config.registers.plain`)
     plain_accumulators: int = 0
-    # if there are more accumulators than `accumulators` allows
+    # registers if there are more accumulators than `accumulators` allows
     plain_registers: tuple[int, int] | None = None
-    # for a CTA that leaves half of the SM to another; at most 256 registers over all warpgroups
+    # if two CTAs share an SM; at most 256 registers over all warpgroups of one
     shared_accumulators: Mapping[int, int] = field(default_factory=dict)
     shared_registers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     multiplies: bool = True  # False: it only reduces the splits of another kernel
 
     def most(self, consumers: int, laden: bool) -> int:
-        """The limit of accumulators per thread of consumers that share a tile; `laden` selects that table."""
+        """The most accumulators per thread of consumers that share a tile; `laden` selects that table."""
         return (self.laden if laden and self.laden else self.accumulators)[consumers]
 
 
@@ -52,10 +52,10 @@ class Family:
     name: str  # in configs, plans and cache keys
     config: str  # path of its config's class
     driver: str  # path of its driver, which is made from a config and called to trace the kernel
-    plan: str | None = None  # path of the function that plans a problem; None for helpers of other kernels
+    plan: str | None = None  # path of the function that plans a problem; None for helper kernels
     weigh: str | None = None  # path of the function that lists a plan's candidates (`KernelPlan.why`), if any
-    beside: str | None = None  # path of the function that says that bf16 is predicted faster, if any
-    # by the spec's schedules; by the family's own name if no spec can select it
+    beside: str | None = None  # path of the function that tells if bf16 is predicted to be faster, if any
+    # keys are the spec's schedules, or the family's own name if no spec can select it
     abilities: Mapping[str, Abilities]
     limits: Roles | None = None  # None if it is not a tensor-core kernel
 

@@ -34,10 +34,10 @@ WARP_SPECIALIZED = Family(
         accumulators={1: 144, 2: 192, 3: 128},
         laden={1: 144, 2: 128, 3: 96},
         turns={False: 192, True: 128},
-        # 208 columns per pingpong consumer; 224 spill
+        # 208 columns per pingpong consumer do not spill; 224 do
         plain_accumulators=208,
         plain_registers=(24, 240),
-        # a gathering producer needs 96 registers for its loads in flight
+        # a producer that loads by threads needs 96 registers for its loads in flight
         shared_accumulators={1: 96, 2: 48},
         shared_registers={1: (40, 216), 2: (24, 104)},
         registers={False: {2: (40, 232), 3: (32, 160)}, True: {2: (96, 200), 3: (96, 136)}},
@@ -63,7 +63,7 @@ MULTISTAGE = Family(
     limits=Roles(producers=0, accumulators={1: 160, 2: 160, 3: 128}, shared_accumulators={1: 160, 2: 64}),
 )
 
-# Exact fp32 on the CUDA cores, any strides; also the epilogue alone, where K is 0.
+# Exact fp32 on CUDA cores, any strides; also the epilogue alone if K is 0.
 SIMT = Family(
     name="simt",
     config="cutegemm.config:SimtConfig",
@@ -77,7 +77,7 @@ SIMT = Family(
     },
 )
 
-# Copies a matrix into workspace that TMA can address.
+# Copies a matrix into workspace with a layout that TMA can address.
 RELAYOUT = Family(
     name="relayout",
     config="cutegemm.config:RelayoutConfig",
@@ -85,7 +85,7 @@ RELAYOUT = Family(
     abilities={"relayout": Abilities()},
 )
 
-# Reduces partial results of a reduction in a fixed order.
+# Reduces the partial results of an epilogue's reduction in a fixed order.
 FINISH = Family(
     name="finish",
     config="cutegemm.config:FinishConfig",
@@ -101,7 +101,7 @@ QUANTIZE = Family(
     abilities={"quantize": Abilities()},
 )
 
-# Reduces the splits that the previous launch left in workspace, and applies the epilogue.
+# Reduces the splits that the previous launch stored in workspace, and applies the epilogue.
 ADD_PARTIALS = Family(
     name="add_partials",
     config="cutegemm.config:KernelConfig",

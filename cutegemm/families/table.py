@@ -12,7 +12,7 @@ COLUMNS = tuple(f.name for f in dataclasses.fields(Abilities))
 
 
 def markdown() -> str:
-    """A line for each schedule of each family; helper kernels without abilities are left out."""
+    """A row for each schedule of each family; helper kernels without abilities are left out."""
     lines = [["kernels", "family", *COLUMNS]]
     for family in FAMILIES.values():
         for name, row in family.abilities.items():

@@ -3,11 +3,11 @@
 
 gemm               `Gemm`, which runs a spec's kernels, and `build`
 kernels            a spec's kernels: chosen, compiled on first need, kept, tuned
-planned_kernel     one problem's kernel, and what it shows
-plans              `plan`, which says what would run
+planned_kernel     one problem's kernel: PTX, SASS, resources, explanation
+plans              `plan`: the plan that a run would use
 recorded_launches  the launches of a run, recorded on a machine without a GPU
 saving, loaded     an artefact of chosen problems (`cutegemm.aot`); `Loaded`, which runs one, and `load`
-eager              torch.compile leaves a run to Python
+eager              excludes runs from torch.compile's graphs
 """
 
 from cutegemm.gemm.gemm import Gemm, build, build_many, recalled

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile leaves a run to Python: kernels are launched through TVM-FFI, which it cannot trace.
+"""Excludes runs from torch.compile's graphs, because it cannot trace launches through TVM-FFI.
 
-It looks at a function twice: where it is called, and where its own frame begins. The first ends the graph of the
-caller; without the second the function itself is traced.
+torch.compile decides twice: at the call of a function, and when the function's own frame begins. The first ends the
+caller's graph. Without the second, the function itself would be traced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def ends_graph(function: F) -> F:
-    """A function whose calls torch.compile leaves out of its graphs."""
+    """Mark a function so that torch.compile leaves its calls out of graphs, and return it."""
     marked: Any = function
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = "cutegemm launches its kernels itself"
@@ -23,13 +23,13 @@ def ends_graph(function: F) -> F:
 
 
 def leave(function: Callable[..., Any]) -> None:
-    """Tell torch.compile to trace neither a function nor all it calls; nothing where torch is not loaded yet."""
+    """Tell torch.compile not to trace a function or what it calls. Does nothing before torch is imported."""
     try:
         frames = sys.modules["torch"]._C._dynamo.eval_frame
         skip = frames._FrameAction.SKIP
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
     except (KeyError, AttributeError):
-        # torch is not imported, not yet whole, or has other names for these
+        # torch is not imported, only partly imported, or has renamed these
         return
 
 

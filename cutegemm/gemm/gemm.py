@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from cutegemm.running.kind import Prepared
 
 Backend = Literal["gpu", "reference", "emulator"]
-# the name of torch's class of tensors that are traced without memory
+# class name of torch's fake tensors, which are traced without memory
 _FAKE = "FakeTensor"
 
 
 class Runs:
-    """The run of a call: of a spec's kernels, or of those that an artefact holds.
+    """The `run` of `Gemm` and of `Loaded` artefacts.
 
     Attributes:
         spec: the declaration.
@@ -78,19 +78,19 @@ class Runs:
         """D = alpha * a @ b + beta * c, or the spec's epilogue, on the current stream, without synchronising.
 
         Args:
-            a: (M, K) or (L, M, K); b: (K, N) or (L, K, N); any strides. A 2-D operand serves every batch.
+            a: (M, K) or (L, M, K); b: (K, N) or (L, K, N); any strides. All batches share a 2-D operand.
             c: None or (M, N), (L, M, N); not read when beta is 0. Only for the plain epilogue, or one with a c.
-            out: where D goes; may be c itself. None allocates a row-major tensor. With several outputs a
-                mapping from their names to tensors; those not in it are allocated.
+            out: the tensor for D; may be c itself. None allocates a row-major tensor. With several outputs a
+                mapping from their names to tensors; the others are allocated.
             alpha, beta: scalars of the plain epilogue; beta None means 1 with c and 0 without.
             backend: None (the GPU for CUDA tensors, "reference" for CPU tensors), "gpu", "reference" (torch) or
                 "emulator" (the compiled kernel, executed on the CPU; for small problems).
             workspace: a contiguous tensor of at least `workspace_bytes`, 16-byte aligned, on A's device; None
-                takes it from torch's allocator.
-            groups: `Groups`: as many products as there are groups, in one launch that takes no workspace. They are of
-                rows, a (M, K) by b (G, K, N); along K, a (M, K) by b (K, N), where D is (G, M, N); or with counts of
-                the first rows of each batch, a (G, C, K) by b (G, K, N). Rows of the epilogue may be (G, N), a row
-                for each group; columns and matrices have D's rows. All tensors are torch's.
+                allocates it with torch.
+            groups: `Groups`: one GEMM per group, in one launch without workspace. Groups of rows: a (M, K), b
+                (G, K, N). Groups along K: a (M, K), b (K, N), D (G, M, N). Counts, which limit the rows of each
+                batch: a (G, C, K), b (G, K, N). Rows of the epilogue may be (G, N), one per group; columns and
+                matrices have D's rows. All tensors must be torch tensors.
             named: inputs of the spec's epilogue: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or
                 (L, M, N), scalars as numbers or 0-d fp32 tensors, integers as numbers.
 
@@ -99,8 +99,8 @@ class Runs:
 
         Returns:
             D: `out`, or a new tensor (M, N) or (L, M, N). An epilogue with other outputs gives an object with an
-            attribute per output (`results.Outputs`). Meta and fake tensors give shapes, types and strides only. Arrays
-            of another library give arrays of A's library.
+            attribute per output (`results.Outputs`). For meta and fake tensors the result is one of them. For arrays
+            of another library the result is an array of A's library.
 
         Raises:
             InputError: a tensor or scalar breaks a rule; nothing has been written.
@@ -112,7 +112,7 @@ class Runs:
             return self._run_groups(groups, a, b, (c, alpha, beta), named, out, (backend, workspace))
         if self._fused is not None:
             return self._run_fused(self._fused, a, b, (c, alpha, beta), named, out, backend, workspace)
-        # a type test is cheaper than the check of everything that may be a number
+        # the type test is cheaper than the check of other number types
         if type(alpha) is not float:
             alpha = blas_number("alpha", alpha)
         if type(beta) is not float and beta is not None:
@@ -120,11 +120,11 @@ class Runs:
         if named or (c is None and beta):
             raise refused(named, beta)
         try:
-            # On the path of every call, so nothing is looked up twice. What distinguishes one kind of call from
-            # another: layouts, types, devices; of addresses only the alignment. `identity` of each, written out: a
-            # call more for each tensor is seen in the time of the whole.
+            # This runs in every call, so nothing is looked up twice. The key has what distinguishes kinds of calls:
+            # layouts, types, devices and, from the addresses, only the alignment. `identity` is inlined, because a
+            # function call per tensor is measurable.
             if type(a).__name__ == _FAKE:
-                # it has no memory, and warns when it is asked for it
+                # a fake tensor has no address, and warns if one is requested
                 raise TypeError
             pa, pb = a.data_ptr(), b.data_ptr()
             pc, pd = NOWHERE if c is None else c.data_ptr(), NOWHERE if out is None else out.data_ptr()
@@ -145,7 +145,7 @@ class Runs:
                 key += substance((a, b, c, out))
             prepared = self._kinds.recent.get(key)
         except (AttributeError, RuntimeError, TypeError):
-            # what is no tensor, has no memory or cannot be a key
+            # an argument is not a tensor, has no memory or cannot be hashed
             key = prepared = None
             pa = pb = pc = pd = 0
         if prepared is None:
@@ -165,7 +165,7 @@ class Runs:
         backend: Any,
         workspace: Any,
     ) -> Any:
-        """A run of the plain epilogue, of a kind that is not among the recent ones or has no key."""
+        """A run of the plain epilogue whose key is not cached, or that has no key."""
         if key is None:
             a, b, c, out = given
             run = _foreign(given)
@@ -185,7 +185,7 @@ class Runs:
         backend: Any,
         workspace: Any,
     ) -> Any:
-        """A run of the spec's epilogue; `blas` are c, alpha and beta, which it may read by these names."""
+        """A run of the spec's epilogue; `blas` holds c, alpha and beta, which it may read by these names."""
         named = _read(signature, blas, named)
         if any(kinds := self.spec.zero_points):
             if (run := _foreign((a, b))) is not None:
@@ -225,10 +225,10 @@ class Runs:
     def _run_groups(
         self, groups: Any, a: Any, b: Any, blas: Any, named: dict[str, Any], out: Any, how: tuple[Any, Any]
     ) -> Any:
-        """A run of groups; `blas` are c, alpha and beta, `how` are backend and workspace.
+        """A run of groups; `blas` holds c, alpha and beta, `how` backend and workspace.
 
         Raises:
-            InputError: an artefact has none.
+            InputError: this is an artefact, which does not support groups.
         """
         rule = "an artefact holds GEMMs of fixed extents; build the spec, or use grouped_mm"
         raise InputError(rule, field="groups")
@@ -242,7 +242,7 @@ class Gemm(Runs, Kernels):
     Attributes:
         spec: the declaration.
         plan: of the representative problem (the one given to `build`, or 4096^3, aligned, no C).
-        shortcuts: of calls, by their callers' keys (`running.backends.shortcut`); attempts: to make each.
+        shortcuts: of calls, by their callers' keys (`running.backends.shortcut`); attempts: how often each was tried.
     """
 
     @keywords(GemmSpec)
@@ -270,7 +270,7 @@ class Gemm(Runs, Kernels):
     def _run_groups(
         self, groups: Any, a: Any, b: Any, blas: Any, named: dict[str, Any], out: Any, how: tuple[Any, Any]
     ) -> Any:
-        """A run of groups; `blas` are c, alpha and beta, `how` are backend and workspace."""
+        """A run of groups; `blas` holds c, alpha and beta, `how` backend and workspace."""
         for field, kind in zip(("zero_point_a", "zero_point_b"), self.spec.zero_points):
             if kind:
                 raise field_error(InputError, field, kind, "groups have no zero points", AUTO)
@@ -287,7 +287,7 @@ class Gemm(Runs, Kernels):
                 from cutegemm.running.grouped_mm import GroupedGemm
 
             eager.leave(Runs.run)
-            # the graph says which scales there are
+            # the graph already contains the scales
             bare = dataclasses.replace(self.spec, epilogue=AUTO, scale_a=AUTO, scale_b=AUTO)
             found = GroupedGemm(bare, signature.graph)
             self._grouped[reads_c] = found
@@ -295,7 +295,7 @@ class Gemm(Runs, Kernels):
 
 
 def _read(signature: Signature, blas: tuple[Any, Any, Any], named: dict[str, Any]) -> dict[str, Any]:
-    """What an epilogue reads by name, with c, alpha and beta where they are given or it reads them."""
+    """An epilogue's named inputs, including c, alpha and beta if they are given or the epilogue reads them."""
     c, alpha, beta = blas
     plain = c is None and beta is None and type(alpha) is float and alpha == 1.0
     return (
@@ -304,7 +304,7 @@ def _read(signature: Signature, blas: tuple[Any, Any, Any], named: dict[str, Any
 
 
 def recalled(gemm: Gemm, a: Any, b: Any, named: Mapping[str, Any], backend: Any) -> Prepared | None:
-    """What serves a run of these tensors that gives a new D, without C; None if there was none lately."""
+    """The cached run of these tensors without C, which allocates D; None if none is cached."""
     if gemm._fused is not None:
         given, _, scalars = gemm._fused.bind(a, b, named, None)
         addresses = tuple([NOWHERE if t is None else t.data_ptr() for t in given])
@@ -314,13 +314,13 @@ def recalled(gemm: Gemm, a: Any, b: Any, named: Mapping[str, Any], backend: Any)
 
 
 def _fused_key(given: Any, addresses: tuple[int, ...], scalars: Any, backend: Any) -> tuple[Any, ...]:
-    """What a call of the spec's epilogue is remembered by."""
+    """The cache key of a call of the spec's epilogue."""
     aligned = tuple([p & 15 for p in addresses])
     return (*[None if t is None else identity(t) for t in given], aligned, scalars, backend)
 
 
 def _foreign(given: tuple[Any, ...]) -> Any:
-    """What runs a call that passes arrays of another library; None if it passes none."""
+    """The function that runs a call with arrays of another library; None if all arrays are torch's."""
     with needing():
         # imports torch
         from cutegemm.running.arguments import arrays

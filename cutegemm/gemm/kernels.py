@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of one spec: chosen for a problem, compiled on first need, kept, tuned, and shown."""
+"""The kernels of one spec: planned per problem, compiled on first use, cached, tuned and inspected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Kernels:
-    """A spec's kernels: everything of a `Gemm` but the run.
+    """A spec's kernels: all of `Gemm` except `run`.
 
     Attributes:
         spec: the declaration.
@@ -40,19 +40,19 @@ class Kernels:
         self._choose_again()
 
     def _choose_again(self) -> None:
-        """Choose for the representative problem; what was chosen before is forgotten."""
+        """Plan the representative problem again and drop earlier choices."""
         self._chosen = self._choice(self._representative)
         self.plan = self._chosen.plan
 
     def _choice(self, of: Problem) -> Choice:
-        """What a run of a problem would take on the current device."""
+        """The choice that a run of a problem would use on the current device."""
         return choose(self.spec, checked("of", of), here.device())
 
     def kernel(self, of: Problem | None = None) -> Kernel:
         """The kernel that runs a problem (default: the representative one), compiled if necessary.
 
         Raises:
-            PlanError: the spec cannot serve the problem.
+            PlanError: the spec does not support the problem.
             CompileError: the kernel does not compile.
         """
         return Kernel.of(self.plan if of is None else self._choice(of).plan)
@@ -69,11 +69,11 @@ class Kernels:
 
     @property
     def resources(self) -> resources.Resources | None:
-        """Resources of the representative kernel; None when its D is empty."""
+        """Resources of the representative kernel; None if its D is empty."""
         return self.kernel().resources
 
     def workspace_bytes(self, of: Problem) -> int:
-        """Device memory that `run` needs for a problem beside its operands, in bytes."""
+        """Device memory in bytes that `run` needs for a problem besides its operands."""
         return self._choice(of).plan.workspace_bytes
 
     def warm(self, problems: Iterable[Problem]) -> None:
@@ -156,13 +156,13 @@ class Kernels:
             numbers: alpha, beta, or the numbers that the epilogue takes; the default is 1.
 
         Raises:
-            InputError: an argument has another type, or names nothing that the launch takes.
+            InputError: an argument has another type, or names something that the launch does not take.
             PlanError, CompileError: see `kernel`.
         """
         return recorded_launches.recorded(self._choice(of).plan, addresses, workspace, numbers)
 
     def explain(self, of: Problem | None = None, *, why: bool = False) -> str:
-        """What runs for a problem (default: the representative one), and why.
+        """Explain as text what runs for a problem (default: the representative one), and why.
 
         It shows launches, tile, epilogue with the bytes of its inputs and outputs, registers, stages, shared memory and
         how the kernel was chosen.
@@ -183,7 +183,7 @@ class Kernels:
         return f"build({self.spec!r}{rest})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or an unpickled one, is planned anew; kernels come from the cache when it first runs."""
+        """Copies and unpickled objects are planned again; their kernels come from the cache on the first run."""
         return type(self), (self.spec, self._representative)
 
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Loaded(Runs):
-    """The kernels of an artefact. `run` takes what `Gemm.run` takes, for the artefact's problems.
+    """The kernels of an artefact. `run` takes the arguments of `Gemm.run`, for the artefact's problems.
 
     Attributes:
-        artefact: what the file holds: spec, problems, kernels, GPU, versions.
+        artefact: contents of the file: spec, problems, kernels, GPU, versions.
         spec: of the saved `Gemm`.
     """
 
@@ -62,7 +62,7 @@ class Loaded(Runs):
 
     def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:
         with needing():
-            # they import torch
+            # these import torch
             from cutegemm.running import run as path
             from cutegemm.running.backends.replayed import Replay
 
@@ -77,7 +77,7 @@ class Loaded(Runs):
         return path.first(self.spec, self._kinds, call, backend, workspace, planner, replay.make)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or an unpickled one, loads the kernels onto a device when it first runs."""
+        """Copies and unpickled objects load the kernels onto a device on the first run."""
         return type(self), (self.artefact,)
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One problem's kernel, and what it shows."""
+"""One problem's kernel, its listings, and its explanation."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ class Kernel:
 
 
 def explained(plan: KernelPlan, entry: Entry | None, why: bool) -> str:
-    """What runs for a problem, what was compiled for it, and what chose it (`Gemm.explain`).
+    """The text of `Gemm.explain`: the plan, the compiled kernel, and how it was chosen.
 
     Args:
         plan: of the problem.
-        entry: of the database, if it chose the plan.
+        entry: the database entry that chose the plan, if any.
         why: whether to list every candidate.
     """
     kernel, config = Kernel.of(plan), plan.config
     lines = [str(plan)]
     if config is not None:
         if entry is not None and entry.expired(config, kernel.ptx):
-            lines.append("expired    what was measured was another kernel: tune again")
+            lines.append("expired    the entry was measured on a different kernel: tune again")
         lines.append(f"compiled   {kernel.resources}")
     if why:
         lines.append(str(plan.why))

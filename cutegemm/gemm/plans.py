@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public `plan`: what `build` and `run` would take, without compiling anything. Imports no torch."""
+"""The public `plan`: the plan that `build` and `run` would use. Compiles nothing and does not import torch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def plan(
             return (choose if database else chosen_by_model)(spec, problem, device).plan
         made = planner.plan(spec, problem, device, order=order)
     except TypeError:
-        # what cannot be hashed is no such argument
+        # an argument that cannot be hashed has a wrong type
         requirements.check_arguments(spec, problem, device, order)
         raise
     return dataclasses.replace(made, chosen_by=f"a given order ({device.name})")

@@ -17,7 +17,7 @@ from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
 from cutegemm.running.arguments.named import passed
 
 MAX_ADDRESS = (1 << 63) - 1
-# between the addresses that are made up
+# distance between invented addresses, bytes
 _APART = 1 << 20
 
 
@@ -30,7 +30,7 @@ def recorded(
     """Every launch of a plan with its parameters (`Gemm.launches`).
 
     Raises:
-        InputError: an argument is of another kind, or names nothing that the launch takes.
+        InputError: an argument has another type, or names something that the launch does not take.
         CompileError: a kernel does not compile.
     """
     if plan.config is None:
@@ -50,15 +50,15 @@ def recorded(
 
 
 def counters_offset(plan: KernelPlan) -> int:
-    """From the workspace of a recorded run to its counters, bytes."""
+    """Offset in bytes of a recorded run's counters from its workspace."""
     return int(round_up(plan.workspace_bytes, WORKSPACE_ALIGN))
 
 
 def _checked_addresses(names: Sequence[str], value: object) -> dict[str, int]:
-    """Addresses by name that a caller gave.
+    """Check a caller's addresses by name, and return them as a dict.
 
     Raises:
-        InputError: they are no mapping from some of the names to addresses.
+        InputError: they are not a mapping from some of the names to addresses.
     """
     if value is None:
         return {}
@@ -66,7 +66,7 @@ def _checked_addresses(names: Sequence[str], value: object) -> dict[str, int]:
         raise field_error(InputError, "addresses", value, "must be a mapping from names to addresses")
     for name in value:
         if not checks.among(name, names):
-            raise field_error(InputError, "addresses", name, f"must be of {', '.join(names)}")
+            raise field_error(InputError, "addresses", name, f"must name one of {', '.join(names)}")
     return {
         name: checks.integer(InputError, f"addresses.{name}", place, 0, MAX_ADDRESS)
         for name, place in value.items()
@@ -74,10 +74,10 @@ def _checked_addresses(names: Sequence[str], value: object) -> dict[str, int]:
 
 
 def _checked_numbers(graph: Graph, given: Mapping[str, float]) -> dict[str, float]:
-    """The epilogue's numbers: those that a caller gave, and 1.
+    """The epilogue's numbers by name: those that a caller gave, and 1 for the others.
 
     Raises:
-        InputError: a name is none of theirs, or a value is no number.
+        InputError: a name is unknown, or a value is not a number.
     """
     values: dict[str, float] = dict.fromkeys(graph.numbers, 1)
     for name, value in given.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problem that stands for a spec where none is named."""
+"""The representative problem of a spec, for calls that name none."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EXTENT = 4096
 
 
 def representative(spec: GemmSpec) -> Problem:
-    """The problem a bare spec is planned for: 4096^3, aligned, bf16 and row-major where the spec leaves it open.
+    """The default problem of a spec: 4096^3, aligned; unspecified types are bf16 and unspecified majors row-major.
 
-    K is odd where a tile of the CUDA cores takes elements one by one, and B is contiguous along K where the instruction
-    reads nothing else.
+    K is odd for a CUDA-core tile that loads single elements, and B is contiguous along K if the instruction
+    requires it.
     """
     ab = operand_type(spec)
     found = _of(spec, ab, EXTENT)
@@ -34,10 +34,10 @@ def representative(spec: GemmSpec) -> Problem:
 
 
 def operand_type(spec: GemmSpec) -> DType:
-    """The type of A and B that a spec means: bf16 where it leaves it open.
+    """The type of A and B that a spec implies; bf16 if it implies none.
 
-    A spec that says how the CUDA cores do it, has a tile that only they have, or names another `math`, means fp32. One
-    with zero points, C of integers, or sums or D of int32 means int8.
+    A spec with fields or a tile of CUDA-core kernels only, or with another `math` than "exact", implies fp32. One
+    with zero points, an integer C, or an int32 accumulator or D implies int8.
     """
     shaped = spec.schedule == "simt" and not {"tile", "stages", "split_k"}.isdisjoint(spec.given())
     if isinstance(spec.tile, Tile) and may_be_fp32(spec):

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that multiply with cutegemm, with the parameters and state dicts of the torch modules they replace.
+"""Modules that run on cutegemm, with the parameters and state dicts of the torch modules they replace.
 
 linear       `Linear`
-mlp          `MLP` and `SwiGLU`, whose activations are epilogues
-joined       layers that are called on the same tensor, as one product
-state_dicts  one tensor for several, in state dicts
-conversion   `convert`: an existing model's layers; `asked` checks its arguments, `gated` recognises perceptrons
-quantized    `QuantizedLinear`: weights of 8 bits, made here or by other libraries
-experts      `MoE`: mixtures of experts; `mixtures`: those of transformers
-tracing      torch.fx
+mlp          `MLP` and `SwiGLU`; their activations are epilogues
+joined       layers that are called on the same tensor, as one GEMM
+state_dicts  one parameter for several, in state dicts
+conversion   `convert`: converts a model's layers; `asked` checks its arguments, `gated` recognizes SwiGLU MLPs
+quantized    `QuantizedLinear`: 8-bit weights, quantized here or by other libraries
+experts      `MoE`: mixtures of experts; `mixtures`: those of the transformers library
+tracing      support for torch.fx
 """
 
 from cutegemm.nn.conversion import Conversion, convert

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller asks of `convert`, checked against the model before anything is changed."""
+"""The arguments of `convert`, checked against the model before anything is changed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _CLASSES = "must be classes of modules, such as [LlamaMLP]"
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of `convert`, as it uses them.
+    """The checked arguments of `convert`.
 
     Attributes:
-        skip: patterns of names.
-        swiglu: classes of gated perceptrons.
-        joined: names of layers that one module calls on the same tensor.
-        fallback, constant_weights: as of `Linear`.
-        weights, activations: names of the types of 8 bits that layers store and quantise to; None leaves them.
+        skip: patterns of module names.
+        swiglu: classes of gated MLPs.
+        joined: groups of names of layers that a module calls on the same tensor.
+        fallback, constant_weights: as for `Linear`.
+        weights, activations: names of 8-bit types of weights and inputs; None does not quantize them.
     """
 
     skip: tuple[str, ...]
@@ -43,7 +43,7 @@ class Asked:
     activations: str | None = None
 
     def skipped(self, name: str) -> str | None:
-        """Why a module is left alone that the caller named; None where the caller did not."""
+        """The reason to skip a module that the caller named in `skip`; None for other modules."""
         found = next((x for x in self.skip if fnmatchcase(name, x)), None)
         return None if found is None else f"skip={found!r}"
 
@@ -57,10 +57,10 @@ def asked(
     constant_weights: Any,
     eight_bits: tuple[Any, Any] = (None, None),
 ) -> Asked:
-    """The arguments of `convert`; `eight_bits` are weights and activations.
+    """Check the arguments of `convert`; `eight_bits` is (weights, activations).
 
     Raises:
-        InputError: an argument is of another kind, names nothing in the model, or promises constant weights in
+        InputError: an argument has another type, matches nothing in the model, or promises constant weights in
             training.
     """
     if not isinstance(model, torch.nn.Module):
@@ -86,7 +86,7 @@ def asked(
 
 
 def _check_eight_bits(made: Asked, model: torch.nn.Module) -> None:
-    """Refuse types of 8 bits that no layer gets.
+    """Refuse 8-bit types that layers do not support.
 
     Raises:
         InputError: there is no such type or pair of types, or the model is in training.
@@ -96,32 +96,32 @@ def _check_eight_bits(made: Asked, model: torch.nn.Module) -> None:
         if value is not None:
             checks.choice(InputError, name, value, tuple(TYPES_8))
     if made.activations not in (None, made.weights):
-        rule = "a kernel multiplies operands of one type; None leaves activations as they are"
+        rule = "operands must have one type; None does not quantize activations"
         raise field_error(InputError, "activations", made.activations, rule, made.weights)
     if made.weights is None:
         return
     for name in ("swiglu", "joined"):
         if getattr(made, name):
-            rule = "layers with weights of 8 bits are not joined; convert them apart"
+            rule = "layers with 8-bit weights cannot be joined; convert them separately"
             raise field_error(InputError, name, "...", rule, ())
     if any(x.training for x in model.modules()):
-        rule = "weights of 8 bits do not train: call eval() on the model, or linear(..., fp8=...) in training"
+        rule = "8-bit weights do not train: call eval() on the model, or use linear(..., fp8=...) in training"
         raise field_error(InputError, "model.training", True, rule, False)
 
 
 def _several(field: str, value: Any, kind: type, rule: str) -> list[Any]:
-    """The values of a collection, each of some kind.
+    """The values of a collection, each of type `kind`.
 
     Raises:
-        InputError: it is none, or holds something else.
+        InputError: it is not a collection, or holds something else.
     """
     listed = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping, torch.Tensor))
     try:
         found = list(value) if listed else None
     except TypeError:
-        # an array without dimensions is a collection that cannot be iterated
+        # a 0-d array has __iter__, which raises TypeError
         found = None
-    # a name is a sequence of names, too
+    # refuse a single string, which is also a sequence of strings
     if found is None or not all(
         isinstance(x, kind) and (kind is str or not isinstance(x, str)) for x in found
     ):
@@ -130,25 +130,23 @@ def _several(field: str, value: Any, kind: type, rule: str) -> list[Any]:
 
 
 def _check_matches(made: Asked, modules: dict[str, torch.nn.Module]) -> None:
-    """Refuse what names nothing in the model, such as a misspelt layer.
+    """Refuse arguments that match nothing in the model, such as a misspelt layer.
 
     Raises:
-        InputError: a pattern, a class or a group names nothing.
+        InputError: a pattern, a class or a group matches nothing.
     """
     for i, pattern in enumerate(made.skip):
         if not any(fnmatchcase(x, pattern) for x in modules):
             near = checks.near(pattern, modules)
-            raise field_error(
-                InputError, f"skip[{i}]", pattern, "is the name of no module of the model", near
-            )
-    # what was converted before is of their classes no more
+            raise field_error(InputError, f"skip[{i}]", pattern, "no module of the model has this name", near)
+    # modules that were converted earlier no longer have these classes
     again = any(isinstance(x, SwiGLU) for x in modules.values())
     for i, kind in enumerate(made.swiglu):
         if not issubclass(kind, torch.nn.Module):
             raise field_error(InputError, f"swiglu[{i}]", kind, _CLASSES)
         if not again and not any(isinstance(x, kind) for x in modules.values()):
             near = checks.near(kind.__name__, {type(x).__name__ for x in modules.values()})
-            rule = "is the class of no module of the model"
+            rule = "no module of the model has this class"
             raise field_error(InputError, f"swiglu[{i}]", kind.__name__, rule, near)
     for i, names in enumerate(made.joined):
         if len(names) < 2 or len(set(names)) < len(names):

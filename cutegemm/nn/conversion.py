@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`convert`: the linear layers of an existing model become ours, in place."""
+"""`convert`: converts the linear layers of an existing model in place."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from cutegemm.nn.mlp import SwiGLU, hooked
 from cutegemm.nn.quantized import QuantizedLinear, load, source_of, store
 from cutegemm.ops.fallback import HALF
 
-# Modules that multiply by their own weights, of which nothing is converted.
+# Modules that multiply by their weights themselves; they are not converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
 _OURS = (Linear, QuantizedLinear, SwiGLU, Joined, Part)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` did, by the modules' names.
+    """The result of `convert`, by the modules' names.
 
     Attributes:
-        converted: the layers that multiply with cutegemm now.
-        left: the layers that do not, and why.
+        converted: the layers that now use cutegemm.
+        left: the layers that were left alone, and why.
         varying: converted layers to which `constant_weights` does not apply, and why.
-        others: how many other modules have parameters, by class name, such as "Embedding".
+        others: number of other modules with parameters, by class name, such as "Embedding".
     """
 
     converted: tuple[str, ...]
@@ -63,18 +63,18 @@ def convert(
     weights: str | None = None,
     activations: str | None = None,
 ) -> Conversion:
-    """Make the linear layers of a model multiply with cutegemm.
+    """Convert the linear layers of a model to cutegemm, in place.
 
-    A torch.nn.Linear becomes a `Linear` in place: the object, its parameters, hooks and state dict stay. The experts of
-    transformers' mixtures multiply by `grouped_mm`, and stay as well. Subclasses and layers with changed behaviour are
-    left alone, and the result says why.
+    A torch.nn.Linear becomes a `Linear`: the object, its parameters, hooks and state dict stay the same. The experts of
+    transformers' mixtures then use `grouped_mm`, and stay the same, too. Subclasses and layers with changed behaviour
+    are left alone, and the result says why.
 
     Args:
         model: a module; it may itself be a torch.nn.Linear.
-        constant_weights: for inference: a layer's kernel starts to load its weights before the previous kernel has
-            ended. You promise that no kernel writes them meanwhile. Refused for a model in training, here and at every
+        constant_weights: for inference. A layer's kernel starts to load its weights before the previous kernel has
+            ended; you promise that no kernel is writing them then. Refused for a model in training, here and in every
             call.
-        fallback: what to do without a Hopper GPU, as of `cutegemm.matmul`.
+        fallback: the behaviour without a Hopper GPU, as for `cutegemm.matmul`.
         skip: names of modules to leave alone, with wildcards, such as "lm_head" or "*.router". A name that matches no
             module is refused; so are unmatched `swiglu` and `joined`.
         swiglu: classes of MLPs that compute down_proj(silu(gate_proj(x)) * up_proj(x)), such as transformers' LlamaMLP.
@@ -84,14 +84,14 @@ def convert(
             "v_proj"). One GEMM computes all of them. Their weights become one new parameter, as for `swiglu`;
             `layer.weight` is a view of it. Their results are views of one tensor, so autograd refuses in-place writes
             to them. Layers that share a parameter with others are not joined.
-        weights: "fp8" or "int8" stores every weight in 8 bits, with a scale for each row (`QuantizedLinear`), also of
+        weights: "fp8" or "int8" stores weights in 8 bits with one scale per row (`QuantizedLinear`), also those of
             mixtures' experts; for inference. Layers that share a parameter are left alone.
-        activations: the same type quantises inputs, each row with a scale, and multiplies in 8 bits. None dequantises
-            the weight at each call: less memory, not less time.
+        activations: the same type quantizes inputs with one scale per row, so that GEMMs run in 8 bits. None
+            dequantizes the weight in each call, which saves memory but no time.
 
     Raises:
-        InputError: an argument has another type or matches nothing in the model, or `constant_weights` is asked of a
-            model in training. The model has not been changed then.
+        InputError: an argument has another type or matches nothing in the model, or `constant_weights` is given for a
+            model in training. The model is then unchanged.
 
     Example:
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
@@ -126,7 +126,7 @@ def convert(
         if what.weights is not None:
             store(module, what.weights, what.activations, what.fallback)
             if what.constant_weights:
-                made.varying[name] = "weights of 8 bits are loaded after earlier launches"
+                made.varying[name] = "8-bit weights are loaded after earlier launches"
             continue
         module.__class__ = Linear
         _settle(module, name, what, made)
@@ -134,7 +134,7 @@ def convert(
 
 
 def _gated(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[str]:
-    """Replace gated perceptrons of the classes that the caller named; the names of those that were."""
+    """Replace gated MLPs of the classes that the caller named; yields the replaced names."""
     for parent, key, name, module in list(_named(model)):
         if not isinstance(module, what.swiglu):
             continue
@@ -153,7 +153,7 @@ def _gated(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[st
 
 
 def _joined(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[str]:
-    """Make one of each group of layers that the caller named; the names of those layers."""
+    """Join each group of layers that the caller named; yields the names of the joined layers."""
     for _, _, name, module in list(_named(model)):
         for names in what.joined:
             layers: list[Any] = [module._modules.get(x) for x in names]
@@ -169,13 +169,13 @@ def _joined(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[s
 
 
 def _mixtures(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[str]:
-    """Convert the experts of transformers' mixtures; the names of those that were."""
+    """Convert the experts of transformers' mixtures; yields the converted names."""
     for _, _, name, module in _named(model):
         if not recognised(module):
             continue
         why = what.skipped(name) or not_adopted(module) or (what.weights and _not_stored(model, name, module))
         if what.activations == "int8":
-            why = why or "groups multiply fp8, and no int8; activations=None dequantises"
+            why = why or "groups support fp8, not int8; activations=None dequantizes weights"
         if why:
             made.left[name] = why
             continue
@@ -184,7 +184,7 @@ def _mixtures(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator
 
 
 def _overlook(name: str, module: torch.nn.Module, made: Conversion) -> None:
-    """Say of a module that is no linear layer that it was seen: by name where it may multiply by a weight."""
+    """Record a module that is not a linear layer: by name if it may multiply by a weight, else in `others`."""
     own = list(module.parameters(recurse=False))
     if not own or isinstance(module, _OURS) or name in made.left:
         return
@@ -192,15 +192,13 @@ def _overlook(name: str, module: torch.nn.Module, made: Conversion) -> None:
     weight = next((x for x in own if x.dim() > 1 and x.is_floating_point()), None)
     if weight is not None and type(module).__module__.partition(".")[0] != "torch":
         shape = tuple(weight.shape)
-        made.left[name] = (
-            f"{kind} is no torch.nn.Linear, and may multiply by its weight {shape} in its own way"
-        )
+        made.left[name] = f"{kind} is not a torch.nn.Linear and may use its weight {shape} in its own way"
     else:
         made.others[kind] = made.others.get(kind, 0) + 1
 
 
 def _settle(layer: Any, name: str, what: Asked, made: Conversion) -> None:
-    """Give a layer that is ours now its options; say in `varying` why its weights cannot load early."""
+    """Set a converted layer's options; record in `varying` why its weights cannot load early."""
     layer.fallback = what.fallback
     varies = _varies(layer) if what.constant_weights else None
     layer.constant_weights = what.constant_weights and varies is None
@@ -209,14 +207,14 @@ def _settle(layer: Any, name: str, what: Asked, made: Conversion) -> None:
 
 
 def _not_joined(names: Sequence[str], layers: Sequence[Any], what: Asked) -> str | None:
-    """Why layers cannot become one product; None if they can."""
+    """Why layers cannot be joined into one GEMM; None if they can."""
     for name, layer in zip(names, layers):
         if not isinstance(layer, torch.nn.Linear):
-            return f"{name}: {type(layer).__name__} is no torch.nn.Linear"
+            return f"{name}: {type(layer).__name__} is not a torch.nn.Linear"
         if why := _unconverted(layer, name, what):
             return f"{name}: {why}"
         if hooked(layer):
-            return f"{name}: something is done around its call (a hook)"
+            return f"{name}: it has hooks"
     alike = {
         (
             x.in_features,
@@ -225,25 +223,25 @@ def _not_joined(names: Sequence[str], layers: Sequence[Any], what: Asked) -> str
         for x in layers
     }
     if len(alike) > 1:
-        return "they must be alike: inputs' width, bias, type, device, requires_grad"
+        return "they must agree in input width, bias, type, device and requires_grad"
     return None
 
 
 def _shared(model: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -> str | None:
-    """Why layers must keep their parameters: others have them too, or the layers; None if nobody has."""
+    """Why layers must keep their parameters: the layers or their parameters are shared. None if not."""
     every = list(model.modules())
     children = Counter(id(x) for module in every for x in module._modules.values())
     owned = Counter(id(x) for module in every for x in module._parameters.values())
     for name, layer in zip(names, layers):
         if children[id(layer)] > 1:
-            return f"{name}: the same layer is elsewhere in the model, too"
+            return f"{name}: the model has the same layer in another place"
         if any(owned[id(x)] > 1 for x in layer.parameters(recurse=False)):
             return f"{name}: another layer has the same parameter"
     return None
 
 
 def _named(model: torch.nn.Module) -> Iterator[tuple[Any, str, str, torch.nn.Module]]:
-    """(parent, attribute, whole name, module) of every module, each once."""
+    """(parent, attribute, full name, module) of every module, each once."""
     modules = dict(model.named_modules())
     for name, module in modules.items():
         above, _, key = name.rpartition(".")
@@ -251,36 +249,36 @@ def _named(model: torch.nn.Module) -> Iterator[tuple[Any, str, str, torch.nn.Mod
 
 
 def _unconverted(module: torch.nn.Module, name: str, what: Asked) -> str | None:
-    """Why a module that multiplies is left alone; None if it is not."""
+    """Why a module is left alone; None if it is converted."""
     kind = type(module).__name__
     if why := what.skipped(name):
         return why
     if isinstance(module, _OWN_PRODUCTS):
         return f"{kind} multiplies by its weights itself"
     if type(module) not in (torch.nn.Linear, Linear):
-        return f"{kind} is a class of its own, which may compute something else"
+        return f"{kind} is a subclass, which may compute something else"
     if "forward" in vars(module):
         return "its forward has been replaced"
     weight: Any = module.weight
     if weight.dtype not in TYPES:
-        return f"its weight is {weight.dtype}; products are of float16, bfloat16 or float32"
+        return f"its weight is {weight.dtype}; supported are float16, bfloat16 and float32"
     if multiplies(type(weight)):
-        return f"its weight is a {type(weight).__name__}, which multiplies in a way of its own"
+        return f"its weight is a {type(weight).__name__}, which overrides matmul"
     return None
 
 
 def _not_stored(model: torch.nn.Module, name: str, module: torch.nn.Module) -> str | None:
-    """Why a layer's weight cannot be replaced by one of 8 bits; None if it can."""
+    """Why a layer's weight cannot be quantized to 8 bits; None if it can."""
     if any(x.is_meta for x in module.parameters(recurse=False)):
         return "its parameters have no memory yet"
     return _shared(model, [name], [module])
 
 
 def _varies(module: Any) -> str | None:
-    """Why weights cannot load early; None if they can."""
+    """Why a layer's weights cannot load early; None if they can."""
     weight = module.weight
     if weight.dtype not in HALF:
-        return f"{weight.dtype} runs on the CUDA cores, whose kernels load nothing early"
+        return f"{weight.dtype} runs on CUDA cores, whose kernels load nothing early"
     if not weight.is_contiguous() or weight.shape[1] * weight.element_size() % 16:
         return f"rows of {tuple(weight.shape)} are not multiples of 16 bytes, which TMA needs"
     return None

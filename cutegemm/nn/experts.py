@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts: from routing to the weighted sum of the experts' results, in two grouped launches.
+"""Mixtures of experts, from routing to the weighted sum of the experts' results, in two grouped launches.
 
-Without gradients the first launch gathers tokens and applies the activation, and the second weighs its results. With
-gradients torch copies tokens in the order of experts, and weighs results after the launches.
+Without gradients the first launch gathers tokens and applies the activation, and the second scales its results. With
+gradients torch copies tokens in the order of experts, and scales results after the launches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
 from cutegemm.running.arguments.describe import OPERANDS
 
 SWIGLU = swiglu()
-MOST = 2**31 - 1  # of a width or a count
+MOST = 2**31 - 1  # largest width or count
 
 
 class Routes(NamedTuple):
@@ -45,11 +45,11 @@ class Routes(NamedTuple):
 
 
 def routes(experts: Tensor, count: int) -> Routes:
-    """Sort the pairs of `experts` (T, k) by expert; those of an index outside [0, count) lie outside the bounds.
+    """Sort the pairs of `experts` (T, k) by expert. Pairs with an index outside [0, count) lie outside the bounds.
 
     The host does not wait for the device.
     """
-    # a radix sort takes a pass per byte of the key, so keys are int32
+    # int32 keys, because a radix sort takes one pass per byte of the key
     named, order = experts.reshape(-1).to(torch.int32).sort(stable=True)
     pairs = order.shape[0]
     steps = torch.arange(pairs + count + 1, dtype=torch.int32, device=experts.device)
@@ -59,7 +59,7 @@ def routes(experts: Tensor, count: int) -> Routes:
 
 
 def summed(y: Tensor, place: Tensor) -> Tensor:
-    """The sum of each token's rows of y, (T, N): in the order of its experts, in fp32, rounded once."""
+    """The sum of each token's rows of y, (T, N): in the order of its experts, in fp32, with one rounding."""
     return torch.embedding(y, place).sum(1)
 
 
@@ -110,8 +110,8 @@ def mixture(
 
     Args:
         x: (T, H).
-        experts, weights: (T, k), of each token. An expert below 0 or beyond the last gives 0.
-        gate_up: (E, H, 2 I), gates before linear parts; down: (E, I, H). DTensors sharded by expert give partial sums.
+        experts, weights: (T, k), of each token. An out-of-range expert gives 0.
+        gate_up: (E, H, 2 I), gates before up parts; down: (E, I, H). DTensors sharded by expert give partial sums.
         fallback: as of `grouped_mm`.
     """
     if sharded(gate_up):
@@ -134,21 +134,21 @@ def mixture(
 
 
 class MoE(torch.nn.Module):
-    """A mixture of SwiGLU experts: softmax routing to `top_k` of them, and perhaps a shared one beside.
+    """A mixture of SwiGLU experts: softmax routing to `top_k` of them, and optionally a shared expert.
 
     Parameters: "router.weight" (E, H), "gate_up_weight" (E, 2 I, H), "down_weight" (E, H, I).
 
     Args:
         hidden, intermediate: widths of a token and of an expert.
-        experts, top_k: how many there are, and how many a token takes.
-        shared: a module that every token passes as well, added; None is none.
-        normalise: whether a token's weights are scaled to add up to 1.
+        experts, top_k: the number of experts, and of experts per token.
+        shared: a module that is applied to every token and added; None is none.
+        normalise: whether a token's weights are normalized to sum to 1.
         device, dtype: of the parameters.
         fallback: as of `grouped_mm`.
 
     Raises:
-        InputError: an argument is of another type, a width or a count is not positive, a token takes more experts than
-            there are, or there is no such fallback.
+        InputError: an argument has another type, a width or a count is not positive, `top_k` exceeds `experts`, or the
+            fallback is unknown.
     """
 
     def __init__(
@@ -187,13 +187,13 @@ class MoE(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise the experts' weights as torch.nn.Linear does."""
+        """Initialize the experts' weights as torch.nn.Linear does."""
         for x in (self.gate_up_weight, self.down_weight):
             bound = x.shape[-1] ** -0.5
             torch.nn.init.uniform_(x, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mixture of every token, (..., H) to (..., H).
+        """The mixture's result for each token, (..., H) to (..., H).
 
         Raises:
             InputError: x has another width or type than the weights, or these are not 16-bit and autocast is off.
@@ -212,7 +212,7 @@ class MoE(torch.nn.Module):
         flat = x.reshape(-1, x.shape[-1])
         chances = self.router(flat)
         if self.normalise:
-            # the softmax over the top-k logits equals the softmax over all, renormalised over the top k
+            # the softmax over the top-k logits equals the softmax over all, normalized over the top k
             chances, experts = chances.topk(self.top_k, -1)
             weights = chances.softmax(-1, dtype=torch.float32)
         else:

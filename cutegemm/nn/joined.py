@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers that are called on the same tensor, such as the projections of attention, as one product."""
+"""Joins linear layers that are called on the same tensor, such as attention projections, into one GEMM."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from cutegemm.ops.fallback import autocast_type
 
 is_compiling = torch.compiler.is_compiling
 
-# under which the joined layer hangs below its parts
+# name of the joined layer as a child of its parts
 _KEY = "joined"
 _KINDS = ("weight", "bias")
 
 
 class Joined(Linear):
-    """The product of several layers: their weights one below the other.
+    """Several linear layers as one GEMM, with their weights concatenated along rows.
 
-    What it computes for the first part's input it keeps until the other parts have come for theirs.
+    It keeps the result for the first part's input until the other parts have taken their shares.
 
     Attributes:
         sizes: the parts' widths.
-        pending: nothing, or of the last product [input, weight, bias, modes, the other parts' shares], where a share
-            that has been taken is None. Each product puts a new list there, so that threads do not mix theirs.
+        pending: empty, or one entry [input, weight, bias, modes, the other parts' shares] of the last GEMM. A share
+            that was taken is None. Each GEMM stores a new list, so that threads do not mix their results.
     """
 
     sizes: tuple[int, ...]
     pending: list[list[Any]]
 
     def share(self, index: int, input: Tensor) -> Tensor:
-        """What the part of some index gives for an input.
+        """The output of part `index` for an input.
 
-        The first part computes all; another one is given its own where it comes with the same tensor and nothing that
-        the product depends on has changed, else computes it.
+        The first part computes all outputs. Another part takes its share if it has the same input and the state that
+        the result depends on has not changed; else it computes its own output.
         """
         check_input(input)
         found: Tensor
-        # of a nested tensor, which torch computes, every part its own: torch cannot take back a split of one
+        # each part computes a nested tensor itself, because torch cannot differentiate a split of one
         if index == 0 and not input.is_nested:
-            # before the product, which may take a while
+            # read before the GEMM, because the state may change during it
             known = [input, *self._circumstances(input)]
             found, *rest = self(input).split(self.sizes, -1)
-            # a new list: what a starred name takes is a tuple to the compiler of torch 2.11
+            # a new list, because torch 2.11's compiler makes a starred name a tuple
             self.pending[:] = [[*known, [*rest]]]
             return found
         for of, *known, shares in self.pending[:]:
@@ -70,20 +70,20 @@ class Joined(Linear):
         return self.product(input, self.weight[start:stop], bias)
 
     def _circumstances(self, input: Tensor) -> tuple[Any, Any, list[Any]]:
-        """What a product depends on beside its input: weight, bias; modes and how often the tensors were written.
+        """The state that a result depends on besides its input: weight, bias, and modes with the tensors' versions.
 
-        Every part asks; parameters are looked up where torch.nn.Module has them, which is sooner than by name.
+        Every part calls this; `_parameters` is faster than attribute lookup.
         """
         if is_compiling():
-            # of traced tensors nobody counts the writes
+            # traced tensors have no version counters
             return None, None, [torch.is_grad_enabled()]
         known = self._parameters
-        # a replica of data parallelism has them as attributes
+        # a DataParallel replica has them as attributes
         weight, bias = (known["weight"], known["bias"]) if "weight" in known else (self.weight, self.bias)
         found: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
         if torch._C._is_any_autocast_enabled():
             found.append(autocast_type(input.device))
-        # torch does not count writes of what was made in inference mode
+        # tensors created in inference mode have no version counters
         for x in (input, weight, bias):
             if x is not None:
                 found.append(None if x.is_inference() else x._version)
@@ -92,36 +92,36 @@ class Joined(Linear):
     def named_modules(
         self, memo: set[torch.nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, torch.nn.Module]]:
-        """Itself once, also where a module is asked for at every place that has it.
+        """Yield this module once, even if duplicates are requested.
 
-        torch.func.functional_call puts tensors in all places of a parameter and takes them out in the same order, so
-        that a module which hangs at several of them would keep the caller's.
+        torch.func.functional_call swaps tensors into each place of a parameter and restores them in the same order. A
+        module that is listed several times would keep the caller's tensors.
         """
         found: Iterator[tuple[str, torch.nn.Module]] = super().named_modules(memo, prefix, True)
         return found
 
     def _replicate_for_data_parallel(self) -> Joined:
-        """A replica, which works in a thread of its own; its products are its own, too."""
+        """A replica runs in its own thread, so it has its own pending results."""
         made: Joined = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         made.pending = []
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the last product's shares: a copy, or an unpickled one, has computed nothing."""
+        """The state without pending results, for copies and pickles."""
         return {**self.__dict__, "pending": []}
 
 
 class Part(torch.nn.Module):
-    """One of the layers of a `Joined`: called as the layer that it was, with its `weight` and `bias` as views."""
+    """A layer of a `Joined`. It is called like the original layer; its `weight` and `bias` are views."""
 
     def __init__(self, whole: Joined, index: int) -> None:
         super().__init__()
-        # a child of every part, so that whoever copies a model's modules one by one copies what they share
+        # a child of every part, so that code that copies a model module by module copies the joined layer
         self.joined, self.index = whole, index
         self.in_features, self.out_features = whole.in_features, whole.sizes[index]
 
     def forward(self, input: Tensor) -> Tensor:
-        """Its share of the product."""
+        """Its columns of the joined output."""
         if isinstance(input, Proxy):
             return leaf(self, input)
         found: Tensor = self.joined.share(self.index, input)
@@ -129,14 +129,14 @@ class Part(torch.nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Its rows of the weight, (out_features, in_features); no parameter."""
+        """Its rows of the weight, (out_features, in_features); a view, not a parameter."""
         whole = self.joined
         found: Tensor = whole.weight.split(whole.sizes)[self.index]
         return found
 
     @property
     def bias(self) -> Tensor | None:
-        """Its part of the bias; None where there is none."""
+        """Its part of the bias, or None."""
         whole = self.joined
         if whole.bias is None:
             return None
@@ -144,22 +144,22 @@ class Part(torch.nn.Module):
         return found
 
     def __repr__(self) -> str:
-        """Below the first part the joined layer, too."""
+        """The first part also shows the joined layer."""
         shape = f"in_features={self.in_features}, out_features={self.out_features}"
         below = f", joined={self.joined!r}" if self.index == 0 else ""
         return f"Part({shape}, part={self.index}{below})"
 
 
 def join(parent: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -> Joined:
-    """Replace layers of a module by parts of one; its state dict stays as it was.
+    """Replace layers of a module by parts of one joined layer. The state dict does not change.
 
     Args:
-        parent: whose children they are.
-        names: by which it has them.
-        layers: torch.nn.Linear of equal width of input, type and device, all with a bias or none.
+        parent: the module that has the layers as children.
+        names: of these children.
+        layers: torch.nn.Linear with equal input width, type and device, all with a bias or none.
 
     Returns:
-        The joined layer, whose parameters are new.
+        The joined layer, with new parameters.
     """
     first = layers[0]
     sizes = tuple(x.out_features for x in layers)
@@ -181,12 +181,12 @@ def join(parent: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -
 
 
 def _keys(names: Sequence[str], kind: str, prefix: str) -> tuple[list[str], list[str]]:
-    """The parts' keys in a state dict of torch's layers, and those under which every part has the joined tensor."""
+    """The keys of the original layers in a state dict, and the keys of the joined tensor, one per part."""
     return [f"{prefix}{x}.{kind}" for x in names], [f"{prefix}{x}.{_KEY}.{kind}" for x in names]
 
 
 def _apart(names: Sequence[str], sizes: Sequence[int], module: Any, state: Any, prefix: str, _: Any) -> None:
-    """The parts' tensors for the joined ones, in a state dict."""
+    """Replace joined tensors by the parts' tensors in a state dict."""
     wholes = {}
     for kind in _KINDS:
         parts, (whole, *others) = _keys(names, kind, prefix)
@@ -197,7 +197,7 @@ def _apart(names: Sequence[str], sizes: Sequence[int], module: Any, state: Any, 
 
 
 def _together(names: Sequence[str], module: Any, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
-    """The joined tensors for the parts', in a state dict that is loaded."""
+    """Replace the parts' tensors by joined tensors in a state dict that is loaded."""
     (_, missing, _, errors), whole = rest, getattr(module, names[0]).joined
     for kind in _KINDS:
         parts, keys = _keys(names, kind, prefix)

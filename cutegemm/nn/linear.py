@@ -16,14 +16,14 @@ from cutegemm.ops.entry_points import linear
 from cutegemm.ops.fallback import FALLBACKS, constant, torch_linear
 from cutegemm.spec import GemmSpec
 
-# What kernels multiply; a model that is of another type, since it was converted perhaps, is left to torch.
+# Types with kernels. A layer of another type, perhaps cast after conversion, runs on torch.
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_FEATURES = (1 << 31) - 1
-# Weights are loaded before the launches before this one have ended.
+# Kernels load weights before earlier launches have ended.
 CONSTANT = GemmSpec(constant=("b",))
 PROMISE = (
-    "constant_weights promises that no launch which may still run writes the weights, as an optimizer's step does: "
-    "call eval() on the model, or do without"
+    "constant_weights promises that no kernel in flight writes the weights, as an optimizer's step does: "
+    "call eval() on the model, or leave it out"
 )
 
 
@@ -31,16 +31,16 @@ class Linear(torch.nn.Linear):
     """torch.nn.Linear, computed by `cutegemm.linear`: the same parameters, the same state dict.
 
     Args:
-        in_features, out_features, bias, device, dtype: as of torch.nn.Linear.
-        fallback: what to do without a Hopper GPU, as of `cutegemm.matmul`.
-        constant_weights: a promise for inference: no kernel that may still run when this layer starts writes its
-            weights. They are then loaded before the previous kernel has ended. Refused in training.
+        in_features, out_features, bias, device, dtype: as for torch.nn.Linear.
+        fallback: the behaviour without a Hopper GPU, as for `cutegemm.matmul`.
+        constant_weights: a promise for inference that no in-flight kernel writes the weights when this layer launches.
+            They are then loaded before the previous kernel has ended. Refused in training.
 
     Raises:
-        InputError: an argument is of another kind, or a layer with constant weights is called in training.
+        InputError: an argument has another type, or a layer with constant weights is called in training.
     """
 
-    # of the class, so that a layer that was torch's has them too
+    # class attributes, so that a converted torch.nn.Linear has them too
     fallback: str = "torch"
     constant_weights: bool = False
 
@@ -67,7 +67,7 @@ class Linear(torch.nn.Linear):
         return self.product(input, self.weight, self.bias)
 
     def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """input @ weight.T with the settings of this layer, for its own weight or some rows of it."""
+        """input @ weight.T + bias with this layer's settings, for its weight or some rows of it."""
         if unserved(self, input, weight):
             return torch_linear(input, weight, bias)
         spec = promised(self, weight) if self.constant_weights else None
@@ -75,12 +75,12 @@ class Linear(torch.nn.Linear):
         return found
 
     def __prepare_scriptable__(self) -> Any:
-        """Asked by torch.jit.script.
+        """Called by torch.jit.script.
 
         Raises:
             InputError: always.
         """
-        rule = "is not for torch.jit.script: script before you convert, or take torch.compile or torch.export"
+        rule = "does not support torch.jit.script: script before you convert, or use torch.compile or torch.export"
         raise field_error(InputError, "module", type(self).__name__, rule)
 
     def extra_repr(self) -> str:
@@ -89,8 +89,8 @@ class Linear(torch.nn.Linear):
 
 
 def unserved(module: Any, input: Tensor, weight: Tensor) -> bool:
-    """Whether torch computes a layer: its weight is of a type that no kernel has, or multiplies in a way of its own, or
-    the input is a nested tensor, or one of both is sparse.
+    """Whether torch computes a layer: its weight has an unsupported type or a class that overrides matmul, the input is
+    nested, or one of both is sparse.
 
     Raises:
         InputError: the input is not a tensor.
@@ -108,11 +108,11 @@ def unserved(module: Any, input: Tensor, weight: Tensor) -> bool:
 def check_layer(
     fallback: object, constant_weights: object = False, bias: object = True, **widths: object
 ) -> None:
-    """Refuse arguments that no layer is made of.
+    """Refuse illegal arguments of a layer.
 
     Args:
-        fallback, constant_weights, bias: as of `Linear`; a missing bias may be None, as for torch.nn.Linear.
-        widths: by name.
+        fallback, constant_weights, bias: as for `Linear`; a missing bias may be None, as for torch.nn.Linear.
+        widths: the layer's widths by name.
 
     Raises:
         InputError: naming the argument.
@@ -137,11 +137,11 @@ def check_input(input: object) -> None:
 
 @constant
 def multiplies(kind: type) -> bool:
-    """Whether tensors of a class multiply in a way of their own that our op does not know, as quantised and sparse
-    weights do.
+    """Whether a tensor class overrides matmul in a way that our op does not support, as quantized and sparse weights
+    do.
 
-    Of torch's classes those of sparse matrices; the others, such as DTensor, take every op apart. Of another library's
-    classes those that answer torch's functions or ops themselves.
+    Among torch's classes these are sparse matrices; others, such as DTensor, decompose every op. Among classes of other
+    libraries these are the ones that override torch's functions or ops.
     """
     if _torchs(kind):
         return kind.__module__.startswith("torch.sparse")
@@ -158,10 +158,10 @@ def _torchs(kind: type) -> bool:
 
 
 def promised(module: torch.nn.Module, weight: Tensor) -> GemmSpec | None:
-    """The spec of a layer whose weights are constant; None where kernels can do nothing with that.
+    """The spec of a layer with constant weights; None if kernels cannot use that.
 
     Raises:
-        InputError: it is in training.
+        InputError: the layer is in training.
     """
     if module.training:
         raise field_error(InputError, "training", True, PROMISE, False)

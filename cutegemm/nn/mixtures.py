@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experts of transformers' mixtures (Mixtral, Qwen3-MoE, DeepSeek-V3, gpt-oss and others), by its registry.
+"""Converts experts of the transformers library (Mixtral, Qwen3-MoE, DeepSeek-V3, gpt-oss, ...) through its registry.
 
 Classes decorated by `transformers.integrations.moe.use_experts_implementation` declare the layout of their weights, and
-call the function that their config names. `adopt` registers our function and names it in a copy of the module's config.
-Module, parameters and state dict stay the same.
+call the function that their config names. `adopt` registers our function and names it in a copy of the module's
+config. Module, parameters and state dict stay the same.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from cutegemm.running.numerics.eight_bits import dequantized
 
 # the name of our function in the registry; the attribute of a module for its `fallback`
 REGISTERED, FALLBACK = "cutegemm", "_cutegemm_fallback"
-# 8-bit weights: the name of their scales; the attribute of a module that says whether activations are 8-bit too
+# for 8-bit weights: the name of their scales; the module attribute that is True if activations are 8-bit, too
 _SCALE, _MULTIPLIES = "{}_scale", "_cutegemm_eight_bits"
-# attributes by which a class of the registry describes its weights
+# attributes with which a class of the registry describes its weights
 _SAID = (
     "has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "is_concatenated", "_is_expert_parallel",
 )  # fmt: skip
@@ -41,7 +41,7 @@ _SAID = (
 
 @define(gated="halves")
 def _scaled(gate: Value, up: Value, *, scale_a: Col, scale_gate: Row, scale_up: Row) -> Value:
-    """SwiGLU of operands of 8 bits with scales of rows."""
+    """SwiGLU of 8-bit operands with row scales."""
     return silu(gate * scale_a * scale_gate) * (up * scale_a * scale_up)
 
 
@@ -50,7 +50,7 @@ _SILU = ("SiLU", "SiLUActivation")
 
 
 def recognised(module: torch.nn.Module) -> bool:
-    """Whether a module is of the registry's classes."""
+    """Whether a module's class is in the registry."""
     named = hasattr(getattr(module, "config", None), "_experts_implementation")
     return named and all(hasattr(module, x) for x in _SAID)
 
@@ -61,7 +61,7 @@ def not_adopted(module: Any) -> str | None:
         return "its forward has been replaced"
     for name, weight in module.named_parameters(recurse=False):
         if weight.dtype not in HALF and not hasattr(module, _SCALE.format("down_proj")):
-            return f"its {name} is {weight.dtype}; products of groups are of float16 or bfloat16"
+            return f"its {name} is {weight.dtype}; grouped GEMMs support float16 and bfloat16"
     return None
 
 
@@ -69,14 +69,14 @@ def adopt(module: Any, fallback: str, weights: str | None = None, activations: s
     """Make a module of the registry use our kernels.
 
     Args:
-        module: `recognised`, and not `not_adopted`.
+        module: one for which `recognised` is True and `not_adopted` is None.
         fallback: as of `grouped_mm`.
-        weights, activations: names of types of 8 bits, as of `convert`; matrices have a scale for each row.
+        weights, activations: names of 8-bit types, as for `convert`; matrices have one scale per row.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(REGISTERED, forward)
-    # all modules share one config, and others may keep their own implementation
+    # all modules share one config, so copy it; other modules may keep their implementation
     module.config = copy.copy(module.config)
     module.config._experts_implementation = REGISTERED
     setattr(module, FALLBACK, fallback)
@@ -93,17 +93,17 @@ def adopt(module: Any, fallback: str, weights: str | None = None, activations: s
 
 
 def _moved(module: Any, names: list[str], fn: Any, recurse: bool = True) -> Any:
-    """`_apply` of experts in 8 bits: `model.half()` and the like leave their 8-bit weights and scales alone."""
+    """`_apply` of 8-bit experts, so that `model.half()` and the like do not change weights and scales."""
     return apply_but(module, fn, recurse, names)
 
 
 def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """What the registry calls: the weighted sum of the experts' results, (T, H).
+    """The function that the registry calls: the weighted sum of the experts' results, (T, H).
 
     Args:
         module: the experts.
         hidden_states: (T, H).
-        top_k_index, top_k_weights: (T, k), of each token; an index outside is an expert of another process.
+        top_k_index, top_k_weights: (T, k), of each token; an out-of-range index is another process's expert.
     """
     if not _supported(module, hidden_states):
         own: Tensor = _own_forward(module)(module, hidden_states, top_k_index, top_k_weights)
@@ -111,10 +111,10 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     first, last = _names(module)
     dtype, given = module.down_proj.dtype, hidden_states.dtype
     dtype = dtype if dtype in HALF else given if given in HALF else torch.bfloat16
-    # under autocast the input may be fp32, from a norm
+    # under autocast a norm may have returned fp32
     x, fallback = hidden_states.to(dtype), getattr(module, FALLBACK, "torch")
     recorded = recording(x, top_k_weights, *module.parameters())
-    # operands of 8 bits have no gradient, so a recorded call dequantises the matrices
+    # 8-bit operands have no gradient, so a call that autograd records dequantizes the matrices
     eight = getattr(module, _MULTIPLIES, False) and not recorded
     fused = _fused(module)
     if fused and not eight:
@@ -133,7 +133,7 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         matrices = _rows(module, name)
         a, scale = quantized(x, ROW, matrices.dtype)
         if rows is not None:
-            # torch indexes bytes on every device, whatever they encode
+            # index bytes, which torch supports on every device, unlike fp8
             a, scale = (y.index_select(0, rows) for y in (a.view(torch.uint8), scale))
         scales = {"scale_a": scale, "scale_b": getattr(module, _SCALE.format(name))}
         if fused and name == first:
@@ -184,7 +184,7 @@ def _rows(module: Any, name: str) -> Tensor:
 
 
 def _matrices(module: Any, name: str, dtype: torch.dtype) -> Tensor:
-    """The experts' matrices, (E, K, N); dequantised if stored in 8 bits."""
+    """The experts' matrices, (E, K, N); dequantized if stored in 8 bits."""
     rows, scale = _rows(module, name), getattr(module, _SCALE.format(name), None)
     return (rows if scale is None else dequantized(rows, scale, ROW, dtype)).mT
 

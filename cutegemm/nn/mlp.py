@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLPs whose activation is the epilogue of the first GEMM."""
+"""MLPs with the activation in the epilogue of the first GEMM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cutegemm.ops.entry_points import linear
 from cutegemm.ops.fallback import torch_linear
 from cutegemm.ops.perceptron import perceptron
 
-# name -> torch's module, and its way to approximate
+# name -> torch's module, and its `approximate` argument
 ACTIVATIONS: dict[str, tuple[Any, str | None]] = {
     "gelu": (torch.nn.GELU, "none"),
     "gelu_tanh": (torch.nn.GELU, "tanh"),
@@ -40,7 +40,7 @@ class MLP(torch.nn.Sequential):
     Args:
         in_features, hidden_features, out_features: widths; out_features None is in_features.
         activation: "gelu", "gelu_tanh", "relu" or "silu".
-        bias, device, dtype, fallback, constant_weights: as of `Linear`.
+        bias, device, dtype, fallback, constant_weights: as for `Linear`.
 
     Raises:
         InputError: the activation is not one of these.
@@ -57,7 +57,7 @@ class MLP(torch.nn.Sequential):
         **options: Any,
     ) -> None:
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
-            rule = f"must be one of {', '.join(ACTIVATIONS)}; SwiGLU is a module of its own"
+            rule = f"must be one of {', '.join(ACTIVATIONS)}; SwiGLU is a separate module"
             raise field_error(InputError, "activation", activation, rule, "gelu")
         out_features = in_features if out_features is None else out_features
         widths = {"hidden_features": hidden_features, "out_features": out_features}
@@ -77,7 +77,7 @@ class MLP(torch.nn.Sequential):
             return leaf(self, input)
         layers: list[Any] = list(self)
         if not self._as_made(input, layers):
-            # one after the other, whatever they are now
+            # the layers were changed, so call them one by one
             called: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return called
         first, _, last = layers
@@ -99,7 +99,7 @@ class MLP(torch.nn.Sequential):
         return found
 
     def _as_made(self, input: Tensor, layers: list[Any]) -> bool:
-        """Whether the layers are still what they were, so that the first two may be one product."""
+        """Whether the first two layers are unchanged, so that one GEMM can compute both."""
         if len(layers) != 3:
             return False
         first, activation, _ = layers
@@ -112,27 +112,27 @@ class MLP(torch.nn.Sequential):
         return biased and getattr(activation, "approximate", None) == approximate
 
     def __getitem__(self, index: Any) -> Any:
-        """A layer, or some as a torch.nn.Sequential."""
+        """A layer, or a slice of layers as a torch.nn.Sequential."""
         if isinstance(index, slice):
             return torch.nn.Sequential(OrderedDict(list(self._modules.items())[index]))
         return super().__getitem__(index)
 
 
 def hooked(layer: torch.nn.Module) -> bool:
-    """Whether something is done around a layer's own call, as parallel training does: then it must be called."""
+    """Whether a layer has hooks or a replaced forward, as in parallel training, so that it must be called itself."""
     if "forward" in vars(layer) or layer._backward_pre_hooks:
         return True
     return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
 def _fusable(first: Any, last: Any) -> bool:
-    """Whether the two layers may run as one: both plain, served alike, and nothing happens around the last one."""
+    """Whether one function may run both layers: no constant weights, equal fallbacks, no hooks on the last one."""
     plain = type(last) is Linear and not last.constant_weights
     return plain and not first.constant_weights and first.fallback == last.fallback and not hooked(last)
 
 
 class Rows(NamedTuple):
-    """What a layer has that lives in another one: its weight, a view of some rows."""
+    """Stands for a layer whose weight is a view of rows of another layer's parameter."""
 
     weight: Tensor
 
@@ -145,7 +145,7 @@ class SwiGLU(torch.nn.Module):
 
     Args:
         in_features, hidden_features, out_features: widths; out_features None is in_features.
-        device, dtype, fallback, constant_weights: as of `Linear`.
+        device, dtype, fallback, constant_weights: as for `Linear`.
     """
 
     @keywords()
@@ -180,12 +180,12 @@ class SwiGLU(torch.nn.Module):
 
     @property
     def gate_proj(self) -> Rows:
-        """The gate's rows of the weight, under the name of the layer that they replace."""
+        """The gate's rows of the weight, under the original layer's name."""
         return Rows(self.gate_up_weight[: self.hidden_features])
 
     @property
     def up_proj(self) -> Rows:
-        """The up projection's rows of the weight, under the name of the layer that they replace."""
+        """The up projection's rows of the weight, under the original layer's name."""
         return Rows(self.gate_up_weight[self.hidden_features :])
 
     def reset_parameters(self) -> None:
@@ -221,12 +221,12 @@ def _parts(module: Any, prefix: str) -> dict[str, int]:
 
 
 def _apart(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """Gate and up apart, in a state dict."""
+    """Replace the joined weight by gate and up in a state dict."""
     state_dicts.apart(state, {prefix + _BOTH: _parts(module, prefix)})
 
 
 def _together(module: Any, state: dict[str, Any], prefix: str, metadata: Any, *rest: Any) -> None:
-    """Gate and up as one, in a state dict that is loaded."""
+    """Replace gate and up by the joined weight in a state dict that is loaded."""
     _, missing, _, errors = rest
     both, parts = module.gate_up_weight, _parts(module, prefix)
     state_dicts.together(state, [prefix + _BOTH], both, parts, metadata, missing, errors)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`QuantizedLinear`: a linear layer stored in 8 bits, made in place of torch's, transformers' or compressed-tensors'.
+"""`QuantizedLinear`: an 8-bit linear layer that replaces torch's, transformers' or compressed-tensors' layers.
 
-What a layer of another library computes is read from its attributes, not from its name alone; what is not known
-exactly is refused.
+The computation of another library's layer is read from its attributes, not only from its name. A layer that is not
+fully understood is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cutegemm.ops.quantized.frozen import Storage, frozen_linear
 from cutegemm.ops.quantized.made import Quantized
 from cutegemm.ops.quantized.quantize import quantize
 
-# what `convert` names -> the type
+# name in `convert` -> type
 TYPES_8 = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 _WIDER = (torch.float16, torch.bfloat16, torch.float32)
 _E8M0 = getattr(torch, "float8_e8m0fnu", torch.float32)
@@ -30,12 +30,12 @@ _E8M0 = getattr(torch, "float8_e8m0fnu", torch.float32)
 
 @dataclass(frozen=True)
 class Source:
-    """A layer of 8 bits as it was found.
+    """The properties of an 8-bit layer of another library.
 
     Attributes:
-        storage: how it computes.
-        scale: the name of its weight's scales.
-        static: the name of its input's scale; None computes that from the input.
+        storage: types and kinds of weight and activations.
+        scale: name of its weight's scales.
+        static: name of its input's scale; None computes the scale from the input.
     """
 
     storage: Storage
@@ -44,11 +44,11 @@ class Source:
 
 
 class QuantizedLinear(torch.nn.Linear):
-    """A linear layer with a weight of 8 bits: input @ (weight * scale).T + bias in the input's type, for inference.
+    """A linear layer with an 8-bit weight: input @ (weight * scale).T + bias in the input's type, for inference.
 
-    `nn.convert` makes it of a layer in place. Parameters keep their names, so a state dict has those of the layer, and
-    beside "weight" its scales: "weight_scale", or what the layer called them. Scales are fp32. `to(dtype)` and `half()`
-    change the bias alone. The input has a gradient, of 16 bits; the weight has none.
+    `nn.convert` converts a layer in place. Parameters keep their names, so a state dict has the layer's keys and the
+    scales under "weight_scale", or the layer's own name for them. Scales are fp32. `to(dtype)` and `half()` change only
+    the bias. The input has a 16-bit gradient; the weight has none.
     """
 
     source: Source
@@ -66,11 +66,11 @@ class QuantizedLinear(torch.nn.Linear):
         return frozen_linear(input, weight, self.bias, source.storage, static, self.fallback)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """As of torch.nn.Module, but weight and scales keep their types."""
+        """As for torch.nn.Module, but weight and scales keep their types."""
         return apply_but(self, fn, recurse, ("weight", self.source.scale, self.source.static))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """As of torch.nn.Module, but a weight of another type is refused."""
+        """As for torch.nn.Module, but a weight of another type is refused."""
         load_but(self, ("weight",), state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -113,7 +113,7 @@ def load_but(module: Any, names: Sequence[str], state: Any, prefix: str, *args: 
 
 
 def store(layer: Any, weights: str, activations: str | None, fallback: str) -> None:
-    """Make a torch.nn.Linear, in place, one whose weight is quantised by rows."""
+    """Convert a torch.nn.Linear in place and quantize its weight with one scale per row."""
     values, scale = quantize(layer.weight.detach(), ROW, TYPES_8[weights])
     layer.weight = frozen(values)
     layer.register_parameter("weight_scale", frozen(scale))
@@ -122,7 +122,7 @@ def store(layer: Any, weights: str, activations: str | None, fallback: str) -> N
 
 
 def load(layer: Any, source: Source, fallback: str) -> None:
-    """Make a layer of another library, which `source_of` knows, ours in place."""
+    """Convert in place a layer of another library that `source_of` recognizes."""
     for name in (source.scale, source.static):
         if name is None:
             continue
@@ -132,7 +132,7 @@ def load(layer: Any, source: Source, fallback: str) -> None:
         delattr(layer, name)
         layer.register_parameter(name, frozen(scale.reshape(shape)))
     layer.weight = frozen(layer.weight.detach())
-    # what another library put in the place of its forward
+    # the other library may have replaced its forward
     vars(layer).pop("forward", None)
     _become(layer, source, fallback)
 
@@ -150,7 +150,7 @@ def frozen(x: Tensor) -> torch.nn.Parameter:
 
 
 def source_of(module: torch.nn.Module) -> Source | str | None:
-    """How a layer of another library stores 8 bits; why it cannot be taken over; None where it is no such layer."""
+    """The 8-bit format of another library's layer, or why it is not supported; None if it is not such a layer."""
     if not isinstance(module, torch.nn.Linear):
         return None
     weight: Any = module._parameters.get("weight")
@@ -170,9 +170,9 @@ def source_of(module: torch.nn.Module) -> Source | str | None:
     if scale.dtype not in (*_WIDER, _E8M0):
         return f"its {found.scale} is {scale.dtype}"
     if not _fits(scale, found.storage.kind, weight):
-        return f"its {found.scale} is {tuple(scale.shape)}, which its scheme does not say"
+        return f"its {found.scale} is {tuple(scale.shape)}, which does not match its scheme"
     if found.static is not None and getattr(module, found.static).numel() != 1:
-        return f"its {found.static} is more than one number"
+        return f"its {found.static} has more than one element"
     return found
 
 
@@ -187,7 +187,7 @@ def _fits(scale: Tensor, kind: Kind, weight: Tensor) -> bool:
 
 
 def _fine_grained(module: Any, weight: Any) -> Source | str:
-    """transformers' FP8Linear: e4m3 by blocks of 128 x 128 or whole, `weight_scale_inv` multiplies."""
+    """transformers' FP8Linear: e4m3 in blocks of 128 x 128 or with one scale; `weight_scale_inv` multiplies."""
     if weight is None or weight.dtype != torch.float8_e4m3fn:
         return f"its weight is {getattr(weight, 'dtype', None)}, not torch.float8_e4m3fn"
     size, scheme = getattr(module, "block_size", None), getattr(module, "activation_scheme", None)
@@ -203,17 +203,17 @@ def _fine_grained(module: Any, weight: Any) -> Source | str:
 
 
 def _compressed(module: Any, weight: Any) -> Source | str:
-    """compressed-tensors' float-quantized and int-quantized layers: symmetric, of 8 bits."""
+    """compressed-tensors' float-quantized and int-quantized layers: symmetric, 8 bits."""
     scheme = module.quantization_scheme
     if type(module).__name__ not in ("Linear", "CompressedLinear"):
-        return f"{type(module).__name__} is a class of its own, which may compute something else"
+        return f"{type(module).__name__} is a subclass, which may compute something else"
     if weight is None or weight.dtype not in (torch.float8_e4m3fn, torch.int8):
         return f"its weight is {getattr(weight, 'dtype', 'packed')}; 8-bit layers are float8_e4m3fn or int8"
     if getattr(scheme, "output_activations", None) is not None:
-        return "its scheme quantises outputs"
+        return "its scheme quantizes outputs"
     weights, inputs = getattr(scheme, "weights", None), getattr(scheme, "input_activations", None)
     if weights is None:
-        return "its scheme says nothing of weights"
+        return "its scheme does not describe weights"
     if any(x.is_meta for x in module.parameters(recurse=False)):
         return "its parameters have no memory yet"
     kinds: dict[Any, Kind] = {"tensor": TENSOR, "channel": ROW}
@@ -239,18 +239,18 @@ def _compressed(module: Any, weight: Any) -> Source | str:
 
 
 def _name(value: Any) -> Any:
-    """A value of an enumeration, or text."""
+    """The value of an enumeration member; other values unchanged."""
     return getattr(value, "value", value)
 
 
 def _zero_point(module: Any, of: str) -> bool:
-    """Whether a layer has a zero point that is not zero."""
+    """Whether a layer has a nonzero zero point."""
     found = getattr(module, f"{of}_zero_point", None)
     return found is not None and bool((found.float() != 0).any())
 
 
 def _said(args: Any) -> str:
-    """A scheme's arguments, in a sentence."""
+    """A scheme's arguments as text."""
     shown = [f"{'' if args.symmetric else 'a'}symmetric", f"{_name(args.type)}{args.num_bits}"]
     return f"{' '.join(shown)} by {_name(args.strategy)}, {'dynamic' if args.dynamic else 'static'}"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under `torch.fx.symbolic_trace` a module of ours is one node, as torch.nn.Linear is.
+"""Makes a module of ours one node under `torch.fx.symbolic_trace`, as torch.nn.Linear is.
 
-torch.fx knows the leaves of its own package alone and calls the forward of every other module with a `Proxy`.
+torch.fx treats only torch's own modules as leaves, and calls the forward of all others with a `Proxy`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from cutegemm.errors import InputError, field_error
 
 
 def leaf(module: torch.nn.Module, input: Any) -> Any:
-    """The node that calls a module, for the forward of that module when it is handed a `Proxy`.
+    """The node of a module's call, for a forward that receives a `Proxy`.
 
     Raises:
-        InputError: the module is itself what is traced, so that no graph could call it.
+        InputError: the module is the root of the trace, so no graph can call it.
     """
     tracer: Any = input.tracer
     name = tracer.path_of_module(module)
     if not name:
-        rule = "is one node of a torch.fx graph: trace the model that holds it"
+        rule = "is a single node of a torch.fx graph: trace the model that contains it"
         raise field_error(InputError, "module", type(module).__name__, rule)
     return tracer.create_proxy("call_module", name, (input,), {})
 

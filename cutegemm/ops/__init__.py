@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch op `cutegemm::gemm`, and the functions that call it. Importing this registers the op; it imports torch.
+"""The torch op `cutegemm::gemm` and the functions that call it. Importing it imports torch and registers the op.
 
-entry_points  `matmul`, `linear`, `bmm`; shortcuts: of their commonest calls; fallback: which backend serves a device
-products      a function's arguments -> its program, and the way of the call
-groups        `grouped_mm`, its op and gradients; routing: rows to groups and back
-program       what a call computes, and its form as text
-layouts       leading dimensions, and outputs from extents alone; agreement: what every backend refuses
-dispatch      straight to the kernels, or through the dispatcher; serve: a call on real tensors
-register      the op and its kernels for the dispatcher
-gradients     which GEMMs a gradient needs, and the autograd function that runs them
+entry_points  `matmul`, `linear`, `bmm`; shortcuts: of their most common calls; fallback: the backend of a device
+products      a function's arguments -> its program, and the path of the call
+groups        `grouped_mm`, its op and gradients; routing: gathering and scattering of rows
+program       the description of a call's computation, and its text form
+layouts       leading dimensions, and outputs from extents alone; agreement: checks for all backends
+dispatch      directly to the kernels, or through the dispatcher; serve: a call on real tensors
+register      registers the op and its kernels with the dispatcher
+gradients     the GEMMs of a gradient, and the autograd function that runs them
 transforms    vmap, DTensor, FLOP counters
-quantized     operands of 8 bits: made from tensors
+quantized     8-bit operands, quantized from tensors
 perceptron    two linear layers whose gradients are computed in one launch
 """
 

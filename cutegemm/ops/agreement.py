@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels refuse is refused before torch's own functions serve a call: one check of types and shapes for both."""
+"""Checks of types and shapes before torch's functions run a call, so that they refuse the same calls as kernels."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from cutegemm.running.run import agreed
 from cutegemm.spec import AUTO, GemmSpec
 
 _tracing, _autocast = torch._C._is_tracing, torch._C._is_any_autocast_enabled
-# kinds of calls that were found legal
+# kinds of calls that passed the checks
 _known: Memo[bool] = Memo()
 
 
 def agree_on_type(a: Tensor) -> None:
-    """`agree` for a compiler, for which extents are symbols that torch's functions check.
+    """`agree` under torch.compile, where torch's functions check the symbolic extents.
 
     Raises:
-        InputError: no kernel has A's type.
+        InputError: no kernel supports A's type.
     """
     if a.dtype not in OPERANDS and not _autocast():
         raise field_error(InputError, "a.dtype", a.dtype, "must be float16, bfloat16 or float32")
@@ -38,16 +38,16 @@ def agree_on_type(a: Tensor) -> None:
 def agree(
     form: str, spec: GemmSpec | None, a: Tensor, b: Tensor, c: Tensor | None, program: Callable[[], Program]
 ) -> None:
-    """Refuse a call that no kernel would serve, before torch's functions do.
+    """Refuse a call that no kernel supports, before torch's functions run it.
 
     Args:
-        form: of the program; spec: of the caller.
+        form: of the program; spec: as the caller gave it.
         a, b, c: the operands, and C or a bias.
-        program: makes the call's program, where its kind is not known.
+        program: creates the call's program if its kind is not cached.
 
     Raises:
         InputError: a tensor breaks a rule.
-        PlanError: the spec cannot serve the operands.
+        PlanError: the spec does not support the operands.
     """
     if _tracing():
         agree_on_type(a)
@@ -62,7 +62,7 @@ def agree(
         if _known.get(key):
             return
     except (RuntimeError, TypeError):
-        # no strides, or extents that are symbols
+        # no strides, or symbolic extents
         key = None
     if not all(numeric(x) for x in tensors):
         return
@@ -80,34 +80,34 @@ def agree(
 
 
 def check_tensor(name: str, x: Any) -> None:
-    """Refuse what is not a strided tensor of one shape.
+    """Check that a value is a strided, non-nested tensor.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not.
     """
     if not isinstance(x, Tensor):
         raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
     if x.is_nested:
         raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
-    # a compiler's graphs have no other tensors, and it does not say the layout of all of them
+    # torch.compile traces strided tensors only, and cannot query the layout of all of them
     if not torch.compiler.is_compiling() and x.layout is not torch.strided:
         raise field_error(InputError, f"{name}.layout", x.layout, "must be strided", torch.strided)
 
 
 def torchs(spec: GemmSpec | None, a: Tensor, c: Tensor | None) -> bool:
-    """Whether torch's functions give what a kernel gives: D as torch has it, and a C or bias of A's type.
+    """Whether torch's functions give the same result as a kernel: D as in torch, and a C or bias of A's type.
 
-    Kernels take a C of any type. What else a spec says is about kernels alone.
+    Kernels accept a C of any type. Other fields of a spec only concern kernels.
     """
     opened = spec is None or (spec.d_dtype == AUTO and spec.d_major == AUTO)
     return opened and (c is None or c.dtype == a.dtype or _autocast())
 
 
 def given_outs(program: Program, out: Any) -> dict[str, Any]:
-    """The outputs that are given, by name.
+    """The given outputs by name.
 
     Raises:
-        InputError: there is no such output, or what is given is no tensor.
+        InputError: the program has no such output, or one is not a tensor.
     """
     outs = outputs_given(program.graph, out)
     for name, x in outs.items():

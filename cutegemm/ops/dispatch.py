@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which way a call goes: straight to the kernels, recorded by autograd, or by the op where torch must know of it."""
+"""The path of a call: directly to the kernels, recorded by autograd, or through the op if torch must see it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cutegemm.ops.serve import serve
 
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
-# torch.jit.trace records what torch does, and not what a kernel writes
+# torch.jit.trace records torch's ops, not a kernel's writes
 _tracing = torch._C._is_tracing
 _compiling = torch.compiler.is_compiling
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 def recording(*tensors: torch.Tensor) -> bool:
-    """Whether autograd records what is computed of the tensors."""
+    """Whether autograd records operations on these tensors."""
     return _recording() and any([x.requires_grad for x in tensors])
 
 
 def direct(*tensors: torch.Tensor) -> bool:
-    """Whether a call on these tensors needs nothing of torch's dispatcher: no mode, transform, subclass or tracer."""
+    """Whether a call can bypass torch's dispatcher: no mode, transform, subclass or tracer is active."""
     if _compiling() or _modes() or _transforms() or _tracing() or forward_ad._current_level >= 0:
         return False
     for x in tensors:
@@ -37,9 +37,9 @@ def direct(*tensors: torch.Tensor) -> bool:
 
 
 def way(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> str:
-    """How a call on these tensors goes: "run" straight to the kernels, "record" by `Direct`, "op" by the op.
+    """The path of a call on these tensors: "run" (directly to the kernels), "record" (by `Direct`) or "op".
 
-    On the path of every call, so written out.
+    Inlined, because it runs in every call.
     """
     if _modes() or _transforms() or _autocast() or _tracing() or forward_ad._current_level >= 0:
         return "op"
@@ -58,7 +58,7 @@ def call(
     numbers: Sequence[float] = (),
     integers: Sequence[int] = (),
 ) -> tuple[torch.Tensor, ...]:
-    """Every output of a call: straight from the kernels where that is all there is to it, else through the op."""
+    """All outputs of a call: directly from the kernels if possible, else through the op."""
     if direct(a, b, *inputs):
         return serve(program, a, b, inputs, numbers, integers)
     ops = torch.ops.cutegemm.gemm
@@ -67,10 +67,10 @@ def call(
 
 
 def below(function: Callable[..., T], *args: Any) -> T:
-    """A call from the forward of an autograd function: what lies below this level of functorch may record it."""
+    """Call a function from an autograd function's forward, so that lower functorch levels may record it."""
     if not torch._C._are_functorch_transforms_active():
         return function(*args)
-    # tangents of a level below are seen there, and refused
+    # lower levels then see their tangents, and refuse them
     tangents = forward_ad._set_fwd_grad_enabled(True)
     with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), tangents:
         return function(*args)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`matmul`, `linear` and `bmm`: products as functions, with gradients, under every transform of torch."""
+"""`matmul`, `linear` and `bmm`: GEMMs as functions, with gradients, under all of torch's transforms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cutegemm.spec import AUTO, GemmSpec
 
 _DEFAULT = GemmSpec()
 
-# Of the shortest ways: no epilogue but a bias.
+# Programs of the fastest paths: no epilogue but a bias.
 _PLAIN = kept(Program(_DEFAULT, PLAIN))
 _LINEAR, _BIASED = (kept(Program(_DEFAULT, graph, "linear")) for graph in (PLAIN, BIASED))
 _NAMES = frozenset(FALLBACKS)
@@ -38,7 +38,7 @@ _remembered = lru_cache(maxsize=64)(server)
 
 
 class _Short(dict[tuple[str, str, str], Program]):
-    """(who serves it, form, epilogue) -> the program of a call that says nothing else, made when first asked for."""
+    """(server, form, epilogue) -> the program of a call without other options, created on first use."""
 
     def __missing__(self, key: tuple[str, str, str]) -> Program:
         who, form, name = key
@@ -47,7 +47,7 @@ class _Short(dict[tuple[str, str, str], Program]):
         return made
 
 
-# those of GPUs are the ones whose shortcuts are looked up: `kept` may have forgotten them
+# the GPU's programs, whose shortcuts are looked up; `kept` may have dropped them
 _SHORT = _Short(
     {
         ("gpu", "matrix", "plain"): _PLAIN,
@@ -57,15 +57,15 @@ _SHORT = _Short(
 )
 _ONE = (1.0,)
 _NO_SCALES: dict[str, Any] = {}
-# what a call says beside its operands and what its epilogue reads
+# keywords of a call that are not inputs of an epilogue
 _OPTIONS = ("epilogue", "out", "spec", "fallback", "fp8", "accumulate_main_grad")
 
 
-def server_of(device: torch.device, fallback: str, door: str) -> str:
-    """`fallback.server`, asked once for equal names; under torch.compile it is a constant."""
+def server_of(device: torch.device, fallback: str, entry: str) -> str:
+    """`fallback.server`, cached by its arguments; a constant under torch.compile."""
     if is_compiling() or type(fallback) is not str:
-        return server(device, fallback, door)
-    return _remembered(device, fallback, door)
+        return server(device, fallback, entry)
+    return _remembered(device, fallback, entry)
 
 
 def matmul(
@@ -86,20 +86,20 @@ def matmul(
     The first call of its kind plans and compiles the kernel; later calls reuse it.
 
     Args:
-        a: (M, K) or (L, M, K); b: (K, N) or (L, K, N), of a's type; any strides. A 2-D operand serves every batch.
-            Operands of 8 bits have no gradient; D is then bf16, or int32 where nothing is done to sums of integers.
+        a: (M, K) or (L, M, K); b: (K, N) or (L, K, N), of a's type; any strides. All batches share a 2-D operand.
+            8-bit operands have no gradient; D is then bf16, or int32 for plain integer sums.
         c: None or (M, N), (L, M, N).
         alpha, beta: numbers or 0-d fp32 tensors, which the host does not read; beta None means 1 with c and 0 without.
         epilogue: from `epi.define`, applied to the elements of a @ b; None is the formula above.
-        out: where D goes, or a mapping from outputs' names to tensors; such a call has no gradient. With c = out and
-            beta = 1, the GEMM accumulates into out.
-        spec: fixes fields of the kernel; None leaves all to the planner. Its epilogue is used if `epilogue` is None.
-        fallback: what to do without a Hopper GPU: "torch" (torch's functions, with one warning), "error", or a backend
-            of `Gemm.run`, "reference" or "emulator".
-        inputs: of the epilogue, by name; `scale_a` and `scale_b` of operands of 8 bits. Their kind is that of `spec`,
-            else follows from the shape: a number, (M,), (M, K / 128) or (M / 128, K / 128), with N for B.
+        out: the tensor for D, or a mapping from outputs' names to tensors; such a call has no gradient. With c = out
+            and beta = 1, the GEMM accumulates into out.
+        spec: fields of the kernel; None leaves all to the planner. Its epilogue is used if `epilogue` is None.
+        fallback: the behaviour without a Hopper GPU: "torch" (torch's functions, with one warning), "error", or a
+            backend of `Gemm.run`, "reference" or "emulator".
+        inputs: of the epilogue, by name; `scale_a` and `scale_b` of 8-bit operands. Their kind is that of `spec`,
+            or follows from the shape: a number, (M,), (M, K / 128) or (M / 128, K / 128), with N for B.
             `zero_point_a` and `zero_point_b` of int8 and uint8 operands: integers, or (M,) and (N,) of integers.
-            `sums_b`, (N,) in int32, spares the pass over B that zero points of A need; `sums_a` that over A.
+            `sums_b`, (N,) in int32, saves the pass over B that zero points of A need; `sums_a` saves that over A.
 
     Returns:
         D, (M, N) or (L, M, N). An epilogue with other outputs gives an object with an attribute per output. Gradients
@@ -116,7 +116,7 @@ def matmul(
             return found
         how = way(a, b, c) if out is None or isinstance(out, Tensor) else "op"
         if how == "run" and not alone and (isinstance(alpha, Tensor) or isinstance(beta, Tensor)):
-            # kernels read it, by an epilogue
+            # a 0-d tensor is read by the kernel's epilogue
             how = "op"
         if how == "run" and (who := _remembered(a.device, fallback, "cutegemm.matmul")) != "torch":
             found = _PLAIN.gemm.run(a, b, c, out=out, alpha=alpha, beta=beta, backend=BACKENDS[who])
@@ -145,7 +145,7 @@ def matmul(
     kinds, scales = NONE, _NO_SCALES
     if a.dtype in EIGHT_BITS or b.dtype in EIGHT_BITS:
         kinds, scales = operand_scales("matrix", a, b, epilogue, spec, inputs)
-        # torch multiplies few of these types, and no integers into wider ones
+        # torch supports few of these types, and no wider results of integers
         who = "reference" if who == "torch" else who
     if _fuses(epilogue, spec):
         inputs = _blas(inputs, c, alpha, beta) | scales
@@ -188,15 +188,15 @@ def linear(
         x: (..., K); weight: (N, K), of x's type.
         bias: None or (N,). An epilogue reads it as its input "bias".
         epilogue: applied to the elements of x @ weight.T; None adds the bias.
-        out, spec, fallback: as of `matmul`.
-        fp8: "row" or "block": x and weight, of 16 or 32 bits, are quantised to e4m3, and their gradients are GEMMs of
-            fp8 too, with the incoming gradient in e5m2. Scales are those of rows, or of 1 x 128 of x and gradients and
-            128 x 128 of weights. Only a bias goes with it.
+        out, spec, fallback: as for `matmul`.
+        fp8: "row" or "block": x and weight, of 16 or 32 bits, are quantized to e4m3. Their gradients are also fp8
+            GEMMs, with the incoming gradient in e5m2. "row" has one scale per row; "block" has one per 1 x 128 of x
+            and gradients and per 128 x 128 of weights. Supports only a bias.
         accumulate_main_grad: whether the backward pass adds the weight's gradient to its fp32 `main_grad` in the GEMM,
-            if it has one (`docs/pytorch.md`). Only a bias goes with it.
-        inputs: of the epilogue, with x's leading dimensions: rows (N,), columns (...), matrices (..., N). Of operands
-            of 8 bits `scale_a` (x) and `scale_b` (weight), as of `matmul`, and zero points; blocks of 128 x 128 count
-            rows of all leading dimensions.
+            if it has one (`docs/pytorch.md`). Supports only a bias.
+        inputs: of the epilogue, with x's leading dimensions: rows (N,), columns (...), matrices (..., N). For 8-bit
+            operands also `scale_a` (x), `scale_b` (weight) and zero points, as for `matmul`; blocks of 128 x 128 count
+            the rows of all leading dimensions.
 
     Returns:
         D, (..., N), or an object with an attribute per output: matrices (..., N), reductions over columns (...), over
@@ -224,7 +224,7 @@ def linear(
             return found
         how = way(x, weight, bias)
         if how != "op" and (x.is_nested or weight.is_nested or (how == "record" and x.dtype in EIGHT_BITS)):
-            # refused below, under the caller's names
+            # an error is raised below, with the caller's names
             how = "op"
         if how != "op" and (who := _remembered(x.device, fallback, "cutegemm.linear")) != "torch":
             if how == "record" and bias is None:
@@ -272,11 +272,11 @@ def _accumulating(
     """`linear` whose backward pass adds the weight's gradient to the `main_grad` of its owner.
 
     Raises:
-        InputError: more than a bias goes with it.
+        InputError: the call has more than a bias.
     """
     if _fuses(None, spec) or any(value is not None for value in others.values()):
         field = next((name for name, value in others.items() if value is not None), "epilogue")
-        raise field_error(InputError, field, "...", "accumulate_main_grad=True goes with a bias alone")
+        raise field_error(InputError, field, "...", "accumulate_main_grad=True supports only a bias")
     arithmetic = None if spec is None else GemmSpec(math=spec.math)
 
     def add(above: Tensor, main: Tensor, x: Tensor) -> None:
@@ -311,7 +311,7 @@ def bmm(
 
 
 def _factor(name: str, value: Any, a: Tensor) -> Any:
-    """alpha or beta: a float, or a 0-d tensor, whose value the host does not read.
+    """Check alpha or beta: a float, or a 0-d tensor, which the host does not read.
 
     Raises:
         InputError: it is neither.
@@ -326,7 +326,7 @@ def _factor(name: str, value: Any, a: Tensor) -> Any:
 
 
 def _usual(alpha: Any, beta: Any, fallback: Any) -> bool:
-    """Whether a call that gives these may have a shortcut of scaled operands."""
+    """Whether a call with these arguments may use a shortcut for scaled operands."""
     plain = type(alpha) is float and alpha == 1.0 and beta is None and not is_compiling()
     return plain and type(fallback) is str and fallback in _NAMES
 
@@ -342,7 +342,7 @@ def _scaled(
     who: str,
     kinds: Any,
 ) -> Any:
-    """`product` of operands that may have scales, whose next call may take a shortcut."""
+    """`product` for operands that may have scales; the next such call may use a shortcut."""
     found = product(a, b, graph, spec, form, named, out, who, kinds)
     if (
         spec is None
@@ -360,7 +360,7 @@ def _fuses(epilogue: Any, spec: Any) -> bool:
     """Whether the caller gave an epilogue.
 
     Raises:
-        SpecError: `spec` is no GemmSpec.
+        SpecError: `spec` is not a GemmSpec.
     """
     if spec is not None and not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
@@ -368,7 +368,7 @@ def _fuses(epilogue: Any, spec: Any) -> bool:
 
 
 def _agree(graph: Graph, spec: GemmSpec | None, form: str, a: Tensor, b: Tensor, c: Tensor | None) -> None:
-    """Refuse what kernels refuse, of a call that torch's functions serve."""
+    """Apply the kernels' checks to a call that torch's functions run."""
     if is_compiling():
         agree_on_type(a)
     else:
@@ -376,7 +376,7 @@ def _agree(graph: Graph, spec: GemmSpec | None, form: str, a: Tensor, b: Tensor,
 
 
 def _blas(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> dict[str, Any]:
-    """An epilogue's inputs, with c, alpha and beta where they were given."""
+    """An epilogue's inputs, including c, alpha and beta if they were given."""
     given = {name: x for name, x in (("c", c), ("beta", beta)) if x is not None}
     if type(alpha) is not float or alpha != 1.0:
         given["alpha"] = alpha

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who serves a call: kernels on a Hopper GPU, and what the caller chose elsewhere; and torch's own functions."""
+"""Selects what runs a call: kernels on a Hopper GPU, else the caller's fallback. Also has torch's own functions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from cutegemm.errors import HardwareError, InputError, SpecError, field_error
 from cutegemm.ops.serve import hopper
 
-# "torch": torch's own functions, or its form of the epilogue, with one note; "error": refuse; "reference", "emulator":
-# the op, served by that backend of `Gemm.run`.
+# "torch": torch's own functions, or the epilogue in torch ops, with one warning; "error": refuse; "reference",
+# "emulator": the op on that backend of `Gemm.run`.
 FALLBACKS = ("torch", "error", "reference", "emulator")
 
-# what an autocast region's type must be for its products to be ours
+# autocast types for which our kernels run
 HALF = (torch.float16, torch.bfloat16)
 
 _noted: set[str] = set()
@@ -27,16 +27,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def constant(function: F) -> F:
-    """Mark a function whose result is a constant to torch.compile, for the same arguments.
+    """Mark a function as constant for torch.compile: equal arguments give equal results.
 
-    As `torch.compiler.assume_constant_result` does, which imports the compiler.
+    Equals `torch.compiler.assume_constant_result`, but does not import the compiler.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def address(x: object) -> int:
-    """How an object travels to a function that is a `constant`: torch 2.11 hands over numbers and text alone.
+    """An object as an argument for a `constant` function; torch 2.11 passes only numbers and strings to those.
 
     torch.compile guards the code by the object's identity, and holds it while it traces.
     """
@@ -44,16 +44,16 @@ def address(x: object) -> int:
 
 
 def found_at(address: int) -> Any:
-    """The object that lives at an `address`."""
+    """The object at an `address`."""
     return ctypes.cast(address, ctypes.py_object).value if address else None
 
 
 @constant
-def server(device: torch.device, fallback: str, door: str) -> str:
-    """Who serves a call on a device: "gpu", or the fallback.
+def server(device: torch.device, fallback: str, entry: str) -> str:
+    """What runs a call on a device: "gpu", or the fallback.
 
     Raises:
-        InputError: `fallback` is none of `FALLBACKS`.
+        InputError: `fallback` is not one of `FALLBACKS`.
         HardwareError: there is no Hopper GPU and the fallback is "error".
     """
     if not isinstance(fallback, str) or fallback not in FALLBACKS:
@@ -63,19 +63,19 @@ def server(device: torch.device, fallback: str, door: str) -> str:
         return "gpu"
     if fallback == "error":
         raise HardwareError(
-            f"{door}: device '{device}' is not a Hopper GPU (compute capability 9.0)", field="fallback"
+            f"{entry}: device '{device}' is not a Hopper GPU (compute capability 9.0)", field="fallback"
         )
-    if fallback == "torch" and device.type != "meta" and door not in _noted:
-        _noted.add(door)
+    if fallback == "torch" and device.type != "meta" and entry not in _noted:
+        _noted.add(entry)
         warnings.warn(
-            f"{door}: no Hopper GPU for device '{device}'; using torch; fallback='error' refuses (shown once)",
+            f"{entry}: no Hopper GPU for device '{device}'; using torch; fallback='error' refuses (shown once)",
             stacklevel=4,
         )
     return fallback
 
 
 def autocast_type(device: torch.device) -> torch.dtype | None:
-    """The type of an autocast region, as it is for a device; None outside, and of devices that have no such regions."""
+    """The autocast type of a device; None outside autocast, and for devices without autocast."""
     kind = device.type
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return None
@@ -83,19 +83,19 @@ def autocast_type(device: torch.device) -> torch.dtype | None:
 
 
 def autocast_to(dtype: torch.dtype, x: Tensor) -> Tensor:
-    """An operand as autocast hands it over: what is floating in its type, but fp64 and fp8, which it leaves alone."""
+    """An operand cast as by autocast: floating-point types become `dtype`, except fp64 and fp8, which stay."""
     cast = x.is_floating_point() and 1 < x.dtype.itemsize < 8
     return x.to(dtype) if cast else x
 
 
 @constant
 def refuse_atomic() -> None:
-    """What torch's functions do under `torch.use_deterministic_algorithms` whose results vary from run to run.
+    """Refuse split_reduction="atomic" under `torch.use_deterministic_algorithms`, as torch's functions do.
 
     Raises:
-        SpecError: always, or under `warn_only` never: then it is a warning.
+        SpecError: always, except under `warn_only`, which warns.
     """
-    rule = "adds parts as they come, which torch.use_deterministic_algorithms(True) rules out"
+    rule = "adds splits in arrival order, which torch.use_deterministic_algorithms(True) does not allow"
     refusal = field_error(SpecError, "split_reduction", "atomic", rule, "auto")
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         raise refusal
@@ -110,9 +110,9 @@ def torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def torch_matmul(
     a: Tensor, b: Tensor, c: Tensor | None, alpha: Any, beta: Any, out: Tensor | None = None
 ) -> Tensor:
-    """The plain product by torch's own functions, with torch's own gradient; of tensors that agree.
+    """The plain GEMM by torch's functions, with torch's gradient, for checked tensors.
 
-    Only a product without C or alpha goes into `out`.
+    `out` is only supported without C and alpha.
     """
     read = isinstance(alpha, Tensor) or isinstance(beta, Tensor)
     if c is None and not read and alpha == 1.0:
@@ -120,7 +120,7 @@ def torch_matmul(
     if c is None:
         return torch.matmul(a, b).mul(alpha)
     if read:
-        # functions that take numbers would wait for the tensor, and have no gradient of it
+        # functions that take numbers would wait for the tensor, and give it no gradient
         return torch.matmul(a, b).mul(alpha).add(c * beta)
     if a.dim() == 2 and b.dim() == 2 and c.dim() == 2:
         return torch.addmm(c, a, b, beta=beta, alpha=alpha)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a program's operands become the matrices of `Gemm.run`, and what its outputs look like; of extents alone.
+"""Converts a program's operands to the matrices of `Gemm.run`, and describes its outputs, from extents alone.
 
-Extents may be symbolic: nothing here asks for their values.
+Extents may be symbolic; nothing here reads their values.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _no_view: Callable[..., torch.Tensor] = torch.ops.aten._unsafe_view.default
 
 
 class Matrices(NamedTuple):
-    """A call's tensors as `Gemm.run` takes them.
+    """A call's tensors in the form of `Gemm.run`.
 
     Attributes:
         a, b: the operands.
-        inputs: what the epilogue reads, by name.
-        lead: the leading dimensions that were folded into rows; None where there are none.
+        inputs: of the epilogue, by name.
+        lead: the leading dimensions that were folded into rows, or None.
     """
 
     a: torch.Tensor
@@ -43,12 +43,12 @@ class Matrices(NamedTuple):
     lead: tuple[int, ...] | None
 
     def request(self) -> Request:
-        """The call, for `running.arguments.describe`."""
+        """The call as a request for `running.arguments.describe`."""
         return Request(self.a, self.b, self.inputs)
 
 
 def matrices(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Matrices:
-    """Fold leading dimensions as the program's form says.
+    """Fold leading dimensions as the program's form requires.
 
     Raises:
         InputError: an operand has too few or too many dimensions.
@@ -82,10 +82,10 @@ def matrices(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: Sequenc
 
 
 def folded(name: str, x: torch.Tensor) -> torch.Tensor:
-    """All dimensions but the last as one.
+    """Fold all dimensions but the last into one.
 
     Raises:
-        InputError: there is no last one.
+        InputError: the tensor is 0-d.
     """
     if x.dim() == 2:
         return x
@@ -98,7 +98,7 @@ def folded(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def unfolded(program: Program, x: torch.Tensor, name: str, lead: tuple[int, ...] | None) -> torch.Tensor:
-    """An output with the leading dimensions that were folded: no view to autograd, as nothing else has its memory."""
+    """Unfold an output's leading dimensions; not a view to autograd, since no other tensor has its memory."""
     if lead is None or len(lead) == 1:
         return x
     result = next(r for r in program.graph.outputs if r.name == name)
@@ -108,9 +108,9 @@ def unfolded(program: Program, x: torch.Tensor, name: str, lead: tuple[int, ...]
 
 
 def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
-    """New tensors without content, one for every output, with the shapes, types and strides that a run gives.
+    """New tensors without content, one per output, with the shapes, types and strides of a run.
 
-    Extents that are numbers are checked as a run checks them; of symbolic ones only what the product needs.
+    Numeric extents are checked as in a run; symbolic ones only as far as the GEMM needs.
 
     Raises:
         InputError: a tensor breaks a rule.
@@ -150,7 +150,7 @@ def described_outputs(program: Program, call: Matrices) -> list[torch.Tensor]:
 
 
 def _batch(a: torch.Tensor, b: torch.Tensor) -> list[int]:
-    """The outputs' leading dimension, if the operands have one."""
+    """The outputs' batch dimension, if the operands have one."""
     batched = [x.shape[0] for x in (a, b) if x.dim() == 3]
     if len(batched) == 2 and isinstance(batched[0], int) and batched[0] == 1:
         return batched[1:]
@@ -158,12 +158,12 @@ def _batch(a: torch.Tensor, b: torch.Tensor) -> list[int]:
 
 
 def _one_line(rows: Any, lead: tuple[int, ...] | None) -> bool:
-    """Whether D is a single row that unfolds, which tensors do as a contiguous one; fakes do by strides of 1, too."""
+    """Whether D is a single row with folded dimensions; it then unfolds as contiguous, whatever its major."""
     return lead is not None and len(lead) > 1 and type(rows) is int and rows == 1
 
 
 def numeric(x: torch.Tensor) -> bool:
-    """Whether no extent or stride is symbolic."""
+    """Whether all extents and strides are numbers."""
     return all(type(n) is int for n in (*x.shape, *x.stride()))
 
 
@@ -172,7 +172,7 @@ def _shape(extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def as_called(program: Program, error: InputError, a: Any, b: Any) -> InputError:
-    """An error about the operands of a product, under the names that `linear` has for them: x and weight."""
+    """Rename the operands in an error as `linear` calls them: x and weight."""
     if program.form != "linear" or error.field is None:
         return error
     head, rest = re.match(r"(\w*)(.*)", error.field).groups()  # type: ignore[union-attr]

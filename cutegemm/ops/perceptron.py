@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two linear layers with an epilogue between them, or two for each of many groups, whose gradients meet in one launch.
+"""Two linear layers with an epilogue between them, also per group. Their backward passes share a launch.
 
 With Z = x W1ᵀ, H = f(Z, inputs) and Y = H W2ᵀ + b, the gradient of Z is f'(Z, inputs) * (dY W2): an epilogue of that
-product, so that the gradient of H is never written. The forward stores H and Z, which the gradients of W2 and Z read.
-Two autograd functions share the work: H and Z are free again when the gradients of x and W1 are made.
+GEMM, so that the gradient of H is never written. The forward stores H and Z, which the gradients of W2 and Z read.
+The work is split into two autograd functions, so that H and Z are freed before the gradients of x and W1 are computed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from cutegemm.spec import GemmSpec
 
 
 class Texts(NamedTuple):
-    """The programs of a perceptron's products, as text, and the names of what they take and give.
+    """The programs of a perceptron's GEMMs, as text, and the names of their inputs and outputs.
 
     Attributes:
-        hidden: x by W1: H, and what the gradients read of Z, named `saved`; of a gated pair side by side in one tensor.
-        output: H by W2, with a bias or without.
-        gradient: dY by W2, which reads `read` and gives `given`: the gradient of Z, as Z lies, then of the inputs.
+        hidden: x by W1: H, and Z for the gradients, named `saved`; a gated pair is side by side in one tensor.
+        output: H by W2, with or without a bias.
+        gradient: dY by W2. It reads `read` and returns `given`: the gradient of Z, in Z's layout, then of the inputs.
         input, weight: the gradients of a layer's x and of its weight.
     """
 
@@ -56,23 +56,23 @@ class Texts(NamedTuple):
 
 @constant
 def described(epilogue: int, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
-    """The programs of a perceptron; None where the gradient of its epilogue is none to fuse.
+    """The programs of a perceptron; None if the gradient of its epilogue cannot be fused.
 
     Args:
-        epilogue: address of the graph; it must be of tensors alone, with one output.
-        wanted: the inputs that have gradients.
+        epilogue: address of the graph; it must read only tensors and have one output.
+        wanted: the inputs that need gradients.
         bias: whether the second layer adds one.
-        who: serves it, as `server` says.
+        who: the result of `fallback.server`.
     """
     return _texts(found_at(epilogue), wanted, bias, who)
 
 
-# The programs of recent perceptrons, by the identity of the graph, which they keep alive.
+# Programs of recent perceptrons, by the identity of the graph, which an entry keeps alive.
 _recent: Memo[tuple[Graph, Texts | None]] = Memo()
 
 
 def remembered(epilogue: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
-    """`described` of a graph, made once: it costs more than the launches of a small perceptron."""
+    """`described` with a cache, because it costs more than the launches of a small perceptron."""
     key = id(epilogue), wanted, bias, who
     known = _recent.get(key)
     if known is None:
@@ -115,7 +115,7 @@ def _texts(graph: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts
 
 @constant
 def untouched() -> bool:
-    """Whether a compiler is to see the two layers' own ops: of a program that is exported, or mapped by vmap."""
+    """Whether to call the two layers' own ops, because the program is exported or mapped by vmap."""
     return torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active()
 
 
@@ -131,19 +131,19 @@ def perceptron(
 ) -> Tensor:
     """linear(linear(x, weight, bias, epilogue=epilogue), last_weight, last_bias), with fused gradients.
 
-    Where no gradient is needed, or one of torch's transforms is active, it is those two calls.
+    If no gradient is needed, or one of torch's transforms is active, it makes those two calls.
 
     Args:
-        x: (..., K); weight: (N, K), of a gated epilogue (2 N, K) in halves; bias: the epilogue's, if it has one.
+        x: (..., K); weight: (N, K), or (2 N, K) in halves for a gated epilogue; bias: of the epilogue, if it has one.
         epilogue: between the layers.
         last_weight: (P, N); last_bias: None or (P,).
-        fallback: as of `linear`.
+        fallback: as for `linear`.
 
     Returns:
         (..., P).
 
     Raises:
-        GemmError: as of `linear`.
+        GemmError: as for `linear`.
     """
     rows: dict[str, Any] = {} if bias is None else {"bias": bias}
     texts = None
@@ -168,13 +168,13 @@ def perceptron(
 def grouped_perceptron(
     x: Tensor, weight: Tensor, epilogue: Graph, last_weight: Tensor, bounds: Tensor, fallback: str = "torch"
 ) -> Tensor:
-    """Each group's rows by two matrices of its own, (R, P), with fused gradients; rows of no group are zero.
+    """A perceptron per group with its own weights, (R, P), with fused gradients; rows outside all groups are zero.
 
     Args:
         x: (R, K), in groups; weight: (G, 2 N, K), in halves.
-        epilogue: of a gated pair, and of nothing else; last_weight: (G, P, N).
-        bounds: (G + 1,): the first group's begin, then the ends.
-        fallback: as of `linear`.
+        epilogue: it reads a gated pair and nothing else; last_weight: (G, P, N).
+        bounds: (G + 1,): the first group's start, then the ends.
+        fallback: as for `linear`.
     """
     who = server_of(x.device, fallback, "cutegemm.grouped_mm")
     who = "reference" if who == "torch" else who
@@ -188,18 +188,18 @@ def grouped_perceptron(
 def _recorded(
     texts: Texts | None, x: Tensor, weight: Tensor, rows: list[Tensor], last_weight: Tensor, last_bias: Any, bounds: Any
 ) -> Tensor:  # fmt: skip
-    """The perceptron whose forward stores what the gradients read."""
+    """Run a perceptron and store what the gradients read."""
     dtype = autocast_type(x.device)
     if dtype in HALF:
         x, weight, last_weight = [autocast_to(dtype, t) for t in (x, weight, last_weight)]
-    # what the epilogue reads has its gradient by `Output`: here it needs none
+    # `Output` computes the gradients of the epilogue's inputs, so `Hidden` needs none
     read = [t.detach() for t in rows]
     h, z = Hidden.apply(texts, bounds, x, weight, *read)  # type: ignore[no-untyped-call]
     y: Tensor = Output.apply(texts, bounds, h, last_weight, last_bias, z, *rows)  # type: ignore[no-untyped-call]
     return y
 
 
-# how the operands of a perceptron's products are meant, as of `Program.form`
+# the form of each GEMM of a perceptron, as in `Program.form`
 _FORMS = {"hidden": "linear", "output": "linear", "gradient": "input", "input": "input", "weight": "weight"}
 
 
@@ -212,7 +212,7 @@ def _launch(
     inputs: Sequence[Tensor] = (),
     numbers: Sequence[float] = (),
 ) -> Sequence[Tensor]:
-    """All outputs of a product, which a field of the texts is of; with `bounds` of a product for each group."""
+    """All outputs of the GEMM `name`, a field of `texts`; with `bounds`, of one GEMM per group."""
     text, form = getattr(texts, name), _FORMS[name]
     args: tuple[Any, ...] = list(inputs), list(numbers), [], text
     with torch.no_grad():
@@ -228,11 +228,11 @@ def _launch(
 
 
 class Hidden(torch.autograd.Function):
-    """x by W1: H, without a gradient, and Z, which has H's too (`Output`)."""
+    """x by W1: H, which is not differentiable, and Z, through which `Output` passes H's gradient."""
 
     @staticmethod
     def forward(ctx: Any, texts: Texts, bounds: Any, x: Tensor, weight: Tensor, *inputs: Tensor) -> Any:
-        """H, and Z: of a gated pair gate and up side by side."""
+        """H, and Z; for a gated pair, Z has gate and up side by side."""
         needs = ctx.needs_input_grad
         ctx.save_for_backward(bounds, x if needs[3] else None, weight if needs[2] else None)
         ctx.texts, ctx.inputs = texts, len(inputs)
@@ -265,7 +265,7 @@ class Output(torch.autograd.Function):
     def forward(
         ctx: Any, texts: Texts, bounds: Any, h: Tensor, weight: Tensor, bias: Any, z: Tensor, *inputs: Tensor
     ) -> Any:
-        """Y; Z is as `Hidden` gives it, and the inputs are the epilogue's."""
+        """Y; h and z come from `Hidden`, and the inputs are the epilogue's."""
         ctx.save_for_backward(bounds, h if ctx.needs_input_grad[3] else None, weight, z, *inputs)
         ctx.texts, ctx.dtype = texts, None if bias is None else bias.dtype
         if bias is None:
@@ -277,7 +277,7 @@ class Output(torch.autograd.Function):
     @staticmethod
     @takes_batches
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """The gradients of W2, its bias, Z and what the epilogue reads."""
+        """The gradients of W2, its bias, Z and the epilogue's inputs."""
         (dy,) = grads
         texts: Texts = ctx.texts
         bounds, h, weight, z, *inputs = taken(ctx)
@@ -286,7 +286,7 @@ class Output(torch.autograd.Function):
         dw = db = None
         if h is not None:
             (dw,) = _launch(texts, "weight", bounds, dy, h, (), (1.0,))
-            # free before the gradient of Z is made
+            # freed before the gradient of Z is computed
             h = None
         if needs[1]:
             db = summed_along(dy, tuple(range(dy.dim() - 1))).to(ctx.dtype)

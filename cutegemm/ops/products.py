@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GEMM of a function's arguments, by its program: from the kernels, recorded by autograd, or through the op."""
+"""Runs a GEMM from a function's arguments: directly by kernels, recorded by autograd, or through the op."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEFAULT = GemmSpec()
 BACKENDS: dict[str, Any] = {"gpu": None, "reference": "reference", "emulator": "emulator"}
 is_compiling = torch.compiler.is_compiling
 
-# The programs of recent calls, by the identities of spec and epilogue, which they keep alive.
+# Programs of recent calls, by the identities of spec and epilogue, which an entry keeps alive.
 _recent: Memo[tuple[Any, Any, Program]] = Memo()
 
 
@@ -46,14 +46,14 @@ def product(
     who: str,
     kinds: Kinds = NONE,
 ) -> Any:
-    """A GEMM through kernels, or through the op where torch needs to know of it.
+    """Run a GEMM directly by kernels, or through the op if torch must see it.
 
     Args:
         a, b, epilogue, spec, out: as the caller gave them.
         form: of the program.
-        named: what the epilogue reads, and scales of kinds that are inferred, by name.
-        who: who serves it.
-        kinds: of these scales.
+        named: the epilogue's inputs, and scales whose kinds are inferred, by name.
+        who: the result of `fallback.server`.
+        kinds: of the inferred scales.
     """
     if spec is not None and spec.split_reduction == "atomic" and torch.are_deterministic_algorithms_enabled():
         refuse_atomic()
@@ -93,7 +93,7 @@ def product(
 def through_the_op(
     a: Tensor, b: Tensor, tensors: Any, numbers: Any, integers: Any, text: str, outputs: Any, out: Any = None
 ) -> Any:
-    """A GEMM that torch knows of, of a program's text and what it takes in its order."""
+    """Run a GEMM through the op, from a program's text and its inputs in order."""
     if not is_compiling():
         sharding.ensure()
     op = torch.ops.cutegemm.gemm
@@ -107,14 +107,14 @@ def through_the_op(
 
 
 def outs_of(outputs: tuple[str, ...], out: Any) -> list[Tensor]:
-    """The tensors of `out`, which the op takes in the order of the outputs.
+    """The tensors of `out`, in the order of the program's outputs.
 
     Raises:
-        InputError: it does not give every output.
+        InputError: an output is missing.
     """
     outs = {"d": out} if isinstance(out, Tensor) else out
     if not isinstance(outs, Mapping) or tuple(sorted(outs)) != tuple(sorted(outputs)):
-        rule = "must give every output where the call is compiled or transformed"
+        rule = "must have every output if the call is compiled or transformed"
         raise InputError(f"{rule}: {', '.join(outputs)}", field="out")
     return [outs[x] for x in outputs]
 
@@ -123,7 +123,7 @@ def outs_of(outputs: tuple[str, ...], out: Any) -> list[Tensor]:
 def described(
     epilogue: int, spec: int, form: str, scalars: Any, backend: Any, names: Any, kinds: Kinds
 ) -> tuple[Any, ...]:
-    """What a compiler needs to know of a program: its text, and the names of what it takes and gives."""
+    """A program for torch.compile: its text, and the names of its inputs and outputs."""
     sharding.ensure()
     program = made(found_at(epilogue), found_at(spec), form, scalars, backend, kinds)
     check_names(program, dict.fromkeys(names, 0))
@@ -151,14 +151,14 @@ def program_of(
 def made(
     epilogue: Any, spec: Any, form: str, tensors: tuple[str, ...], backend: Any, kinds: Kinds = NONE
 ) -> Program:
-    """A program of what the caller gave; `kinds` are those of scales that the spec leaves open.
+    """Create a program from the caller's arguments; `kinds` are of scales that the spec does not specify.
 
     Raises:
-        SpecError: no epilogue graph, or two of them.
+        SpecError: the epilogue is not a graph, or there are two.
     """
     spec = _DEFAULT if spec is None else spec
     if isinstance(epilogue, Graph) and epilogue == spec.epilogue:
-        # an epilogue of the spec's is scaled there
+        # the scales are added to the spec's epilogue below
         epilogue = None
     if any(kinds):
         spec = dataclasses.replace(
@@ -171,11 +171,11 @@ def made(
             epilogue, spec = None, dataclasses.replace(spec, epilogue=epilogue)
     if spec.epilogue != AUTO:
         if epilogue is not None and epilogue != spec.epilogue:
-            raise field_error(SpecError, "epilogue", "...", "the spec has an epilogue already")
-        # the graph says which scales there are
+            raise field_error(SpecError, "epilogue", "...", "the spec already has an epilogue")
+        # the graph already contains the scales
         epilogue = spec.epilogue
         spec = dataclasses.replace(spec, epilogue=AUTO, **dict.fromkeys(FIELDS, AUTO))
-    # checks that it is one
+    # GemmSpec checks that it is a graph
     graph = GemmSpec(epilogue=epilogue).epilogue
     if not isinstance(graph, Graph):
         rule = "must be an epilogue graph, or None"
@@ -185,21 +185,21 @@ def made(
 
 
 def check_names(program: Program, named: Mapping[str, Any]) -> None:
-    """Refuse a call that names something else than the epilogue reads."""
+    """Refuse a call whose names are not exactly the epilogue's inputs."""
     if len(named) == len(program.inputs) + len(program.numbers) + len(program.integers):
         if all(
             [x in named and named[x] is not None for x in (*program.graph.tensors, *program.graph.numbers)]
         ):
             return
-    # says which
+    # raises an error about the first wrong name
     Signature(program.graph).bind(None, None, named, None)
 
 
 def number_of(name: str, kind: str, value: Any) -> Any:
-    """A number that the epilogue reads, as the op takes it.
+    """Convert a number that the epilogue reads to the op's type.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a number.
     """
     return value if type(value) is float and kind == "scalar" else check_number(name, kind, value)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `Program`: everything about a call of the op that is no tensor and no number, and its form as text. No torch.
+"""`Program`: all of an op call except tensors and numbers, and its text form. Imports no torch.
 
-The text is JSON with single quotes, of the spec's given fields and the epilogue's graph. It travels through compilers,
-exported programs and caches of other processes as an argument of the op, which finds its `Gemm` by it.
+The text is JSON with single quotes: the spec's specified fields and the epilogue's graph. It is an argument of the op,
+also in compiled and exported programs and in caches of other processes; the op looks up its `Gemm` by it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.named import integer, number
 from cutegemm.spec import GemmSpec
 
-# How a call's operands are meant, see `Program.form`.
+# Legal values of `Program.form`.
 FORMS = ("matrix", "linear", "input", "weight")
 PLAIN, PLAIN_WITH_C, BIASED = linear_combination(False), linear_combination(True), bias()
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What one kind of product is. Programs are told apart by identity, which is quick; `kept` makes equal ones one.
+    """One kind of GEMM. Programs are compared by identity, which is fast; `kept` makes equal programs identical.
 
     Attributes:
         spec: without an epilogue.
         graph: the epilogue.
-        form: how operands are meant. "matrix": A (M, K) or (L, M, K), B (K, N) or (L, K, N), as `Gemm.run` takes them.
-            The others fold leading dimensions into rows: "linear" is x (..., K) by a weight (N, K), transposed, as
-            torch.nn.functional.linear has it; "input" is (..., N) by that weight, its gradient of x; "weight" is
-            (..., N) transposed by (..., K), its gradient of the weight, (N, K).
+        form: shapes of the operands. "matrix": A (M, K) or (L, M, K), B (K, N) or (L, K, N), as for `Gemm.run`.
+            The others fold leading dimensions into rows. "linear" is x (..., K) by a transposed weight (N, K), as in
+            torch.nn.functional.linear; "input" is (..., N) by that weight, the gradient of x; "weight" is
+            (..., N) transposed by (..., K), the gradient of the weight, (N, K).
         scalars: the graph's scalars that are passed as 0-d tensors.
-        backend: as of `Gemm.run`; None is the GPU where there is a Hopper GPU, else the reference.
-        final: whether it is part of a gradient, which has none of its own.
-        merged: two stores, as wide as each other, that lie side by side in one tensor: they are one output, which is
-            named and placed as the first.
+        backend: as for `Gemm.run`; None is the GPU for CUDA tensors, else the reference.
+        final: whether it is part of a gradient and so cannot be differentiated.
+        merged: two stores of equal width that are side by side in one tensor; this is one output, with the name and
+            position of the first.
     """
 
     spec: GemmSpec
@@ -57,12 +57,12 @@ class Program:
             raise field_error(InputError, "form", self.form, f"must be one of {', '.join(FORMS)}")
         for x in self.graph.reductions:
             if x.partial:
-                rule = "partial results lie as the tiles have them: only Gemm.run gives them"
+                rule = "the layout of partial results depends on the tile: only Gemm.run returns them"
                 raise field_error(SpecError, f"{x.name}.partial", True, rule, False)
 
     @cached_property
     def text(self) -> str:
-        """This program as text; `decode` reads it."""
+        """This program as text, for `decode`."""
         data = {
             "spec": self.spec.to_data(),
             "epilogue": self.graph.to_data(),
@@ -72,48 +72,48 @@ class Program:
             "final": self.final,
             "merged": list(self.merged),
         }
-        # names are identifiers; Inductor writes text into C++ (`cpp_wrapper`) without escaping double quotes
+        # single quotes, because Inductor's `cpp_wrapper` does not escape double ones in C++; names are identifiers
         return json.dumps(data, separators=(",", ":")).replace('"', "'")
 
     @cached_property
     def gemm(self) -> Gemm:
-        """The kernels; planned now, compiled when a call needs them."""
+        """The kernels; planned here, compiled when a call needs them."""
         spec = self.spec if self.plain else dataclasses.replace(self.spec, epilogue=self.graph)
         return Gemm(spec, representative(spec))
 
     @cached_property
     def plans(self) -> dict[Any, Any]:
-        """Plans of its gradient, by what needs one; kept by `autograd`."""
+        """Cache of gradient plans by the arguments that need gradients; `autograd` fills it."""
         return {}
 
     @cached_property
     def plain(self) -> bool:
-        """Whether D is alpha * A B, or that and beta * C, by numbers."""
+        """Whether D is alpha * A B, or alpha * A B + beta * C, with numbers as factors."""
         return self.graph in (PLAIN, PLAIN_WITH_C) and not self.scalars
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The names of what a call gives, in their order."""
+        """The names of a call's outputs, in order."""
         return tuple(x.name for x in self.results)
 
     @cached_property
     def results(self) -> tuple[Result, ...]:
-        """What a call gives: the graph's outputs, but for those that lie in another one's tensor."""
+        """A call's outputs: the graph's outputs, except those merged into another one's tensor."""
         return tuple(x for x in self.graph.outputs if x.name not in self.merged[1:])
 
     @cached_property
     def alone(self) -> bool:
-        """Whether a call gives D and nothing else."""
+        """Whether D is the only output."""
         return self.outputs == ("d",)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the tensors that the epilogue reads, in their order."""
+        """The names of the epilogue's tensor inputs, in order."""
         return (*self.graph.tensors, *self.scalars)
 
     @cached_property
     def along_columns(self) -> bool:
-        """Whether the tensors that the epilogue reads are rows, which have no dimension of x."""
+        """Whether all tensor inputs of the epilogue are rows, which have no dimension of x."""
         return set(self.graph.tensors.values()) <= {"row"}
 
     @cached_property
@@ -133,16 +133,16 @@ class Program:
         return dict(zip(self.numbers, numbers, strict=True)) | dict(zip(self.integers, integers, strict=True))
 
     def derived(self, graph: Graph, form: str | None = None, merged: tuple[str, ...] = ()) -> Program:
-        """A program that this one's gradient needs: another graph, on the same backend."""
+        """A program for this one's gradient: another graph, on the same backend."""
         scalars = tuple(x for x in graph.numbers if x in self.scalars)
         return kept(Program(GemmSpec(), graph, form or self.form, scalars, self.backend, True, merged))
 
 
 def check_number(name: str, kind: str, value: Any) -> float | int:
-    """A number that the epilogue reads.
+    """Check a number that the epilogue reads.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a number.
     """
     return integer(name, value) if kind == "integer" else number(name, value)
 
@@ -151,7 +151,7 @@ _programs: Memo[Program] = Memo()
 
 
 def kept(program: Program) -> Program:
-    """The program of the same text that is known, with what is built for it; this one where there is none."""
+    """The cached program with the same text, which may have kernels; adds this one if there is none."""
     known = _programs.get(program.text)
     if known is None:
         _programs.put(program.text, program)
@@ -160,10 +160,10 @@ def kept(program: Program) -> Program:
 
 
 def decode(text: str) -> Program:
-    """The program that a text is of.
+    """The program of a text.
 
     Raises:
-        SpecError: it is no text of a program.
+        SpecError: it is not the text of a program.
     """
     known = _programs.get(text)
     if known is not None:

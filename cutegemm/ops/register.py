@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op `cutegemm::gemm` and its kernels for torch's dispatcher. Importing this module registers it.
+"""The op `cutegemm::gemm` and its implementations for torch's dispatcher. Importing this module registers it.
 
-Three overloads of one product: `gemm` gives D, `gemm.many` every output of the epilogue, `gemm.out` writes them into
-tensors that are given. All take (a, b, inputs, numbers, integers, program), the last as text (`Program`).
+It has three overloads: `gemm` returns D, `gemm.many` returns all outputs of the epilogue, and `gemm.out` writes them
+into given tensors. All take (a, b, inputs, numbers, integers, program), the last as text (`Program`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMESPACE = "cutegemm"
 _ARGUMENTS = "Tensor a, Tensor b, Tensor[] inputs, float[] numbers, SymInt[] integers, str program"
 
 library = torch.library.Library(NAMESPACE, "DEF")
-# Operands of any strides are served, so that a compiler may choose them.
+# Operands may have any strides, so Inductor may choose them.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 library.define(f"gemm({_ARGUMENTS}) -> Tensor", tags=_TAGS)
 library.define(f"gemm.many({_ARGUMENTS}) -> Tensor[]", tags=_TAGS)
@@ -45,14 +45,14 @@ OVERLOADS = (
 
 
 def _alone(text: str) -> Program:
-    """The program of a text, which gives D and nothing else.
+    """The program of a text; its only output must be D.
 
     Raises:
-        InputError: it gives more.
+        InputError: it has other outputs.
     """
     program = decode(text)
     if not program.alone:
-        rule = "gives more than d: call gemm.many"
+        rule = "has other outputs than d: call gemm.many"
         raise field_error(InputError, "epilogue", ", ".join(program.outputs), rule)
     return program
 
@@ -72,7 +72,7 @@ def _out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str,
 
 def _given(program: Program, out: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
     if len(out) != len(program.outputs):
-        rule = f"must be a tensor for each of {', '.join(program.outputs)}"
+        rule = f"must have one tensor for each of {', '.join(program.outputs)}"
         raise field_error(InputError, "out", len(out), rule)
     return dict(zip(program.outputs, out))
 
@@ -98,20 +98,20 @@ def _fake_out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program:
     known = decode(program)
     wanted = _described(known, a, b, inputs)
     for given, x in zip(_given(known, out).values(), wanted):
-        torch._check(given.dim() == x.dim(), lambda: "out: must have the dimensions of the product")
+        torch._check(given.dim() == x.dim(), lambda: "out: must have as many dimensions as the result")
         for n, m in zip(given.shape, x.shape):
-            torch._check(n == m, lambda: "out: must have the shape of the product")
+            torch._check(n == m, lambda: "out: must have the shape of the result")
 
 
 def _named(args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a call by name: the operands, then the list of what the epilogue reads."""
+    """The tensors of a call by name: the operands, then the epilogue's inputs."""
     yield from zip("ab", args)
     inputs = next(x for x in args if isinstance(x, (list, tuple)))
     yield from ((f"inputs[{i}]", x) for i, x in enumerate(inputs))
 
 
 def _recorded(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether autograd needs to know of a call."""
+    """Whether autograd must record a call."""
     return torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
 
 
@@ -125,11 +125,11 @@ def _refuse_tangents(args: Sequence[Any]) -> None:
         return
     for name, x in _named(args):
         if forward_ad.unpack_dual(x).tangent is not None:
-            raise InputError("has a tangent: there is no forward-mode gradient (jvp)", field=name)
+            raise InputError("has a tangent: forward-mode gradients (jvp) are not supported", field=name)
 
 
 def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
-    """The autograd kernel of an overload that gives new tensors; `record` is the call with a gradient."""
+    """The autograd implementation of an overload that returns new tensors; `record` is the call with a gradient."""
 
     def kernel(keyset: Any, *args: Any) -> Any:
         if _recorded(x for _, x in _named(args)):
@@ -145,7 +145,7 @@ def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def autograd_out_of(op: Any) -> Callable[..., Any]:
-    """The autograd kernel of an overload that writes into given tensors."""
+    """The autograd implementation of an overload that writes into given tensors."""
 
     def kernel(keyset: Any, *args: Any, out: Any) -> None:
         if _recorded([*(x for _, x in _named(args)), *out]):
@@ -158,7 +158,7 @@ def autograd_out_of(op: Any) -> Callable[..., Any]:
 
 
 def writing(op: Any) -> Callable[..., Any]:
-    """The kernel of such an overload that tells autograd's version counters that `out` has changed."""
+    """The implementation of an `out` overload that increments the version counters of `out`."""
 
     def kernel(keyset: Any, *args: Any, out: Any) -> None:
         with torch._C._AutoDispatchBelowADInplaceOrView():
@@ -170,17 +170,17 @@ def writing(op: Any) -> Callable[..., Any]:
 
 
 def refuse_mapped_out(*args: Any, out: Any) -> None:
-    """The vmap kernel of such an overload: torch has no batching rule for tensors that are keyword arguments.
+    """The vmap rule of an `out` overload, which torch does not support, since `out` is a keyword argument.
 
     Raises:
         InputError: always.
     """
-    rule = "vmap maps no call with out=; use a batch of matrices, or a call without out"
+    rule = "vmap does not support out=; use a batch of matrices, or a call without out"
     raise field_error(InputError, "out", "...", rule)
 
 
 def _record(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> Any:
-    """A call whose gradient autograd records: D, or all outputs in a tuple."""
+    """Run a call that autograd records: D, or all outputs in a tuple."""
     known = decode(program)
     function: Any = Final if known.final else Product
     return function.apply((known, numbers, integers), a, b, *inputs)
@@ -192,7 +192,7 @@ def _record_many(*args: Any) -> list[torch.Tensor]:
 
 
 def _autocast_of(op: Any, device: str) -> Any:
-    """The kernel under autocast: operands in the region's type; what the epilogue reads stays as it is."""
+    """The autocast implementation: operands are cast to the autocast type; the epilogue's inputs are not."""
     exclude = torch._C.DispatchKeySet(
         torch._C.DispatchKey.AutocastCUDA if device == "cuda" else torch._C.DispatchKey.AutocastCPU
     )
@@ -226,7 +226,7 @@ def _register() -> None:
     library.impl("gemm.out", writing(OVERLOADS[2]), "ADInplaceOrView", with_keyset=True)
     library.impl("gemm.out", refuse_mapped_out, "FuncTorchBatched")
     flops.register()
-    # what transforms, exported programs and sharded modules look into for tensors
+    # transforms, exported programs and sharded modules look for tensors in this
     pytree.register_pytree_node(
         Outputs,
         lambda outputs: (list(vars(outputs).values()), list(vars(outputs))),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call of the op on real tensors: `Gemm.run`, on the GPU, the reference or the emulator."""
+"""Runs a call of the op on real tensors by `Gemm.run`, on the GPU, the reference or the emulator."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def serve(
     integers: Sequence[int],
     outs: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Every output of a call, in the graph's order.
+    """All outputs of a call, in the graph's order.
 
     Args:
-        program: what is computed.
-        a, b: the operands, as the program's form has them.
-        inputs: what the epilogue reads, as `Program.inputs` lists it.
-        numbers, integers: as `Program.numbers` and `Program.integers` list them.
-        outs: the outputs that are given, by name.
+        program: of the call.
+        a, b: the operands in the program's form.
+        inputs: of the epilogue, in the order of `Program.inputs`.
+        numbers, integers: in the order of `Program.numbers` and `Program.integers`.
+        outs: given outputs by name.
 
     Raises:
         GemmError: see `Gemm.run`.
@@ -94,13 +94,13 @@ def serve(
 def _merged(
     program: Program, call: Matrices, named: dict[str, Any], backend: Any, outs: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Every output of a call that has two stores side by side in one tensor.
+    """All outputs of a call that stores two matrices side by side in one tensor.
 
     Raises:
         InputError: outputs are given.
     """
     if outs is not None:
-        raise InputError("its outputs lie in one tensor, which the call makes", field="out")
+        raise InputError("merged outputs share one tensor, which the call allocates", field="out")
     rows, width = call.a.shape[-2], columns(program.graph, call.b.shape[-1])
     whole = call.a.new_empty((rows, width * len(program.merged)))
     parts = dict(zip(program.merged, whole.split(width, -1)))
@@ -110,10 +110,10 @@ def _merged(
 
 
 def _folded_out(program: Program, name: str, x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
-    """An output as the product writes it: the same memory with leading dimensions folded.
+    """A given output as the GEMM writes it: the same memory with leading dimensions folded.
 
     Raises:
-        InputError: it has other leading dimensions, or its layout does not let them fold.
+        InputError: it has other leading dimensions, or its layout does not allow folding them.
     """
     if program.form in ("matrix", "weight"):
         return x
@@ -130,15 +130,15 @@ def _folded_out(program: Program, name: str, x: torch.Tensor, lead: tuple[int, .
     try:
         return x.view(-1, x.shape[-1]) if x.dim() != 2 else x
     except RuntimeError as error:
-        rule = "its leading dimensions must lie in memory as one"
+        rule = "it must be possible to view its leading dimensions as one"
         raise field_error(InputError, "out.stride()", x.stride(), rule) from error
 
 
 def _folded_scale(name: str, x: torch.Tensor, lead: tuple[int, ...], block: int) -> torch.Tensor:
-    """Scales of D's blocks as the product writes them; blocks of many rows count those of all leading dimensions.
+    """Given scales of D's blocks as the GEMM writes them; blocks of many rows count rows of all leading dimensions.
 
     Raises:
-        InputError: they have other leading dimensions, or their layout does not let them fold.
+        InputError: they have other leading dimensions, or their layout does not allow folding them.
     """
     if block > 1:
         return x
@@ -149,7 +149,7 @@ def _folded_scale(name: str, x: torch.Tensor, lead: tuple[int, ...], block: int)
         # each column of blocks is contiguous
         return x.movedim(-1, 0).view(x.shape[-1], math.prod(lead)).mT
     except RuntimeError as error:
-        rule = "its leading dimensions must lie in memory as one"
+        rule = "it must be possible to view its leading dimensions as one"
         raise field_error(InputError, f"{name}.stride()", x.stride(), rule) from error
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shortcuts of the commonest calls (`running.backends.shortcut`), remembered by their tensors' shapes."""
+"""Shortcuts of the most common calls (`running.backends.shortcut`), cached by their tensors' shapes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from cutegemm.running.arguments.call import Memo
 from cutegemm.running.backends.shortcut import Shortcut, none, shortcut, shortcut_of_all
 
 _modes = torch._C._len_torch_dispatch_stack
-# attempts to make a shortcut of calls that share a key: of some kinds there is none, others take turns
+# attempts to create a shortcut per key: some kinds support none, and calls of different kinds may share a key
 ATTEMPTS = 8
 
 
 def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
-    """The product of a call from outside by its shortcut; None where there is none, or the call is another one.
+    """D by the cached shortcut of a call; None if there is none, or if it does not match the call.
 
-    What the shortcut's own check does not see is asked for here: modes of Python, and forward-mode differentiation.
+    Also checks what the shortcut itself does not: Python dispatch modes, and forward-mode differentiation.
     """
     try:
         found = program.gemm.shortcuts.recent.get((a.shape, b.shape))
     except (AttributeError, RuntimeError, TypeError):
-        # no tensors, nested ones, or traced ones whose extents are symbols
+        # arguments that are not tensors, nested tensors, or traced tensors with symbolic extents
         return None
     if found is None or _modes() or forward_ad._current_level >= 0:
         return None
@@ -37,12 +37,12 @@ def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
 
 
 def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """Make the shortcut of a call that has just been served, under a key; after some attempts leave what there is.
+    """Cache a shortcut of a call that has just run, under a key; does nothing after `ATTEMPTS` attempts.
 
     Args:
         program: alpha * A B, or with a bias; of form "matrix" or "linear".
-        key: the shapes of A and B, and what else its calls are asked for by.
-        a, b, bias: as the program's form has them; they need no gradient, or none is recorded.
+        key: the shapes of A and B, and anything else that identifies the call.
+        a, b, bias: in the program's form; they need no gradient, or none is recorded.
     """
     gemm, found = program.gemm, cast(Shortcut, none)
     tried = gemm.attempts.recent.get(key, 0)
@@ -68,24 +68,24 @@ _READ = ("scale_a", "scale_b", "bias")
 
 
 def _scaled_key(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a call of scaled operands is remembered by.
+    """The cache key of a call with scaled operands.
 
     Raises:
-        AttributeError: something is no tensor.
+        AttributeError: an argument is not a tensor.
     """
     return form, a.shape, b.shape, *[None if (x := named.get(name)) is None else x.shape for name in _READ]
 
 
 def scaled_again(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
-    """The product of scaled operands by its shortcut, of a call that gives scales, perhaps a bias, and nothing else.
+    """D by the cached shortcut of a call with scaled operands, scales, perhaps a bias, and nothing else.
 
     Args:
-        form: what else the call says: the form of the program, perhaps more.
-        a, b: as the program's form has them.
+        form: the form of the program, perhaps with other options of the call.
+        a, b: in the program's form.
         named: scales and bias, by name.
 
     Returns:
-        D, or None where there is no shortcut or the call is another one.
+        D, or None if there is no shortcut or it does not match the call.
     """
     try:
         key = _scaled_key(form, a, b, named)
@@ -102,7 +102,7 @@ def scaled_again(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
 def remember_scaled(
     form: Any, program: Program, a: torch.Tensor, b: torch.Tensor, named: Mapping[str, Any]
 ) -> None:
-    """Make the shortcut of a call that `scaled_again` is to find, as `remember` does."""
+    """Cache a shortcut for `scaled_again`, as `remember` does."""
     if program.numbers or program.integers or a.dim() < 2:
         return
     key, gemm = _scaled_key(form, a, b, named), program.gemm

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a call's arguments to launches: checks, results, backends. Most of it imports torch.
+"""The run path, from a call's arguments to launches: checks, results, backends. Most modules import torch.
 
-`run`           a kind of call is validated and planned once and becomes a callable; `kind` describes it
-`grouped_mm`    the same for groups of GEMMs in one launch; `groups` has `Groups`, which tells where they lie
+`run`           validates and plans a kind of call once and returns a callable; `kind` describes the kind
+`grouped_mm`    the same for grouped GEMMs in one launch; `groups` has `Groups`, which gives the group ends
 `arguments`     names (`named`, `blas`), tensors of other libraries (`arrays`), layouts, types (`describe`), addresses
-                (`check`), the key of a kind (`call`), outputs (`results`), operands laid out in advance (`pack`)
+                (`check`), the key of a kind (`call`), outputs (`results`), packed operands (`pack`)
 `backends`      a GPU (`launcher`, `shortcut`, `packed` arguments, `counters`, `properties`, `here`), the emulator
                 (`emulated`, `emulator_steps`), torch (`torch_backend`), recipes of an artefact (`replayed`)
-`numerics`      the fp64 reference (`reference`, `group_reference`), error bounds, calls compared with them (`checked`)
+`numerics`      fp64 reference (`reference`, `group_reference`), error bounds, calls checked against both (`checked`)
 """

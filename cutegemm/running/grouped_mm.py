@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of grouped GEMMs. Calls with equal layouts share one validated, planned entry.
+"""Runs of grouped GEMMs. Calls with equal layouts share one validated and planned entry.
 
-The tensors of a call are in the order of any run (`running.arguments.named`), followed by the group ends and, if given,
+The tensors of a call are in the usual order (`running.arguments.named`), followed by the group ends and, if given,
 the row indices.
 """
 
@@ -37,14 +37,14 @@ from cutegemm.running.numerics.group_reference import GroupReference
 from cutegemm.running.run import asked_of_d, backend_for, circumstances, resolved
 from cutegemm.spec import AUTO, GemmSpec
 
-# fields of a spec that describe D alone
+# fields of a spec that describe only D
 _OF_D = {"d_dtype", "d_major"}
-# kind of an input -> its dimensions where it has a part for each group
+# kind of an input -> its number of dimensions if every group has its own
 OWN = {"row": 2, "col": 2, "blocks_m": 3, "blocks_n": 3}
 
 
 class GroupedGemm:
-    """The kernels of groups under one spec and one epilogue.
+    """The grouped kernels of one spec and one epilogue.
 
     Attributes:
         spec: without an epilogue; graph: the epilogue.
@@ -77,15 +77,15 @@ class GroupedGemm:
         """The prepared kind of a call, and its arguments: tensors, addresses and numbers.
 
         Args:
-            a, b: (M, K) and (G, K, N); of columns (G, M, K) and (K, N); masked (G, C, K) and (G, K, N); along K (M, K)
-                and (K, N).
-            groups: their ends, and perhaps row indices.
-            named: what the epilogue reads; out: as for `Gemm.run`.
+            a, b: rows (M, K) and (G, K, N); columns (G, M, K) and (K, N); masked (G, C, K) and (G, K, N); along K
+                (M, K) and (K, N).
+            groups: the group ends, and perhaps row indices.
+            named: the epilogue's inputs; out: as for `Gemm.run`.
             backend: as for `Gemm.run`.
 
         Raises:
             InputError: a tensor breaks a rule; nothing has been written.
-            PlanError: no kernel of groups supports the operands under the spec.
+            PlanError: no grouped kernel supports the operands under the spec.
         """
         if not isinstance(groups, Groups):
             raise field_error(InputError, "groups", groups, "must be cutegemm.Groups")
@@ -116,7 +116,7 @@ class GroupedGemm:
     def _first(
         self, call: Unprepared, how: Grouping, backend: str | None
     ) -> tuple[Prepared, tuple[Any, ...], tuple[int, ...], tuple[float, ...]]:
-        """`prepared` for a call that is not among the recent ones."""
+        """`prepared` for a call whose kind is not cached."""
         prepared = None if call.key is None else self._kinds.get(call.key)
         if prepared is None:
             order = ordered(self.signature.order(call.scalars), how)
@@ -129,7 +129,7 @@ class GroupedGemm:
         return prepared, call.given, call.addresses, call.numbers
 
     def _prepare(self, order: Order, given: tuple[Any, ...], how: Grouping, backend: str | None) -> Prepared:
-        """Validate and plan a call that has not been seen."""
+        """Validate and plan a call whose kind is not cached."""
         request = order.request(order.named(given))
         call = _described(self.graph, request, how, self.spec)
         chosen = backend_for(request, backend)
@@ -142,12 +142,12 @@ class GroupedGemm:
         return found
 
     def _served(self, request: Request, order: Order, call: Call, how: Grouping, chosen: str) -> Prepared:
-        """The function that runs a described call on a backend."""
+        """The callable that runs a described call on a backend."""
         empty = not (request.a.numel() and request.b.numel() and call.problem.batch)
         if chosen == "reference" or empty:
             # fp32 operands need a spec with math="tf32"
             if not empty and (set(self.spec.given()) - _OF_D or request.a.dtype == torch.float32):
-                self._planned(request, call, how)  # for its errors: a CPU refuses what a GPU would
+                self._planned(request, call, how)  # for its errors: a CPU refuses the same calls as a GPU
             kind = _kind(self.graph, order, call, None, request)
             return GroupReference(kind, how.form, how.lead, how.tail)
         kind = _kind(self.graph, order, call, self._planned(request, call, how), request)
@@ -158,7 +158,7 @@ class GroupedGemm:
         return Emulated(kind, whole=how.tail or how.form == "depth")
 
     def plan(self, a: Any, b: Any, groups: Groups, named: dict[str, Any], out: Any = None) -> KernelPlan:
-        """The plan of a call with the arguments of `run`; for CPU tensors that of an H200.
+        """The plan of a call with the arguments of `run`; CPU tensors are planned for an H200.
 
         Raises:
             InputError, PlanError: as for `run`.
@@ -197,7 +197,7 @@ def _kind(graph: Graph, order: Order, call: Call, plan: Any, request: Request) -
 
 
 def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
-    """Check what groups require of tensors beyond the checks of any run.
+    """Check the rules for tensors of grouped runs that other runs do not have.
 
     Raises:
         InputError: naming the tensor, what it is, and the rule.
@@ -216,11 +216,11 @@ def _check(request: Request, ends: Any, how: Grouping, graph: Graph) -> None:
         each = " in each matrix" if b.dim() == 3 else ""
         agree("b.shape", of_b, b.shape[-2] == k, f"must have {k} rows (K){each}")
     elif how.lead:
-        agree(shape, count, count[0] > 0, "must hold the first group's begin")
+        agree(shape, count, count[0] > 0, "must contain the start of the first group")
     agree(f"{how.name}.stride()", ends.stride(), ends.is_contiguous(), "must be contiguous")
     if how.indexed:
         rows = request.inputs[ROW_INDICES]
-        agree("rows", tuple(rows.shape), how.form == "rows", "names rows of groups: a (M, K) and b (G, K, N)")
+        agree("rows", tuple(rows.shape), how.form == "rows", "needs groups of rows: a (M, K) and b (G, K, N)")
         check_index("rows", rows, a.shape[0], a)
         agree("rows.stride()", rows.stride(), rows.is_contiguous(), "must be contiguous")
     agree(f"{how.name}.device", str(ends.device), ends.device == a.device, f"must be a's device, {a.device}")
@@ -230,7 +230,7 @@ def check_own(name: str, x: Any, groups: int) -> None:
     """Refuse an input of the epilogue whose first extent is not the number of groups.
 
     Raises:
-        InputError: it is not.
+        InputError: it is another number.
     """
     if x.shape[0] != groups:
         rule = f"must have one for each of {groups} groups"
@@ -241,7 +241,7 @@ def check_form(graph: Graph, form: str) -> None:
     """Refuse an epilogue that kernels of groups do not support in a form.
 
     Raises:
-        InputError: they do not.
+        InputError: they do not support it.
     """
     if form in ("depth", "columns") and graph.gated:
         along = "along K" if form == "depth" else "of columns"
@@ -253,36 +253,34 @@ def check_form(graph: Graph, form: str) -> None:
         field = f"epilogue.{result.name}"
         if result.partial:
             raise field_error(
-                InputError, f"{field}.partial", True, "groups have finished reductions alone", False
+                InputError, f"{field}.partial", True, "groups support finished reductions only", False
             )
         if result.axis != axis:
             raise field_error(InputError, f"{field}.axis", result.axis, f"groups of {what} of D", axis)
     for result in graph.outputs:
         if result.block:
-            rule = "groups store no quantised blocks; store D, and quantise it by cutegemm.quantize"
+            rule = "groups cannot store quantized blocks; store D and call cutegemm.quantize"
             kind = ("block", result.block, K_BLOCK)
             raise field_error(InputError, f"epilogue.{result.name}", kind, rule)
     packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)
         if form == "depth":
-            rule = (
-                "the scales of blocks along K would restart where each group along K begins, inside a block"
-            )
+            rule = "groups along K may start inside a block of K, so block scales are not supported"
             raise field_error(InputError, x.name, kind, rule, ROW)
         if packed is not None and packed.axis == x.axis and x.extent > 1:
             what = "rows" if x.axis == "m" else "columns"
-            raise field_error(InputError, x.name, kind, f"groups begin inside blocks of {what}", BLOCKS[0])
+            raise field_error(InputError, x.name, kind, f"groups may start in blocks of {what}", BLOCKS[0])
 
 
 def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
-    """The problem of groups (`planning.grouped.plan_groups`) and its outputs.
+    """The problem of a grouped call (`planning.grouped.plan_groups`) and its outputs.
 
-    The operands of one group, or a batch of all, are described first, then widened to all groups.
+    The operands of one group, or of a batch of all, are described first and then extended to all groups.
 
     Raises:
         InputError: a tensor breaks a rule.
-        PlanError: the spec gives a type or a major that a tensor does not have.
+        PlanError: the spec specifies a type or a major that a tensor does not have.
     """
     _check(request, request.inputs[GROUP_ENDS], how, graph)
     inputs = {name: x for name, x in request.inputs.items() if name not in (GROUP_ENDS, ROW_INDICES)}
@@ -291,7 +289,7 @@ def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) ->
     for name in kinds:
         if not isinstance(inputs[name], torch.Tensor):
             raise InputError(f"must be a torch.Tensor, got {type(inputs[name]).__name__}", field=name)
-    # kinds of vectors, then names of inputs, that differ by group
+    # kinds of vectors that may differ by group, then the names of the inputs that do
     kept = () if packed is None else packed.own
     own = {name for name, kind in kinds.items() if kind in kept and inputs[name].dim() == OWN[kind]}
     if how.form == "depth":
@@ -299,7 +297,7 @@ def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) ->
     elif how.form == "columns":
         a = _first(a)
     elif how.form == "rows":
-        # D has a row for each index; the strides of A are restored below
+        # D has a row per index; A's strides are restored below
         a = a[:1].expand(request.inputs[ROW_INDICES].shape[0], -1) if how.indexed else a
         b = _first(b)
     for name in own:

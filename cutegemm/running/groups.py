@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Groups`: tensors on the device that say where the groups of a run begin and end; checks of such tensors."""
+"""`Groups`: device tensors with the starts and ends of a run's groups; checks of such tensors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TOLD = ("offs", "cu_seqlens", "counts")
 
 @dataclass(frozen=True)
 class Grouping:
-    """How a call passes its groups, and their layout.
+    """The form of a call's groups, and how the call passes them.
 
     Attributes:
         form: "rows", "columns", "masked" or "depth" (`planning.grouped.FORMS`).
         name: of the tensor: "offs", "cu_seqlens" or "counts".
-        tail: whether rows of no group are zeroed.
-        indexed: whether a tensor of indices names the rows of A that are multiplied.
+        tail: whether rows outside all groups are zeroed.
+        indexed: whether a tensor of indices selects the rows of A that are multiplied.
     """
 
     form: str
@@ -36,13 +36,13 @@ class Grouping:
 
     @property
     def lead(self) -> int:
-        """How many elements precede the ends: 1 for cu_seqlens."""
+        """The number of elements before the ends: 1 for cu_seqlens."""
         return 1 if self.name == "cu_seqlens" else 0
 
     @property
     def after(self) -> str:
-        """What rows outside all groups hold, of `TAILS`."""
-        # indexed by a number: Dynamo of torch 2.11 takes no truth value
+        """The content of rows outside all groups, one of `TAILS`."""
+        # an int index, because torch 2.11's Dynamo does not support a bool
         return TAILS[0 if self.tail else 1]
 
     @property
@@ -53,20 +53,20 @@ class Grouping:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Groups:
-    """The groups of a run. The host never reads these tensors, so a captured run may be replayed with other values.
+    """The groups of a run. The host never reads these tensors, so a captured run can be replayed with other values.
 
-    One of `offs`, `cu_seqlens` and `counts` is given: contiguous, int32 or int64, on A's device. Values outside the
-    axis, or before an earlier group's end, count as the nearest that may be.
+    Give one of `offs`, `cu_seqlens` and `counts`: contiguous, int32 or int64, on A's device. Values outside the
+    axis, or before an earlier group's end, are clamped.
 
     Attributes:
-        offs: (G,): group g ends before offs[g], and begins where the one before it ends.
-        cu_seqlens: (G + 1,): the first group's begin, then the ends.
-        counts: (G,): how many first rows of each batch of a (G, C, K) are multiplied.
-        rows: (R,) indices of the rows of A that are multiplied, in groups; D has R rows. An index outside reads zeros.
-        tail: the content of rows of D outside all groups: "zero", or "undefined", which leaves them alone.
+        offs: (G,): group g ends before offs[g] and starts at the previous group's end.
+        cu_seqlens: (G + 1,): the first group's start, then the ends.
+        counts: (G,): number of leading rows that are multiplied in each batch of a (G, C, K).
+        rows: (R,) indices of the rows of A to multiply, in groups; D has R rows. An out-of-range index reads zeros.
+        tail: the content of rows of D outside all groups: "zero", or "undefined", which does not write them.
 
     Raises:
-        InputError: none or several of the three are given, one is not a tensor of integers, or there is no such tail.
+        InputError: none or several of the three are given, one is not an integer tensor, or the tail is unknown.
 
     Example:
         >>> groups = Groups(offs=torch.tensor([3, 3, 8]))
@@ -87,7 +87,7 @@ class Groups:
             rule = "groups need offs, (G,), or cu_seqlens, (G + 1,); masked batches counts, (G,)"
             raise field_error(InputError, "offs", None, rule)
         if len(given) > 1:
-            rule = f"must not be given beside {given[0]}: one of {', '.join(TOLD)} tells the groups"
+            rule = f"must not be given with {given[0]}; give one of {', '.join(TOLD)}"
             raise field_error(InputError, given[1], getattr(self, given[1]), rule)
         for x in (given[0], *(["rows"] if self.rows is not None else [])):
             check_tensor(x, getattr(self, x), (1,), INTEGERS)
@@ -103,10 +103,10 @@ class Groups:
         return getattr(self, self.name)
 
     def how(self, a: Any, b: Any) -> Grouping:
-        """The form of the groups, which follows from the operands' dimensions.
+        """The form of the groups, from the operands' dimensions.
 
         Raises:
-            InputError: the dimensions are those of no form.
+            InputError: no form has these dimensions.
         """
         return Grouping(_form(a, b, self), self.name, self.tail == "zero", self.rows is not None)
 
@@ -115,14 +115,14 @@ def check_tail(tail: Any) -> None:
     """Refuse a tail that is not one of `TAILS`.
 
     Raises:
-        InputError: it is not.
+        InputError: it is another value.
     """
     if not isinstance(tail, str) or tail not in TAILS:
         raise field_error(InputError, "tail", tail, f"must be one of {', '.join(TAILS)}", "zero")
 
 
 def _form(a: Any, b: Any, groups: Groups) -> str:
-    """Which of `planning.grouped.FORMS` the operands of groups have."""
+    """The operands' form, one of `planning.grouped.FORMS`."""
     name, shape = groups.name, tuple(groups.ends.shape)
     for field, x in (("a", a), ("b", b)):
         if not isinstance(x, torch.Tensor):
@@ -131,7 +131,7 @@ def _form(a: Any, b: Any, groups: Groups) -> str:
     if dims == (3, 3):
         if name == "counts":
             return "masked"
-        raise field_error(InputError, name, shape, "a batch of matrices for each group takes counts, (G,)")
+        raise field_error(InputError, name, shape, "one batch of a per group needs counts, (G,)")
     found = {(2, 3): "rows", (3, 2): "columns", (2, 2): "depth"}.get(dims)
     if found is None:
         legal = "(M, K) and (G, K, N), (G, M, K) and (K, N), (M, K) and (K, N), or (G, C, K) and (G, K, N)"
@@ -149,21 +149,21 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
     """Refuse indices that are not an integer vector on the device of `like`.
 
     Args:
-        name: of the argument; index: what was given.
-        extent: indices are to be in [0, extent).
+        name: of the argument; index: its value.
+        extent: indices must be in [0, extent).
         like: the tensor whose device it must be on.
-        count: of indices, where that is known.
+        count: the number of indices, if known.
 
     Raises:
-        InputError: they are not, or under CUTEGEMM_CHECK=1 one is outside; that check waits for the device.
+        InputError: they are not, or under CUTEGEMM_CHECK=1 one is out of range; that check waits for the device.
     """
     check_tensor(name, index, (1,), INTEGERS)
     if index.device != like.device:
         rule = f"must be a's device, {like.device}"
         raise field_error(InputError, f"{name}.device", str(index.device), rule)
-    # format the rule only when it is raised: formatting a symbolic count would make a compiler specialise on it
+    # format the rule only when it is raised; formatting a symbolic count would make torch.compile specialize on it
     if count is not None and index.shape[0] != count:
-        rule = f"must be ({count},), an index for each row"
+        rule = f"must be ({count},), one index per row"
         raise field_error(InputError, f"{name}.shape", tuple(index.shape), rule)
     if checks.switch("CUTEGEMM_CHECK") and not index.is_meta:
         _, good = inside(index, extent)
@@ -173,12 +173,12 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
 
 
 def inside(index: torch.Tensor, extent: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(indices clamped to [0, extent), whether each was inside)."""
+    """(indices clamped to [0, extent), whether each was in range)."""
     return index.clamp(0, max(extent - 1, 0)).long(), (index >= 0) & (index < extent)
 
 
 def agree(field: str, value: object, holds: bool, rule: str) -> None:
-    """Raise the error of a field, unless `holds`.
+    """Raise the error of a field unless `holds`.
 
     Raises:
         InputError: `holds` is false.

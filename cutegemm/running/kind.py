@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kind of call, validated and planned: what every backend is created from."""
+"""A kind of call, validated and planned. Every backend is created from one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cutegemm.running.arguments.results import Shapes
 
 @dataclass(frozen=True)
 class Kind:
-    """What all calls of a kind have in common. It is cached, so it holds no tensor of any call.
+    """The data that all calls of a kind share. It is cached, so it must not hold a call's tensors.
 
     Attributes:
         graph: the epilogue.
         order: of tensors and numbers.
         call: the problem and the outputs.
         plan: of its launches.
-        shapes: how its outputs are allocated and returned.
-        device: where the tensors are.
+        shapes: allocates and returns its outputs.
+        device: of the tensors.
     """
 
     graph: Graph
@@ -47,8 +47,8 @@ class Prepared(Protocol):
         """Run one call.
 
         Args:
-            given, addresses: its tensors and their addresses, in `kind.order`; None and -1 for one to be allocated.
-            numbers: passed by value, in `kind.order`.
+            given, addresses: the tensors and their addresses, in `kind.order`; None and -1 for one to be allocated.
+            numbers: those passed by value, in `kind.order`.
             workspace: the caller's, or None.
         """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run path: a kind of call is validated and planned once and becomes a callable.
+"""The run path: validates and plans a kind of call once, and returns a callable for it.
 
 Arguments are sorted by name (`named`). The kind of call is described (layouts and types -> Problem), checked
 (addresses) and planned, and a backend is created for it. CUTEGEMM_CHECK=1 compares every result with fp64.
@@ -48,7 +48,7 @@ def described(spec: GemmSpec, graph: Graph, request: Request) -> Call:
 
 
 def agreed(spec: GemmSpec, graph: Graph, request: Request) -> None:
-    """Refuse what no kernel supports, for calls that run without a kernel. Addresses are not checked.
+    """Refuse calls that no kernel supports, for paths that run without a kernel. Addresses are not checked.
 
     Raises:
         InputError: a tensor breaks a rule.
@@ -60,7 +60,7 @@ def agreed(spec: GemmSpec, graph: Graph, request: Request) -> None:
 
 
 def asked_of_d(spec: GemmSpec) -> tuple[DType | None, str | None]:
-    """The type and the major of D that a spec gives; None if unspecified."""
+    """The specified type and major of D; None if unspecified."""
     return None if spec.d_dtype == AUTO else spec.d_dtype, None if spec.d_major == AUTO else spec.d_major
 
 
@@ -70,7 +70,7 @@ Maker = Callable[[str, Kind, Request], Prepared]
 
 
 def _chosen(spec: GemmSpec, problem: Problem, device: Device) -> Planned:
-    """The default plan: what was measured, or the cost model's choice."""
+    """The default plan: from the database, or by the cost model."""
     return choose(spec, problem, device).plan
 
 
@@ -90,7 +90,7 @@ def prepare(
         graph: the epilogue.
         order: of tensors and numbers.
         given: the first call's tensors.
-        backend: as the caller names it.
+        backend: as the caller gave it.
         planner: makes the plan.
         make: creates the callable; None compiles the plan's kernels.
 
@@ -102,7 +102,7 @@ def prepare(
     chosen = backend_for(request, backend)
     if chosen != "meta":
         check.overlaps(request, graph.tensors)
-    # other backends refuse what a GPU would
+    # other backends refuse the same calls as a GPU
     device = device_of(request.a.device) if chosen == "gpu" else DEFAULT
     found = planner(spec, call.problem, device)
     shapes = Shapes(graph, call, None if chosen == "reference" else found, request.a.device)
@@ -152,10 +152,10 @@ def first(
 
 
 def resolved(call: Unprepared) -> Unprepared | None:
-    """The call with copies of the negated views that it reads; None if there are none.
+    """The call with copies of its negated inputs; None if it has none.
 
-    A kernel reads memory, where such a view (`z.conj().imag`) has the opposite sign; torch copies it too. The copies
-    are new tensors each time, so the call has no key.
+    Memory holds the opposite sign of such a view (`z.conj().imag`), so it must be copied, as torch does. The copies
+    are new tensors in each call, so the call has no key.
     """
     order = call.signature.order(call.scalars)
     outs = range(order.first_out, order.end_out)
@@ -198,7 +198,7 @@ def _make(chosen: str, kind: Kind, request: Request) -> Prepared:
     if chosen == "gpu":
         return Launcher(kind, request)
     if chosen == "emulator":
-        # the emulator's import is slow, and few calls need it
+        # importing the emulator is slow, and few calls need it
         from cutegemm.running.backends.emulated import Emulated
 
         return Emulated(kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to build: `GemmSpec`, and the legal values of its fields."""
+"""`GemmSpec`, the declaration of a kernel, and the legal values of its fields."""
 
 from cutegemm.spec.gemm_spec import GemmSpec, checked_spec
 from cutegemm.spec.rules import tile_fault

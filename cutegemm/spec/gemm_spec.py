@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GemmSpec`: what to build. Pure Python, built without a GPU, tensors or torch."""
+"""`GemmSpec`: the declaration of a kernel. Pure Python; needs no GPU, tensors or torch."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class GemmSpec(checks.Named):
     Attributes:
         a_dtype, b_dtype: "fp16", "bf16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8" or "uint8" (names, `DType` or torch
             dtypes): A and B have one type, both an fp8 type or both an 8-bit integer type.
-        c_dtype, d_dtype: of C any of these but integers; of D any, and "int32" with int8 and uint8 operands.
-        acc_dtype: accumulator type: "fp32", with int8 and uint8 operands "int32".
+        c_dtype, d_dtype: C has any of these types but integers. D has any, or "int32" with int8 and uint8 operands.
+        acc_dtype: accumulator type: "fp32", or "int32" with int8 and uint8 operands.
         a_major: "k" (A[m, k] with unit stride along k) or "m".
         b_major: "n" (B[k, n] with unit stride along n) or "k".
         c_major, d_major: "n" (row-major) or "m" (column-major).
-        tile: `Tile(m, n, k)`, elements; on the CUDA cores one of `planning.simt_tiles.TILES`.
+        tile: `Tile(m, n, k)`, elements; on CUDA cores one of `planning.simt_tiles.TILES`.
         cluster: (m, n) CTAs that share operands by TMA multicast. With (m, n, k), k CTAs of the cluster also split K
             and reduce their splits over distributed shared memory.
         stages: of the mainloop's shared-memory pipeline. CUDA-core kernels that load through registers have 2.
@@ -74,32 +74,32 @@ class GemmSpec(checks.Named):
             kernel waits for all earlier ones to end before it touches memory, except operands named in `constant`.
         constant: operands, ("a",), ("b",) or both, such as weights, that no kernel writes which may still run when this
             one starts. Their first tiles are loaded while the previous kernel still runs.
-        evict_first: which of "a", "b" and "d" (all outputs) TMA moves with a hint that L2 evicts them first. By
-            default that is an operand that only one row of tiles reads and that would not stay in L2.
+        evict_first: the matrices among "a", "b" and "d" (all outputs) that TMA moves with L2's evict-first hint. By
+            default, an operand that only one row of tiles reads and that would not stay in L2.
         batch_invariant: whether a row of D must have the same bits for every M and at every row index, on one GPU
             model. The order of additions along K then depends on N and K alone: K is split only if `split_k` says so,
             and all tiles are equally wide if the epilogue reduces along rows.
         promote: elements of K between promotions, which add partial sums to accumulators in fp32 registers. A multiple
-            of the instruction's K and of tile.k; None never promotes. "auto" promotes where tensor cores keep few bits
-            (fp8: 13 fraction bits) or truncate sums of "tf32x3", so that a long sum's error stays near that of fp32.
-            Sums of integers are exact, and tensor cores promote none.
-        math: "exact" (elements are multiplied as they are, those of fp32 on the CUDA cores), "tf32" (fp32 operands on
-            the tensor cores: elements are rounded to 10 fraction bits, products are added in fp32) or "tf32x3"
-            (elements in two parts of tf32, and three products of them: errors near those of fp32). "auto" is "exact":
-            torch.backends.cuda.matmul.allow_tf32 is not consulted.
+            of the instruction's K and of tile.k; None never promotes. "auto" promotes if tensor cores keep few bits
+            (fp8: 13 fraction bits) or truncate sums ("tf32x3"), so that a long sum's error stays near that of fp32.
+            Integer sums are exact and are never promoted.
+        math: "exact" (elements are multiplied as they are; fp32 runs on CUDA cores), "tf32" (fp32 operands on
+            tensor cores: elements are rounded to 10 fraction bits, products are added in fp32) or "tf32x3"
+            (each element is split into two tf32 parts; three GEMMs of parts give errors near fp32's). "auto" is
+            "exact"; torch.backends.cuda.matmul.allow_tf32 is not consulted.
         scale_a, scale_b: scales of the operands, which a run takes as `scale_a` and `scale_b`: "tensor" (a number or a
             0-d tensor), "row" (M of A, N of B), ("block", 1, 128) or ("block", 128, 128), extents along the operand's
-            free axis (M of A, N of B), then K: (blocks of the free axis, blocks of K), fp32 or exponents (ue8m0), any
-            strides. The epilogue sees the scaled sums. "auto" has none.
+            free axis (M of A, N of B), then K. The tensor is (blocks of the free axis, blocks of K), fp32 or ue8m0, any
+            strides. The epilogue reads scaled sums. "auto" is no scales.
         zero_point_a, zero_point_b: zero points of int8 and uint8 operands, which a run takes by these names: "tensor"
             (an integer or a 0-d tensor) or "row" (M of A, N of B). D is that of (A - zero_point_a)(B - zero_point_b),
-            exact in int32 while the sums of A B are; scales of blocks exclude them. A run may give `sums_a`, (M,), that
-            `zero_point_b` needs, and `sums_b`, (N,), that `zero_point_a` needs: the operands' sums along K in int32.
-            "auto" has none.
+            exact if the sums of A B fit int32. Block scales exclude zero points. A run may pass the sums along K in
+            int32 that it needs: `sums_a`, (M,), of A for `zero_point_b`; `sums_b`, (N,), of B for `zero_point_a`.
+            "auto" is no zero points.
         epilogue: an expression graph (`cutegemm.epilogue`); "auto" is alpha * A @ B + beta * C.
 
     Raises:
-        SpecError: a field has no legal meaning; names the field, value, rule and nearest legal value.
+        SpecError: a field is illegal; names the field, value, rule and nearest legal value.
 
     Example:
         >>> GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))
@@ -190,23 +190,23 @@ class GemmSpec(checks.Named):
 
     @property
     def arithmetic(self) -> str:
-        """That of the instruction (`arch.instructions`)."""
+        """The arithmetic of the instruction (`arch.instructions`)."""
         return EXACT if is_auto(self.math) else self.math
 
     @property
     def zero_points(self) -> tuple[str, str]:
-        """The kinds of the zero points of A and B; "" where an operand has none."""
+        """The kinds of the zero points of A and B; "" for an operand without one."""
         a, b = ("" if is_auto(x) else x for x in (self.zero_point_a, self.zero_point_b))
         return a, b
 
     @property
     def plane(self) -> tuple[int, int] | None:
-        """The given CTAs of a cluster along (m, n); None where they are left open."""
+        """The specified CTAs of a cluster along (m, n); None if unspecified."""
         return None if isinstance(self.cluster, str) else (self.cluster[0], self.cluster[1])
 
     @property
     def depth(self) -> int | None:
-        """The given CTAs of a cluster along K; None where they are left open."""
+        """The specified CTAs of a cluster along K; None if unspecified."""
         return self.cluster[2] if isinstance(self.cluster, tuple) and len(self.cluster) == 3 else None
 
     def given(self) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class GemmSpec(checks.Named):
         return {name: value for name, value in fields if not (isinstance(value, str) and value == AUTO)}
 
     def to_data(self) -> dict[str, Any]:
-        """The specified fields as JSON has them; `from_data` reads them."""
+        """The specified fields as JSON data, which `from_data` reads."""
         given = self.given().items()
         return {
             name: x.to_data()
@@ -226,7 +226,7 @@ class GemmSpec(checks.Named):
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> GemmSpec:
-        """The spec that `to_data` wrote."""
+        """The spec from the data of `to_data`."""
         fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in data.items()}
         if "epilogue" in data:
             fields["epilogue"] = Graph.from_data(data["epilogue"])
@@ -236,7 +236,7 @@ class GemmSpec(checks.Named):
         return f"GemmSpec({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
 
     def __str__(self) -> str:
-        """Its repr, but with the epilogue's formula in place of its nodes."""
+        """The repr, with the epilogue's formula in place of its nodes."""
         shown = {name: f"{x!r}" for name, x in self.given().items()}
         if isinstance(self.epilogue, Graph):
             shown["epilogue"] = "<" + str(self.epilogue).replace("\n", "; ") + ">"
@@ -244,10 +244,10 @@ class GemmSpec(checks.Named):
 
 
 def checked_spec(value: object) -> GemmSpec:
-    """A spec that a caller gave.
+    """Check that a caller's value is a `GemmSpec`, and return it.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is something else.
     """
     if not isinstance(value, GemmSpec):
         hint = ": call it" if value is GemmSpec else ""

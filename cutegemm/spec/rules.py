@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of a spec that exclude one another, whatever the problem."""
+"""Rules between the fields of a spec that hold for every problem."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cutegemm.spec.values import AUTO, TENSOR_CORE_FIELDS, Tile, is_auto
 def tile_fault(
     tile: Tile, swap: bool = False, types: tuple[object, object] = (AUTO, AUTO), arithmetic: str = EXACT
 ) -> SpecError | None:
-    """What keeps a tile from being made of whole warp-level instructions; None if nothing does.
+    """The error of a tile that does not consist of whole warp-level instructions; None if it does.
 
     Args:
-        swap: whether operands are swapped, so that the instruction's 64 rows lie along D's columns.
-        types: of A and B; the least steps of all types where one is not given.
+        swap: whether operands are swapped, so that D's columns map to the instruction's 64 rows.
+        types: of A and B; an unspecified type allows the smallest step of all types.
     """
     rows, columns = ("n", "m") if swap else ("m", "n")
     for axis, step in zip((rows, columns, "k"), tiles.least_steps(LIMITS, *types, arithmetic), strict=True):
@@ -40,14 +40,14 @@ def tile_fault(
 
 
 def may_be_fp32(spec: Any) -> bool:
-    """Whether a spec leaves the operands' types open and has a tile of the CUDA cores, which multiply fp32 exactly."""
+    """Whether a spec may mean exact fp32: its types are unspecified and its tile is one of the CUDA-core kernels."""
     left = (*TENSOR_CORE_FIELDS, "a_dtype", "b_dtype", "schedule", "zero_point_a", "zero_point_b")
     open_ = all(is_auto(getattr(spec, name)) for name in left) and spec.arithmetic == EXACT
     return open_ and isinstance(spec.tile, Tile) and tuple(spec.tile) in EXTENTS
 
 
 def check_tile(spec: Any) -> None:
-    """The CTA tile must be made of whole warp-level instructions, one way round or the other; not on the CUDA cores."""
+    """Tensor-core tiles must consist of whole warp-level instructions, with or without swapped operands."""
     types = (spec.a_dtype, spec.b_dtype)
     cuda_cores = spec.schedule == "simt" or any(on_cuda_cores(x, spec.arithmetic) for x in types)
     if not isinstance(spec.tile, Tile) or cuda_cores or may_be_fp32(spec):
@@ -90,18 +90,18 @@ def check_together(spec: Any) -> None:
 
 
 def integers(spec: Any) -> bool | None:
-    """Whether the operands are integers; None where the spec leaves it open."""
+    """Whether the operands are integers; None if the spec does not determine it."""
     for x in (spec.a_dtype, spec.b_dtype):
         if isinstance(x, DType):
             return x.whole
     if spec.arithmetic != EXACT or spec.schedule == "simt":
-        # integers are multiplied exactly, and by tensor cores
+        # integers are multiplied exactly, on tensor cores
         return False
     return True if any(spec.zero_points) else None
 
 
 def _check_types(spec: Any) -> None:
-    """The types of what the epilogue reads and stores, beside operands of which there are such sums."""
+    """Check accumulator, C, outputs and zero points against the operands' types."""
     whole = integers(spec)
     if spec.acc_dtype != AUTO:
         if (fault := element_types.sums_fault(spec.acc_dtype, whole)) is not None:
@@ -109,7 +109,7 @@ def _check_types(spec: Any) -> None:
         whole = spec.acc_dtype is DType.INT32
     for x, kind in zip("ab", spec.zero_points):
         if kind and whole is False:
-            rule = "zero points are those of int8 and uint8 operands"
+            rule = "only int8 and uint8 operands have zero points"
             raise field_error(SpecError, f"zero_point_{x}", kind, rule, AUTO)
     graph = spec.epilogue if isinstance(spec.epilogue, Graph) else None
     given = {"c": ("c_dtype", spec.c_dtype)} if graph is None or "c" in graph.tensors else {}
@@ -125,7 +125,7 @@ def _check_types(spec: Any) -> None:
 
 
 def _check_abilities(spec: Any) -> None:
-    """What the kernels of the given schedule cannot do; those of the CUDA cores have fields of their own."""
+    """Refuse features that the specified schedule does not support; `_check_simt` checks CUDA-core kernels."""
     if spec.schedule in (AUTO, "simt"):
         return
     row = abilities_of(spec.schedule)
@@ -144,47 +144,47 @@ def _check_abilities(spec: Any) -> None:
 
 
 def _check_parts(spec: Any) -> None:
-    """Parts of K, a cluster's CTAs along it, and where they meet."""
+    """Check splits of K, a cluster's CTAs along K, and the reduction of splits."""
     depth, parts = spec.depth or 1, spec.split_k
     if spec.scheduler == "stream_k":
-        cuts = 'scheduler="stream_k" makes its own cuts along K'
-        rules = {"split_k": cuts, "split_reduction": 'scheduler="stream_k" reduces its splits in workspace'}
+        own = 'scheduler="stream_k" chooses its own splits along K'
+        rules = {"split_k": own, "split_reduction": 'scheduler="stream_k" reduces its splits in workspace'}
         for field, only in splits.STREAMED.items():
             if getattr(spec, field) not in (AUTO, only):
                 raise field_error(SpecError, field, getattr(spec, field), rules[field], only)
         if depth > 1:
-            raise field_error(SpecError, "cluster", spec.cluster, cuts, spec.plane)
+            raise field_error(SpecError, "cluster", spec.cluster, own, spec.plane)
     if isinstance(parts, int) and not splits.whole(parts, depth):
-        rule = f"must be a multiple of the {depth} parts that a cluster adds up"
+        rule = f"must be a multiple of the {depth} splits that a cluster reduces"
         raise field_error(SpecError, "split_k", parts, rule, splits.nearest_whole(parts, depth))
     if spec.split_reduction == "cluster" and spec.depth is not None and parts not in (AUTO, depth):
-        rule = f'split_reduction="cluster" adds up {depth} parts in a cluster of {spec.cluster}'
+        rule = f'split_reduction="cluster" reduces {depth} splits in a cluster of {spec.cluster}'
         raise field_error(SpecError, "split_k", parts, rule, depth)
 
 
 def _check_invariant(spec: Any) -> None:
-    """What makes a row's bits depend on M, or on the row's place."""
+    """Refuse fields that make a row's bits depend on M or on the row's index."""
     for field, nearest in (("scheduler", "persistent"), ("split_reduction", "workspace")):
         if getattr(spec, field) in ("stream_k", "atomic"):
-            rule = "adds along K in an order of M's or of chance, which batch_invariant=True excludes"
+            rule = "the order of additions along K depends on M or on timing, which batch_invariant=True excludes"
             raise field_error(SpecError, field, getattr(spec, field), rule, nearest)
     if isinstance(spec.epilogue, Graph) and any(x.block > 1 for x in spec.epilogue.blocks):
-        rule = "blocks of 128 rows share a scale, so a row's bits depend on others"
+        rule = "blocks of 128 rows share a scale, so a row's bits depend on other rows"
         raise field_error(SpecError, "batch_invariant", True, rule, False)
     if isinstance(spec.epilogue, Graph) and any(x.op == "random" for x in spec.epilogue.nodes):
-        rule = "the epilogue's random numbers are those of an element's place in D"
+        rule = "the epilogue's random numbers depend on an element's index in D"
         raise field_error(SpecError, "batch_invariant", True, rule, False)
 
 
 def _check_scales(spec: Any) -> None:
-    """Scales of blocks multiply the partial sums of as many elements of K."""
+    """Block scales multiply the partial sums of as many elements of K as a block has."""
     if isinstance(spec.epilogue, Graph) and spec.epilogue.scales and spec.promote not in (AUTO, K_BLOCK):
-        rule = f"scales of blocks multiply partial sums of {K_BLOCK} elements of K"
+        rule = f"block scales multiply partial sums of {K_BLOCK} elements of K"
         raise field_error(SpecError, "promote", spec.promote, rule, K_BLOCK)
 
 
 def _check_simt(spec: Any) -> None:
-    """Fields of the tensor-core kernels have no meaning on the CUDA cores."""
+    """Refuse fields that only tensor-core kernels have."""
     for name in TENSOR_CORE_FIELDS:
         if not is_auto(getattr(spec, name)):
             rule = 'has no meaning for schedule="simt"'

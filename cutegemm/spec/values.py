@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The legal values of a spec's fields, each by itself; what they accept, they return as the spec keeps it."""
+"""The legal values of single fields of a spec. Accepted values are returned in the form that the spec stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TENSOR_CORE_FIELDS = (
     "scheduler", "raster", "sms", "swap", "split_reduction", "ctas_per_sm", "trigger", "constant",
     "evict_first", "promote",
 )  # fmt: skip
-TILE_N_STEP = min(map(tiles.columns_step, INSTRUCTIONS.values()))  # columns, whatever the operands' types
+TILE_N_STEP = min(map(tiles.columns_step, INSTRUCTIONS.values()))  # columns, for any operand types
 MAX_TILE = 1 << 16
 MAX_STAGES = 16
 MAX_CONSUMERS = 3
@@ -44,7 +44,7 @@ MAX_PROMOTE = 1 << 20
 
 @dataclass(frozen=True)
 class Tile(checks.Named):
-    """The CTA tile: `m` x `n` elements of D, advanced `k` elements of K per mainloop stage."""
+    """The CTA tile: `m` x `n` elements of D; each mainloop stage holds `k` elements of K."""
 
     m: int
     n: int
@@ -60,12 +60,12 @@ class Tile(checks.Named):
 
 
 def is_auto(value: object) -> bool:
-    """Whether a field is left to the planner."""
+    """Whether a field is "auto", so that the planner chooses."""
     return isinstance(value, str) and value == AUTO
 
 
 def evicted(value: Any) -> tuple[str, ...]:
-    """The matrices with a cache hint, in order."""
+    """The matrices with a cache hint, sorted."""
     names = tuple(value) if isinstance(value, (tuple, list)) and value != [] else (None,)
     if not all(isinstance(x, str) and x in ("a", "b", "d") for x in names):
         raise field_error(SpecError, "evict_first", value, 'must be a tuple of "a", "b" and "d"', ("d",))
@@ -73,7 +73,7 @@ def evicted(value: Any) -> tuple[str, ...]:
 
 
 def choices(spec: Any) -> Iterator[tuple[str, str]]:
-    """The given fields that are one of a few names."""
+    """The specified fields that take one of a few names."""
     legal = {
         "a_major": ("k", "m"), "b_major": ("n", "k"), "c_major": ("n", "m"), "d_major": ("n", "m"),
         "swizzle": SWIZZLES, "schedule": SCHEDULES, "a_load": LOADS, "b_load": LOADS, "store": STORES,
@@ -86,7 +86,7 @@ def choices(spec: Any) -> Iterator[tuple[str, str]]:
 
 
 def numbers(spec: Any) -> Iterator[tuple[str, int]]:
-    """The given fields that are one number."""
+    """The specified fields that take one number."""
     highest = {
         "stages": MAX_STAGES, "consumers": MAX_CONSUMERS, "epilogue_stages": MAX_STAGES, "input_stages": MAX_STAGES,
         "sms": MAX_SMS, "split_k": MAX_SPLITS, "ctas_per_sm": MAX_CTAS_PER_SM,
@@ -97,7 +97,7 @@ def numbers(spec: Any) -> Iterator[tuple[str, int]]:
 
 
 def promotion(spec: Any) -> int | None:
-    """The given elements of K between promotions: whole instructions; None never promotes."""
+    """The specified elements of K between promotions, a multiple of the instruction's K; None never promotes."""
     value = spec.promote
     if value is None:
         return None
@@ -110,7 +110,7 @@ def promotion(spec: Any) -> int | None:
 
 
 def tuples(spec: Any) -> Iterator[tuple[str, object]]:
-    """The given fields of several parts."""
+    """The specified fields that take a tuple."""
     if not is_auto(spec.tile) and not isinstance(spec.tile, Tile):
         if not isinstance(spec.tile, (tuple, list)) or len(spec.tile) not in (2, 3):
             raise field_error(SpecError, "tile", spec.tile, "must be Tile(m, n, k)")

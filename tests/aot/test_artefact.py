@@ -203,10 +203,10 @@ def test_other_problems_are_refused_before_anything_is_written(saved):
     ):
         loaded.run(a[:99], b, out=out, backend="emulator")
     assert torch.equal(out.view(torch.int16), before.view(torch.int16))
-    with pytest.raises(PlanError, match="where a is bf16, strides"):
+    with pytest.raises(PlanError, match="if a is bf16, strides"):
         loaded.run(a.t().contiguous().t(), b, backend="emulator")
     shifted = torch.zeros(a.numel() + 1, dtype=a.dtype)[1:].view(a.shape)
-    with pytest.raises(PlanError, match="16-byte aligned, and it is bf16, .*2-byte aligned"):
+    with pytest.raises(PlanError, match="16-byte aligned; it is bf16, .*2-byte aligned"):
         loaded.run(shifted, b, backend="emulator")
 
 

@@ -125,7 +125,7 @@ def test_no_entry_changes_what_batch_invariant_fixes(tmp_path, spec, fields):
 
 
 def test_sums_in_chances_order_are_only_asked_for(tmp_path):
-    """An entry that adds parts as they come serves a spec that says so, and no other."""
+    """An entry that adds splits in arrival order serves a spec that says so, and no other."""
     parts = {"tile": [128, 64, 64], "split_k": 4, "split_reduction": "atomic"}
     asked = GemmSpec(split_reduction="atomic")
     database = filled(tmp_path / "a.sqlite", OF, spec=asked, fields=parts)

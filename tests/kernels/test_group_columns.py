@@ -139,8 +139,8 @@ REFUSED = {
     "too few ends": ({"offs": torch.zeros(1).int()}, r"offs\.shape.*must be \(2,\)"),
     "counts": ({"offs": None, "counts": torch.zeros(2).int()}, r"counts=\(2,\): groups of rows, of columns"),
     "another K": ({"b": B[:5]}, r"b\.shape.*must have 64 rows \(K\)"),
-    "indices": ({"rows": torch.zeros(3).int()}, "rows: takes groups of rows"),
-    "a scatter": ({"scatter": torch.zeros(3).int()}, "scatter: takes groups of rows"),
+    "indices": ({"rows": torch.zeros(3).int()}, "rows: needs groups of rows"),
+    "a scatter": ({"scatter": torch.zeros(3).int()}, "scatter: needs groups of rows"),
     "a gated pair": ({"epilogue": epi.swiglu()}, "groups of columns have no gated pairs"),
     "a column of each group": (
         {
@@ -155,7 +155,7 @@ REFUSED = {
     ),
     "blocks of columns": (
         {"a": A.to(torch.float8_e4m3fn), "b": B.to(torch.float8_e4m3fn), "scale_b": torch.ones(1, 1)},
-        "groups begin inside blocks of columns",
+        "groups may start in blocks of columns",
     ),
 }
 

@@ -205,7 +205,7 @@ REFUSED = {
     ),
     "scales of blocks of D": (
         {"epilogue": epi.define(lambda acc: epi.Output(d=acc, scale=epi.quantize(acc).scale))},
-        r"epilogue\.scale=\('block', 1, 128\): groups store no quantised blocks; store D, and quantise it",
+        r"epilogue\.scale=\('block', 1, 128\): groups cannot store quantized blocks; store D and call",
     ),
 }
 
@@ -231,7 +231,7 @@ def test_partial_results_are_finished():
     told = cutegemm.grouped_mm(A, B, OFFS, epilogue=parts, fallback="reference")
     torch.testing.assert_close(told.total, told.d.float().sum(1), rtol=2e-2, atol=0.1)
     with pytest.raises(
-        InputError, match=r"epilogue\.total\.partial=True: groups have finished reductions alone"
+        InputError, match=r"epilogue\.total\.partial=True: groups support finished reductions only"
     ):
         Gemm(GemmSpec(epilogue=parts)).run(A, B, groups=Told(offs=OFFS))
 

@@ -155,13 +155,15 @@ def test_what_is_added_has_a_gradient(kind):
         wanted = torch.stack([above[:4].double().sum(0), torch.zeros(N), above[4:9].double().sum(0)])
         close(bias.grad, wanted if len(shape) == 2 else wanted.sum(0))
         close(c.grad, 2.0 * above.double() * mine)
-    with pytest.raises(InputError, match="scale_a='...': groups of scaled operands have gradients of bias="):
+    with pytest.raises(
+        InputError, match="scale_a='...': groups of scaled operands have gradients only for bias="
+    ):
         cutegemm.grouped_mm(a, b.mT, bias=bias, epilogue=cutegemm.epilogue.bias_act("gelu"), **given)
 
 
 REFUSED = {
-    "blocks of rows of A": ({"scale_a": positive(2, 3)}, "groups begin inside blocks of rows"),
-    "blocks along K": ({"depth": True, "scale_a": positive(M, 3)}, "scales of blocks along K would restart"),
+    "blocks of rows of A": ({"scale_a": positive(2, 3)}, "groups may start in blocks of rows"),
+    "blocks along K": ({"depth": True, "scale_a": positive(M, 3)}, "groups along K may start inside a block"),
     "another shape of A's": ({"scale_a": positive(M - 1)}, r"scale_a\.shape.*must be a number, \(200,\)"),
     "scales for other groups": ({"scale_b": positive(3, N)}, r"scale_b\.shape"),
     "blocks for other groups": ({"scale_b": positive(5, 2, 3)}, r"scale_b\.shape"),

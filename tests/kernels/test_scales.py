@@ -261,9 +261,9 @@ REFUSED = [
     ({"scale_b": None}, "scale_b=None: must be"),
     (
         {"scale_a": ROWS, "promote": 256},
-        "promote=256: scales of blocks multiply partial sums of 128 elements of K",
+        "promote=256: block scales multiply partial sums of 128 elements of K",
     ),
-    ({"scale_a": ROWS, "promote": None}, "promote=None: scales of blocks multiply partial sums of 128"),
+    ({"scale_a": ROWS, "promote": None}, "promote=None: block scales multiply partial sums of 128"),
     (
         {"scale_b": "row", "epilogue": epi.swiglu()},
         "scale_b='row': a gated pair has one scale for B; nearest legal value: 'tensor'",
@@ -288,7 +288,7 @@ def test_a_spec_refuses_what_no_kernel_has(fields, told):
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"scale_a": None}, "scale_a: missing; the mainloop multiplies by it, a scale for every block"),
+        ({"scale_a": None}, "scale_a: missing; the mainloop multiplies by it, one scale per block"),
         ({"scale": torch.ones(1)}, "scale='...': the epilogue reads scale_a, scale_b"),
         ({"scale_a": torch.ones(1, 130, 4)}, "scale_a.shape=(1, 130, 4): must be (130, 4), one for each"),
         ({"scale_a": torch.ones(130)}, "scale_a.shape=(130,): must have 2 or 3 dimensions"),

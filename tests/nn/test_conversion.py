@@ -61,12 +61,12 @@ def test_what_is_left_alone_is_said():
     report = nn.convert(model, skip=["he*"])
     assert report.converted == ("plain",)
     assert report.left == {
-        "own": "Own is a class of its own, which may compute something else",
-        "wide": "its weight is torch.float64; products are of float16, bfloat16 or float32",
+        "own": "Own is a subclass, which may compute something else",
+        "wide": "its weight is torch.float64; supported are float16, bfloat16 and float32",
         "patched": "its forward has been replaced",
         "head": "skip='he*'",
         "attention": "MultiheadAttention multiplies by its weights itself",
-        "attention.out_proj": "NonDynamicallyQuantizableLinear is a class of its own, which may compute something else",
+        "attention.out_proj": "NonDynamicallyQuantizableLinear is a subclass, which may compute something else",
     }
     assert "left head: skip='he*'" in str(report)
 
@@ -115,14 +115,14 @@ def test_gated_perceptrons_become_one_product():
     assert type(model[0]) is nn.SwiGLU and type(model[1]) is Gated
     assert torch.allclose(model[0](x), expected, atol=1e-6)
     assert report.left == {
-        "1": "its act_fn is GELU, which is not known to be silu",
+        "1": "its act_fn is GELU, not a known silu",
         "2": "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases",
-        "3": "its act_fn is PReLU, which is not known to be silu",
-        "4": "something is done around its call or its layers' (a hook, another forward)",
-        "5": "gate_proj and up_proj must be alike, of float16, bfloat16 or float32",
-        "6": "something is done around its call or its layers' (a hook, another forward)",
+        "3": "its act_fn is PReLU, not a known silu",
+        "4": "it or one of its layers has hooks or a replaced forward",
+        "5": "gate_proj and up_proj must agree and be float16, bfloat16 or float32",
+        "6": "it or one of its layers has hooks or a replaced forward",
         "6.up_proj": "its forward has been replaced",
-        "7": "7: the same layer is elsewhere in the model, too",
+        "7": "7: the model has the same layer in another place",
     }
     assert type(model[7]) is Gated and model[7] is model[8]
     assert list(model.state_dict()) == list(state)
@@ -180,12 +180,12 @@ class Inlined(Gated):
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (lambda: Gated(Clamped()), "its act_fn is Clamped, which is not known to be silu"),
-        (lambda: Gated(torch.nn.PReLU()), "its act_fn is PReLU, which is not known to be silu"),
-        (lambda: Gated(lambda x: x), "its act_fn is <lambda>, which is not known to be silu"),
-        (Scaled, "has parameters or buffers of its own: scale, seen"),
+        (lambda: Gated(Clamped()), "its act_fn is Clamped, not a known silu"),
+        (lambda: Gated(torch.nn.PReLU()), "its act_fn is PReLU, not a known silu"),
+        (lambda: Gated(lambda x: x), "its act_fn is <lambda>, not a known silu"),
+        (Scaled, "it has its own parameters or buffers: scale, seen"),
         (Doubled, "its forward is not down_proj(silu(gate_proj(x)) * up_proj(x))"),
-        (Branching, "its forward cannot be read: TraceError"),
+        (Branching, "its forward cannot be traced: TraceError"),
         (lambda: Gated(torch.nn.functional.silu), None),
         (Inlined, None),
     ],
@@ -220,7 +220,7 @@ def test_what_is_no_linear_layer_is_named_or_counted():
     )
     report = nn.convert(model)
     assert report.converted == ("4",) and report.others == {"Embedding": 1, "LayerNorm": 2}
-    rule = "Conv1D is no torch.nn.Linear, and may multiply by its weight (4, 8) in its own way"
+    rule = "Conv1D is not a torch.nn.Linear and may use its weight (4, 8) in its own way"
     assert report.left == {"1": rule}
     assert str(report).splitlines()[-1] == "other modules with parameters: 1 Embedding, 2 LayerNorm"
 
@@ -230,9 +230,9 @@ def test_what_is_no_linear_layer_is_named_or_counted():
     [
         (
             {"skip": ["0", "lm_haed"]},
-            "skip[1]='lm_haed': is the name of no module of the model; nearest legal value: 'lm_head'",
+            "skip[1]='lm_haed': no module of the model has this name; nearest legal value: 'lm_head'",
         ),
-        ({"swiglu": [Scaled]}, "swiglu[0]='Scaled': is the class of no module of the model"),
+        ({"swiglu": [Scaled]}, "swiglu[0]='Scaled': no module of the model has this class"),
         ({"joined": [("q", "k")]}, "joined[0]=('q', 'k'): no module of the model has these layers"),
         ({"joined": [("0",)]}, "joined[0]=('0',): must be the names of several layers"),
     ],
@@ -258,5 +258,5 @@ def test_a_converted_model_is_traced_by_torch_fx():
     assert [x.target for x in traced.graph.nodes if x.op == "call_module"] == ["0", "1", "2", "q", "k"]
     x = torch.randn(3, 12)
     assert torch.equal(traced(x), model(x))
-    with pytest.raises(InputError, match="module='SwiGLU': is one node of a torch.fx graph"):
+    with pytest.raises(InputError, match="module='SwiGLU': is a single node of a torch.fx graph"):
         torch.fx.symbolic_trace(model[1])

@@ -310,11 +310,11 @@ def test_what_cannot_be_joined_says_why():
     for change, why in (
         (
             lambda m: m.k_proj.register_forward_hook(lambda *_: None),
-            "k_proj: something is done around its call",
+            "k_proj: it has hooks",
         ),
-        (lambda m: m.v_proj.to(torch.bfloat16), "they must be alike"),
-        (lambda m: m.v_proj.requires_grad_(False), "they must be alike"),
-        (lambda m: m.v_proj.bias.requires_grad_(False), "they must be alike"),
+        (lambda m: m.v_proj.to(torch.bfloat16), "they must agree"),
+        (lambda m: m.v_proj.requires_grad_(False), "they must agree"),
+        (lambda m: m.v_proj.bias.requires_grad_(False), "they must agree"),
     ):
         model = Attention(True)
         change(model)

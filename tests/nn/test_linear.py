@@ -31,7 +31,7 @@ def test_constant_weights_are_refused_in_training():
     """The promise holds in evaluation alone, whenever training begins."""
     layer = nn.Linear(16, 8, constant_weights=True)
     x = torch.randn(3, 16)
-    with pytest.raises(InputError, match="training=True: constant_weights promises that no launch"):
+    with pytest.raises(InputError, match="training=True: constant_weights promises that no kernel in flight"):
         layer(x)
     assert torch.allclose(layer.eval()(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
     assert "constant_weights=True" in repr(layer)
@@ -71,7 +71,7 @@ def test_weights_that_multiply_themselves_are_left_to_torch(compiled, monkeypatc
     ]  # fmt: skip
     theirs = torch.nn.Linear(12, 8, bias=False)
     theirs.weight = layer.weight
-    assert nn.convert(theirs).left == {"": "its weight is a Quantised, which multiplies in a way of its own"}
+    assert nn.convert(theirs).left == {"": "its weight is a Quantised, which overrides matmul"}
 
 
 def test_nested_tensors_are_left_to_torch():
@@ -132,7 +132,7 @@ def test_an_input_of_another_shape_or_type_is_named(x):
 
 def test_a_script_is_refused():
     """By a sentence, where torch would stumble over something."""
-    with pytest.raises(InputError, match="module='Linear': is not for torch.jit.script"):
+    with pytest.raises(InputError, match="module='Linear': does not support torch.jit.script"):
         torch.jit.script(torch.nn.Sequential(nn.SwiGLU(3, 4)))
 
 

@@ -238,10 +238,10 @@ def test_no_tokens_give_no_rows():
 def test_what_is_left_is_named():
     """A type without kernels of groups, a forward of the caller's, and what the caller skips."""
     for spoil, why in [
-        (lambda x: x.float(), "float16 or bfloat16"),
+        (lambda x: x.float(), "float16 and bfloat16"),
         (lambda x: setattr(x, "forward", x.forward), "forward has been replaced"),
         (lambda x: None, "skip='*experts'"),
-        (lambda x: None, "no int8"),
+        (lambda x: None, "not int8"),
     ]:
         ((name, experts),) = experts_of(model := model_of("Mixtral"))
         spoil(experts)

@@ -150,7 +150,7 @@ REFUSED = {
         "nearest legal value: 'bias'"),
     "two epilogues": (
         lambda a: cutegemm.matmul(a, a, epilogue=epi.row_max(), spec=GemmSpec(epilogue=epi.col_max())),
-        SpecError, "the spec has an epilogue already"),
+        SpecError, "the spec already has an epilogue"),
     "no spec": (lambda a: cutegemm.matmul(a, a, spec={}), SpecError, "must be a GemmSpec"),
     "not a batch": (lambda a: cutegemm.bmm(a, a), InputError, "must have 3 dimensions"),
     "leading dimensions": (
@@ -217,10 +217,10 @@ def test_sums_in_no_order_are_refused_under_deterministic_algorithms():
         for call in calls:
             call(a)
             torch.use_deterministic_algorithms(True)
-            with pytest.raises(Exception, match="split_reduction='atomic': adds parts as they come"):
+            with pytest.raises(Exception, match="split_reduction='atomic': adds splits in arrival order"):
                 call(a)
             torch.use_deterministic_algorithms(True, warn_only=True)
-            with pytest.warns(UserWarning, match="adds parts as they come"):
+            with pytest.warns(UserWarning, match="adds splits in arrival order"):
                 calls[0](a)
             torch.use_deterministic_algorithms(False)
             call(a)

@@ -128,7 +128,7 @@ def test_a_new_d_has_the_type_that_was_asked_for():
         out = call(**given)
         with pytest.raises(GemmError, match=r"out\.dtype=torch\.bfloat16: out_dtype is torch\.float32"):
             call(**given, out=out, out_dtype=fp32)
-        with pytest.raises(GemmError, match=r"out_dtype=torch\.float16: the spec's d_dtype is another"):
+        with pytest.raises(GemmError, match=r"out_dtype=torch\.float16: must equal the spec's d_dtype"):
             call(**given, spec=spec, out_dtype=torch.float16)
     eight = A.to(E4M3), B.mT.contiguous().to(E4M3).mT
     assert call(a=eight[0], b=eight[1], scatter=torch.arange(10)).dtype == BF16

@@ -85,7 +85,7 @@ def test_outputs_may_lie_side_by_side():
         with FakeTensorMode() as mode:
             fakes = OPS.many(mode.from_tensor(a), mode.from_tensor(b), *args[2:])
         assert [(t.shape, t.stride()) for t in fakes] == [(t.shape, t.stride()) for t in (d, both)]
-        with pytest.raises(InputError, match="out: its outputs lie in one tensor"):
+        with pytest.raises(InputError, match="out: merged outputs share one tensor"):
             OPS.out(*args, out=[d, both])
         with pytest.raises(InputError, match="has no gradient"):
             OPS.many(a.clone().requires_grad_(), *args[1:])
@@ -182,12 +182,12 @@ def test_vmap_refuses_a_scalar_of_its_own_for_every_batch():
     """One number serves a product; and a call with out= has no batching rule."""
     graph = epi.softmax_apply()
     x = torch.randn(4, 5, 5)
-    with pytest.raises(InputError, match="torch.vmap='scale': a scalar is one number for the whole product"):
+    with pytest.raises(InputError, match="torch.vmap='scale': a scalar must be the same for the whole batch"):
         torch.vmap(
             lambda x, s: cutegemm.matmul(x, x, epilogue=graph, scale=s, lse=x[0], fallback="reference")
         )(x, torch.randn(4))
     call = lambda x, out: cutegemm.matmul(x, x, out=out, fallback="reference")
-    with pytest.raises(InputError, match="out='...': vmap maps no call with out="):
+    with pytest.raises(InputError, match="out='...': vmap does not support out="):
         torch.vmap(call)(x, torch.empty(4, 5, 5))
 
 

@@ -83,7 +83,7 @@ REFUSALS = [
     ({"d_major": "n"}, odd(outputs=(("d", STRIDED_D),)),
      "d_major='n': the problem's D has strides (512, 2) (row, column); nearest legal value: 'auto'"),
     ({"a_load": "tma"}, odd(a=MISALIGNED_A),
-     "a_load='tma': TMA cannot address A: leading stride is 514 bytes, no multiple of 16; "
+     "a_load='tma': TMA cannot address A: leading stride is 514 bytes, not a multiple of 16; "
      "nearest legal value: 'relayout'"),
     ({"b_load": "tma"}, odd(b=dataclasses.replace(MISALIGNED_A, strides=(256, 1, 0), align=2)),
      "b_load='tma': TMA cannot address B: base address is aligned to 2 bytes, not 16; "
@@ -171,7 +171,7 @@ REFUSALS = [
     ({"input_stages": 3, "tile": Tile(128, 256, 64)}, problem(256, 256, 256, c_dtype="bf16"),
      "input_stages=3: must divide the 4 subtiles that a warpgroup reads of a tile; nearest legal value: 4"),
     ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
-     "store='tma': TMA cannot store pre: leading stride is 514 bytes, no multiple of 16; "
+     "store='tma': TMA cannot store pre: leading stride is 514 bytes, not a multiple of 16; "
      "nearest legal value: 'staged'"),
 ]  # fmt: skip
 

@@ -28,7 +28,7 @@ tma boxes  A 1 x 64 x 64, B 2 x 64 x 64, D 1 x 32 x 64, C 1 x 32 x 64
 barriers   3 full (1 arrivals), 3 empty (16 arrivals), 8 subtiles (1 arrivals), 2 epilogue (128 arrivals)
 grid       32 clusters, persistent, panels of 8 clusters along M; 8 x 4 x 2 tiles, 0.48 waves
 workspace  1,024,000 B
-because    A is copied into aligned workspace first: leading stride is 500 bytes, no multiple of 16"""
+because    A is copied into aligned workspace first: leading stride is 500 bytes, not a multiple of 16"""
 
 
 def test_a_tensor_core_plan_word_for_word():
@@ -86,8 +86,9 @@ kernel     warp_specialized: tile 128 x 64 x 128, cluster 1 x 1, 3 stages, on th
 loads      A by tma (k-major), B by shift (n-major); swizzle 128B / 128B
 store      D by staged (n-major, bf16), subtiles of 64 x 64, 1 buffers, 1,048,320 B
 because    operands swapped: D's rows lie along the instruction's columns
-because    A is copied into aligned workspace first: leading stride is 8190 bytes, no multiple of 16
-because    D is stored in words shifted together, through shared memory: leading stride is 8190 bytes, no multiple of 16
+because    A is copied into aligned workspace first: leading stride is 8190 bytes, not a multiple of 16
+because    D is stored in words shifted together, through shared memory: \
+leading stride is 8190 bytes, not a multiple of 16
 because    tile (128, 64, 128), cluster (1, 1), 2 splits of K, added by a launch: costs least, ... us"""
 
 

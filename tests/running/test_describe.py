@@ -253,7 +253,7 @@ BAD_FUSED = {
     ),
     "a partial output": (
         {"out": {"top": t(3, 7, dtype=torch.float32)}},
-        "top: partial results lie as the tile has them and cannot be given",
+        "top: partial results have a layout that depends on the tile, so they cannot be given",
     ),
 }  # fmt: skip
 

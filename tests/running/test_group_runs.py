@@ -99,7 +99,7 @@ def test_one_kind_of_ends_tells_the_groups():
     """None, or two, or another tail, are refused where groups are declared."""
     with pytest.raises(InputError, match=r"offs=None: groups need offs"):
         Groups(rows=ENDS)
-    with pytest.raises(InputError, match="must not be given beside offs"):
+    with pytest.raises(InputError, match="must not be given with offs"):
         Groups(offs=ENDS, counts=ENDS)
     with pytest.raises(InputError, match="tail='ones': must be one of zero, undefined"):
         Groups(offs=ENDS, tail="ones")
@@ -115,7 +115,7 @@ REFUSED = {
         {"groups": Groups(counts=torch.zeros(2).int())},
         r"counts=\(2,\): groups .* need offs",
     ),
-    "offsets of batches": ({"a": B}, r"offs=\(2,\): a batch of matrices for each group takes counts"),
+    "offsets of batches": ({"a": B}, r"offs=\(2,\): one batch of a per group needs counts"),
     "fp32 on the CUDA cores": (
         {"a": A.float(), "b": B.float()},
         "math='auto': groups are multiplied by tensor cores, which take fp32 operands as tf32; .*'tf32'",

@@ -61,10 +61,10 @@ WRONG = {
     "a complex scalar": ({"scale": 1j}, "scale=1j: must be a number or a 0-d fp32 tensor"),
     "a double scalar on the device": (
         {"scale": torch.tensor(2.0, dtype=torch.float64)}, "scale.dtype=torch.float64: must be float32"),
-    "a fraction for an integer": ({"seed": 3.0}, "seed=3.0: must be an integer of 32 bits"),
-    "a tensor for an integer": ({"seed": torch.tensor(3)}, "seed=tensor(3): must be an integer of 32 bits"),
-    "too large": ({"seed": 1 << 32}, "seed=4294967296: must be an integer of 32 bits"),
-    "too small": ({"seed": -(1 << 31) - 1}, "seed=-2147483649: must be an integer of 32 bits"),
+    "a fraction for an integer": ({"seed": 3.0}, "seed=3.0: must be a 32-bit integer"),
+    "a tensor for an integer": ({"seed": torch.tensor(3)}, "seed=tensor(3): must be a 32-bit integer"),
+    "too large": ({"seed": 1 << 32}, "seed=4294967296: must be a 32-bit integer"),
+    "too small": ({"seed": -(1 << 31) - 1}, "seed=-2147483649: must be a 32-bit integer"),
     "an unknown output": (
         {"out": {"prex": torch.ones(6, 7)}},
         "out='prex': the epilogue's outputs are d, pre, amax; nearest legal value: 'pre'",

@@ -118,7 +118,7 @@ def test_specs_that_no_kernel_has():
             lambda: gemm.run(a.float(), b.float(), zero_point_a=1),
             "a.dtype=torch.float32: must be int8 or uint8",
         ),
-        (lambda: gemm.run(a, b), "zero_point_a: missing; the spec says that the operand has one"),
+        (lambda: gemm.run(a, b), "zero_point_a: missing; the spec declares it"),
         (
             lambda: gemm.run(a, b, zero_point_a=1, zero_a=torch.zeros(5, dtype=torch.int32)),
             "zero_a='...': is made of zero_point_a, which the call gives; nearest legal value: 'zero_point_a'",

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op's gradients: which GEMMs they need, and the autograd function that runs them."""
+"""The op's gradients: the GEMMs that they need, and the autograd function that runs them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op's gradient: an autograd function over programs, whose products run on our kernels."""
+"""The op's gradient: an autograd function over programs; its GEMMs run on our kernels."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ What = tuple[Program, Sequence[float], Sequence[int]]
 
 
 def _forward(solve: Any) -> Any:
-    """The forward of an autograd function whose product `solve` finds."""
+    """The forward of an autograd function; `solve` computes its outputs."""
 
     def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor, *inputs: torch.Tensor) -> Any:
-        """The product, and what its gradient needs of it."""
+        """Compute the outputs, and save what the gradient needs."""
         plan = plan_of(what[0], ctx.needs_input_grad)
         return _kept(ctx, plan, solve(plan.forward, a, b, inputs, *what[1:]), what, a, b, inputs)
 
@@ -42,9 +42,9 @@ def _forward(solve: Any) -> Any:
 
 
 class Product(_SingleLevelFunction):
-    """A product whose gradients are products.
+    """A GEMM with gradients that are GEMMs.
 
-    Without the functorch handling of `torch.autograd.Function`: the dispatcher calls it level by level, as it does
+    It skips the functorch handling of `torch.autograd.Function`: the dispatcher calls it level by level, as it calls
     torch's own gradients.
     """
 
@@ -52,7 +52,7 @@ class Product(_SingleLevelFunction):
 
     @staticmethod
     def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
-        """What compiled autograd tells our nodes by, as `torch.autograd.Function` has it."""
+        """The key of our nodes in compiled autograd, as in `torch.autograd.Function`."""
         return (ctx._autograd_function_id,)
 
     @staticmethod
@@ -70,17 +70,17 @@ class Product(_SingleLevelFunction):
 
 
 class Direct(Product):
-    """`Product` of a call that `direct` says needs no dispatcher."""
+    """`Product` for a call that `direct` allows to bypass the dispatcher."""
 
     forward = _forward(serve)
 
 
 class Plain(Product):
-    """`Direct` of alpha * A B, perhaps with a bias: its gradient reads A and B alone. On the path of most calls."""
+    """`Direct` for alpha * A B, perhaps with a bias, as in most calls; its gradient reads only A and B."""
 
     @staticmethod
     def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-        """The product."""
+        """D, with the operands saved for the gradient."""
         needs = ctx.needs_input_grad
         ctx.save_for_backward(a if needs[2] else None, b if needs[1] else None)
         program, numbers, _ = what
@@ -103,7 +103,7 @@ record_plain: Any = Plain.apply  # type: ignore[attr-defined]
 
 
 def plan_of(program: Program, needs: tuple[bool, ...]) -> Plan:
-    """The gradient of a program by what needs one, as autograd says of `Product`'s arguments."""
+    """The gradient plan of a program; `needs` is autograd's `needs_input_grad` of `Product`."""
     plan: Plan | None = program.plans.get(needs)
     if plan is None:
         wanted = tuple(name for name, x in zip(program.inputs, needs[3:]) if x)
@@ -120,7 +120,7 @@ def _kept(
     b: torch.Tensor,
     inputs: Sequence[torch.Tensor],
 ) -> Any:
-    """Keep what the gradient reads; what the caller gets."""
+    """Save what the gradient reads, and return what the caller gets."""
     needs, program = ctx.needs_input_grad, plan.program
     keep_a, keep_b = a if needs[2] else None, b if needs[1] else None
     if plan.keeps:
@@ -129,7 +129,7 @@ def _kept(
     else:
         ctx.save_for_backward(keep_a, keep_b)
     if plan.saved and needs[1] != needs[2] and not _compiling() and not _transforming():
-        # of what is saved nothing else shows that it depends on the operand that has a gradient
+        # no other saved tensor depends on the operand that has a gradient
         ctx.token = _token(a if needs[1] else b)
     shapes = (a.shape, b.shape) if program.form == "matrix" or program.graph.reductions else None
     ctx.call = plan, what, a.dtype, shapes, [(x.shape, x.dtype) for x in inputs] if inputs else ()
@@ -142,19 +142,19 @@ def _kept(
 
 
 def _by_levels() -> bool:
-    """Whether levels of torch.func take gradients, each of which records for itself, and refuses for itself."""
+    """Whether levels of torch.func differentiate; each of them records, and refuses, for itself."""
     top = torch._C._functorch.peek_interpreter_stack() if _transforming() else None
     return top is not None and top.key() != torch._C._functorch.TransformType.Vmap
 
 
 def _token(x: torch.Tensor) -> torch.Tensor:
-    """Nothing, which depends on x and does not hold its memory."""
+    """An empty tensor that depends on x in autograd but does not hold its memory."""
     with torch.enable_grad():
         return torch.slice_copy(x, 0, 0, 0)
 
 
 class Final(_SingleLevelFunction):
-    """A part of a gradient: it refuses to be differentiated."""
+    """A GEMM of a gradient; it refuses to be differentiated."""
 
     _compiled_autograd_key = Product._compiled_autograd_key
 
@@ -166,7 +166,7 @@ class Final(_SingleLevelFunction):
         b: torch.Tensor,
         *inputs: torch.Tensor,
     ) -> Any:
-        """The product."""
+        """D, or all outputs."""
         program = what[0]
         found: Any = below(call, program, a, b, inputs, *what[1:])
         return found[0] if program.alone else found
@@ -182,7 +182,7 @@ class Final(_SingleLevelFunction):
 
 
 def _asked(ctx: Any) -> tuple[bool, ...]:
-    """Whether a backward pass wants the gradient of a, b and each input: `torch.autograd.grad` may name but some."""
+    """Whether a backward pass needs the gradients of a, b and each input; `autograd.grad` may request only some."""
     needs: tuple[bool, ...] = ctx.needs_input_grad[1:]
     if _compiling() or sum(needs) < 2:
         return needs
@@ -190,18 +190,18 @@ def _asked(ctx: Any) -> tuple[bool, ...]:
 
 
 def _goes_on(node: Any) -> bool:
-    """Whether the pass that is under way takes a gradient to a node."""
+    """Whether the current backward pass needs a gradient at a node."""
     try:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:
-        # of a leaf that is asked for, and of a backward that no engine calls, it is not said
+        # unknown for a requested leaf, and for a backward that is not called by the engine
         return True
 
 
 def _gradients(
     ctx: Any, saved: dict[str, torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """The gradients of a, b and every input; None where none is needed or nothing came in."""
+    """The gradients of a, b and every input; None if one is not needed or has no incoming gradient."""
     plan, (_, values, integers), dtype, _, kinds = ctx.call
     program = plan.forward
     need_a, need_b, *need = _asked(ctx)
@@ -218,12 +218,12 @@ def _gradients(
         else:
             factors = {name: x.of(numbers) for name, x in own.factors.items()}
             if single and "acc" in factors:
-                # goes into the products
+                # the factor is applied in the GEMMs
                 factor, factors["acc"] = factors["acc"], 1.0
             parts = {name: _scaled(program, name, g, factors[name], ctx) for name in factors}
         for name, x in parts.items():
             totals[name] = totals[name] + x if name in totals else x
-    # the products read A and B alone
+    # the GEMMs read only A and B
     for name in plan.keeps:
         del saved[name]
     found: list[torch.Tensor | None] = [None, None]
@@ -239,7 +239,7 @@ def _gradients(
 
 
 def _shape_of_d(ctx: Any) -> tuple[Any, ...]:
-    """The extents of D, of the operands that a call had."""
+    """The extents of D, from the operands of the forward call."""
     program, (a, b) = ctx.call[0].program, ctx.call[3]
     if program.form == "linear":
         return (*a[:-1], columns(program.graph, b[0]))
@@ -255,12 +255,12 @@ def _launched(
     numbers: dict[str, Any],
     ctx: Any,
 ) -> dict[str, torch.Tensor]:
-    """All gradients of one output from one launch without a mainloop."""
+    """All gradients of one output by one launch without a mainloop."""
     program = own.program
     dtype = ctx.call[2]
     *lead, width = g.shape if own.result.kind == STORE else _shape_of_d(ctx)
     if own.result.kind != STORE and own.result.axis is None:
-        # the same for every row
+        # the gradient of a sum is the same for every row
         g = (g.unsqueeze(-1) if g.dim() else g).expand(lead)
     tensors = saved | {own.upstream: g}
     a = g.new_empty((*lead, 0), dtype=dtype)
@@ -276,7 +276,7 @@ def _launched(
 
 
 def _scaled(program: Program, name: str, g: torch.Tensor, factor: float, ctx: Any) -> torch.Tensor:
-    """A gradient that is G times a number: of a row its sum over rows, and so on."""
+    """A gradient that is G times a number, reduced to the input's shape: for a row summed over rows, and so on."""
     kind = program.graph.tensors.get(name, "scalar" if name in program.graph.numbers else "matrix")
     if kind == "matrix":
         return g if factor == 1.0 else g * factor
@@ -288,7 +288,7 @@ def _scaled(program: Program, name: str, g: torch.Tensor, factor: float, ctx: An
 
 
 def _joined(program: Program, parts: list[torch.Tensor]) -> torch.Tensor:
-    """The accumulator's gradient; of a gated pair as B's columns have it."""
+    """The accumulator's gradient; a gated pair's parts are placed as in B's columns."""
     if len(parts) == 1:
         return parts[0]
     if program.graph.gated == "halves":
@@ -297,7 +297,7 @@ def _joined(program: Program, parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def plain(program: Program, form: str) -> Program:
-    """alpha * A B in some form, by a program's `math` and on its backend."""
+    """The program of alpha * A B in a form, with another program's `math` and backend."""
     return _plain(form, None, program.spec.math, program.backend)
 
 
@@ -308,7 +308,7 @@ def _plain_text(form: str, dtype: str | None, math: str, backend: Any) -> str:
 
 @functools.lru_cache(64)
 def _plain(form: str, dtype: str | None, math: str, backend: Any) -> Program:
-    """Kept here, too: on the path of every backward pass, making a program costs more than the launch."""
+    """Cached, because creating a program in every backward pass costs more than the launch."""
     spec = GemmSpec(d_dtype=dtype or AUTO, math=math)
     return kept(Program(spec, PLAIN, form, (), backend, final=True))
 
@@ -316,7 +316,7 @@ def _plain(form: str, dtype: str | None, math: str, backend: Any) -> Program:
 def _product(
     program: Program, form: str, a: torch.Tensor, b: torch.Tensor, factor: float, dtype: str | None = None
 ) -> torch.Tensor:
-    """factor * A B in some form, by a program's `math` and on its backend; a compiler sees the op alone."""
+    """factor * A B in a form, with a program's `math` and backend; torch.compile sees only the op."""
     how = program.spec.math, program.backend
     if _compiling():
         text = _plain_text(form, dtype, *how)
@@ -333,10 +333,10 @@ def _operands(
     factor: float,
     needs: tuple[bool, bool],
 ) -> list[torch.Tensor | None]:
-    """The gradients of A and B from that of the accumulator; B's first, as A may be needed for nothing else."""
+    """The gradients of A and B from the accumulator's; B's first, so that A can be freed before the second GEMM."""
     need_a, need_b = needs
     da = db = None
-    # none where nothing is batched
+    # None if nothing is batched
     a_shape, b_shape = ctx.call[3] or (None, None)
     a, b = saved.pop("a"), saved.pop("b")
     if need_b and program.form == "linear":
@@ -349,7 +349,7 @@ def _operands(
             and a.dim() == 3
             and a.shape[0] == acc.shape[0]
         ):
-            # every batch adds to one B: one product over all rows
+            # all batches share B, so one GEMM over all rows sums their gradients
             db = _product(program, "weight", a, acc, factor)
         else:
             db = _batched(program, a.mT, acc, factor, b_shape)
@@ -364,18 +364,18 @@ def _operands(
 def _batched(
     program: Program, a: torch.Tensor, b: torch.Tensor, factor: float, shape: torch.Size | None
 ) -> torch.Tensor:
-    """A product, summed over batches that shared the operand whose gradient it is."""
+    """A GEMM whose result is summed over batches that share the operand."""
     if shape is None:
         return _product(program, "matrix", a, b, factor)
     batch = next((x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1), 1)
     shared = batch != 1 and (len(shape) == 2 or shape[0] == 1)
-    # the sum is of fp32 products, rounded once
+    # sum fp32 results and round once
     found = _product(program, "matrix", a, b, factor, "fp32" if shared else None)
     return summed_to(found, shape).to(a.dtype)
 
 
 def summed_along(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    """A gradient summed in fp32 along some dimensions; none are none, where torch's sum takes them for all."""
+    """A gradient summed in fp32 along `dims`. Empty `dims` sum nothing; torch.sum would sum over all dimensions."""
     return x.sum(dims, dtype=torch.float32) if dims else x.float()
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward passes of many gradients at once: `torch.autograd.grad(..., is_grads_batched=True)`, and what is made of it.
+"""Backward passes of several gradients at once: `torch.autograd.grad(..., is_grads_batched=True)` and its users.
 
-Torch maps such a call by its older vmap, which knows no rule of the op and whose tensors have no memory. The batch is
-taken out of them and the backward mapped by `torch.vmap` instead, under which the op has a rule (`batching`).
+Torch maps such a call by its older vmap, which does not use the op's rule and whose tensors have no memory. So the
+batch is unwrapped, and the backward is mapped by `torch.vmap`, for which the op has a rule (`batching`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.gradients.saved import Read
 
-# nested maps that are looked at for a tensor's own (at::kVmapMaxTensorDims)
+# vmap levels that are searched for a tensor's own (at::kVmapMaxTensorDims)
 LEVELS = range(1, 65)
 
 _compiling = torch.compiler.is_compiling
@@ -26,7 +26,7 @@ Backward = Callable[..., Any]
 
 
 def takes_batches(backward: Backward) -> Backward:
-    """A backward pass that takes a batch of gradients, too."""
+    """Extend a backward pass to batches of gradients."""
 
     @functools.wraps(backward)
     def either(ctx: Any, *grads: torch.Tensor | None) -> Any:
@@ -38,11 +38,11 @@ def takes_batches(backward: Backward) -> Backward:
 
 
 def _over_batch(backward: Backward, ctx: Any, grads: tuple[torch.Tensor | None, ...]) -> tuple[Any, ...]:
-    """What a backward gives of mapped gradients, mapped likewise; a gradient that is not mapped serves them all."""
+    """Run a backward on mapped gradients, and return mapped results; unmapped gradients are shared."""
     given = {i: x for i, x in enumerate(grads) if x is not None}
     level = next(_taken_out(x)[0] for x in given.values() if _mapped(x))
     plain = {i: _taken_out(x, level)[1] if _mapped(x) else x for i, x in given.items()}
-    # outside of the map, which a checkpoint's forward, run once more for them, would take part in
+    # read outside the map, or a checkpoint would recompute its forward inside it
     ctx = Read(ctx)
     sources = sources_of(*plain.values(), *ctx.saved_tensors, getattr(ctx, "token", None))
     found: list[bool] = []
@@ -61,17 +61,17 @@ def _over_batch(backward: Backward, ctx: Any, grads: tuple[torch.Tensor | None, 
 
 
 def _taken_out(x: torch.Tensor, level: int | None = None) -> tuple[int, torch.Tensor]:
-    """The level at which a tensor is mapped, and the tensor with its batch in front.
+    """The vmap level of a tensor, and the tensor with its batch dimension in front.
 
     Raises:
         InputError: it is mapped more than once.
     """
     for i in LEVELS if level is None else (level,):
-        # of a level at which it is not mapped it gets a dimension of 1 and stays mapped
+        # at a level where it is not mapped, it gets a dimension of 1 and stays mapped
         plain = torch._remove_batch_dim(x, i, 1, 0)
         if not _mapped(plain):
             return i, plain
-    rule = "maps within maps have no rule here: use torch.func.jacrev or torch.vmap over torch.autograd.grad"
+    rule = "nested maps are not supported: use torch.func.jacrev or torch.vmap over torch.autograd.grad"
     raise field_error(InputError, "is_grads_batched", True, rule, False)
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program's gradient computes, worked out once: which accumulators the forward saves, and for every stored
-output and every sum what its gradient is made of. No tensors.
+"""Plans a program's gradient once: the accumulators that the forward saves, and the computation of the gradient of
+each stored output and each sum. No tensors.
 
 With D = f(acc, inputs) and the gradient G of D, `epi.backward` gives the gradients of acc and of the inputs as an
-epilogue. Where each of them is G itself, or G times a number, nothing is launched for it: the factor goes into the
-products that follow. Otherwise one launch without a mainloop (K = 0) reads G and what was saved and gives them all,
-bias sums among them.
+epilogue. If each of them is G, or G times a number, the epilogue needs no launch: the factor is applied in the GEMMs
+that follow. Otherwise one launch without a mainloop (K = 0) reads G and the saved tensors and computes all of them,
+including bias sums.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from cutegemm.epilogue.graph import ACCUMULATORS, STORE, Graph, Node, Result
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.program import Program, kept
 
-# Names of the accumulators that a forward run saves.
+# Names of the accumulators that a forward saves.
 SAVED_NAMES = tuple(SAVED.values())
 
 
 @dataclass(frozen=True)
 class Factor:
-    """G times a number: one of the graph's scalars, or a constant."""
+    """A factor of G: one of the graph's scalars, or a constant."""
 
     value: str | float
 
     def of(self, numbers: Mapping[str, float]) -> float:
-        """The number itself, among a call's numbers."""
+        """The value, from a call's numbers."""
         return float(numbers[self.value]) if isinstance(self.value, str) else self.value
 
 
@@ -40,10 +40,10 @@ class OutputGradient:
     """The gradient of one stored output or sum.
 
     Attributes:
-        graph: `epi.backward` of it.
-        factors: of every result its factor, by the forward's name, where all of them are G times a number; else None.
+        graph: `epi.backward` of the output.
+        factors: the factor of each result, by the forward's name, if all are G times a number; else None.
         upstream: the name under which the launch without a mainloop reads G.
-        program: of that launch.
+        program: of the launch without a mainloop.
         result: the output.
     """
 
@@ -61,13 +61,13 @@ class OutputGradient:
 
 @dataclass(frozen=True)
 class Plan:
-    """The gradient of a program with respect to some of what it reads.
+    """The gradient of a program with respect to some of its inputs.
 
     Attributes:
-        program: itself.
+        program: the forward.
         forward: the program that also saves what the gradient reads.
-        outputs: a gradient for every stored output and every sum, by name.
-        accumulators: their names; empty where neither A nor B needs a gradient.
+        outputs: the gradient of each stored output and each sum, by name.
+        accumulators: their names; empty if neither A nor B needs a gradient.
         inputs: names of the epilogue's inputs that need one.
     """
 
@@ -79,7 +79,7 @@ class Plan:
 
     @cached_property
     def read(self) -> tuple[str, ...]:
-        """The forward inputs that some gradient reads, in the forward's order."""
+        """The forward's inputs that some gradient reads, in the forward's order."""
         used = {name for x in self.outputs.values() if x.factors is None for name in x.program.inputs}
         return tuple(name for name in self.forward.inputs if name in used)
 
@@ -91,13 +91,13 @@ class Plan:
 
     @cached_property
     def keeps(self) -> tuple[str, ...]:
-        """Both."""
+        """The names of both."""
         return (*self.read, *self.saved)
 
 
 @lru_cache(maxsize=512)
 def plan_gradient(program: Program, operands: bool, inputs: tuple[str, ...]) -> Plan:
-    """How a program's gradient is computed.
+    """Plan the gradient of a program.
 
     Args:
         program: the forward.
@@ -105,14 +105,12 @@ def plan_gradient(program: Program, operands: bool, inputs: tuple[str, ...]) -> 
         inputs: names of the epilogue's inputs that need one.
 
     Raises:
-        InputError: of this form there is none.
+        InputError: the program's form has no gradient.
     """
     if program.form not in ("matrix", "linear"):
         raise field_error(InputError, "form", program.form, "has no gradient", "matrix")
     if program.merged:
-        raise field_error(
-            InputError, "merged", program.merged, "has no gradient: who merges outputs has one", ()
-        )
+        raise field_error(InputError, "merged", program.merged, "has no gradient; its caller has one", ())
     graph = program.graph
     accumulators = () if not operands else ACCUMULATORS if graph.gated else ("acc",)
     wanted = (*accumulators, *inputs)
@@ -132,7 +130,7 @@ def plan_gradient(program: Program, operands: bool, inputs: tuple[str, ...]) -> 
 
 def _output_gradient(program: Program, result: Result, wanted: tuple[str, ...]) -> OutputGradient:
     graph = backward(program.graph, result.name, wanted)
-    # the gradient of a sum is smaller than D, so that it is spread out by a launch
+    # the gradient of a sum is smaller than D, so a launch must broadcast it
     factors: dict[str, Factor] | None = {} if result.kind == STORE else None
     for name, x in zip(_order(program.graph, wanted), graph.outputs, strict=True):
         if factors is None:
@@ -152,18 +150,18 @@ def _output_gradient(program: Program, result: Result, wanted: tuple[str, ...]) 
 
 
 def _order(graph: Graph, wanted: tuple[str, ...]) -> list[str]:
-    """The names of what is wanted, in the order in which `backward` gives their gradients."""
+    """The wanted names, in the order of `backward`'s gradients."""
     accumulators = ACCUMULATORS if graph.gated else ("acc",)
     return [x for x in (*accumulators, *graph.tensors, *graph.numbers) if x in wanted]
 
 
 def gradient_name(name: str) -> str:
-    """What `backward` calls the gradient of an accumulator or input."""
+    """The name that `backward` gives to the gradient of an accumulator or input."""
     return "d" if name == "acc" else f"d{name}"
 
 
 def _factor(graph: Graph, result: Result) -> Factor | None:
-    """The number that a result is G times, before any sum; None if it is something else."""
+    """The factor of a result that is G times a number, before any sum; None for other results."""
     node = graph.nodes[result.node]
     if node.op == "acc":
         return Factor(1.0)

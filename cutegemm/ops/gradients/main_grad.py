@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of weights that a GEMM adds to `weight.main_grad` in fp32, as Megatron-LM's optimizers keep them.
+"""Weight gradients that a GEMM adds to `weight.main_grad` in fp32, the convention of Megatron-LM's optimizers.
 
-The contract is that of its `gradient_accumulation_fusion`. A weight that has a `main_grad` gets no gradient of
-autograd's. One that also has `grad_added_to_main_grad` has that set, and gets a gradient that nobody reads, so that its
-hooks run.
+The contract is that of Megatron-LM's `gradient_accumulation_fusion`. A weight with a `main_grad` gets no gradient from
+autograd. If it also has `grad_added_to_main_grad`, that is set to True, and the weight gets an unused gradient so that
+its hooks run.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ OPTION = "accumulate_main_grad"
 
 
 def owner_of(weight: Tensor, asked: bool) -> Tensor | None:
-    """The parameter to whose `main_grad` a weight's gradient is added: itself, or the one that it is the transpose of.
+    """The parameter with the `main_grad` to add to: the weight, or the parameter that it is the transpose of.
 
-    None where that is not asked for, no gradient is recorded, or there is no `main_grad`.
+    None if this is not requested, no gradient is recorded, or there is no `main_grad`.
 
     Raises:
-        InputError: `asked` is no truth value, `main_grad` is no fp32 tensor of the parameter's shape, or the call is
+        InputError: `asked` is not a bool, `main_grad` is not an fp32 tensor of the parameter's shape, or the call is
             compiled or transformed.
     """
     if not checks.truth(InputError, OPTION, asked) or not recording(weight):
         return None
     if not direct(weight):
-        rule = "adds in eager mode, outside of torch.compile, torch.func, vmap and tensor subclasses"
+        rule = "needs eager mode, without torch.compile, torch.func, vmap and tensor subclasses"
         raise field_error(InputError, OPTION, True, rule, False)
     for x in (weight, weight._base):
         main = getattr(x, "main_grad", None)
@@ -48,7 +48,7 @@ def _check_main_grad(main: Any, weight: Tensor) -> None:
     """Refuse a `main_grad` that a kernel cannot add a weight's gradient to.
 
     Raises:
-        InputError: it is no strided fp32 tensor of the weight's shape on its device, or elements share memory.
+        InputError: it is not a strided fp32 tensor of the weight's shape on its device, or elements share memory.
     """
     rule = f"must be a float32 tensor of the weight's shape, {tuple(weight.shape)}, on {weight.device}"
     if not isinstance(main, Tensor):
@@ -68,7 +68,7 @@ def _check_main_grad(main: Any, weight: Tensor) -> None:
 
 
 def _transposes(x: Tensor, y: Tensor) -> bool:
-    """Whether one is the other's view with its last two dimensions exchanged."""
+    """Whether one tensor is the other's transposed view."""
     return x.dim() > 1 and (x.mT.shape, x.mT.stride(), x.data_ptr()) == (y.shape, y.stride(), y.data_ptr())
 
 
@@ -79,7 +79,7 @@ class _Added(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, weight: Tensor, owner: Tensor, add: Any, *read: Tensor) -> Tensor:
         ctx.save_for_backward(*read)
         ctx.call = owner, owner is not weight, add
-        # to autograd no view, which nobody may change in place
+        # detach, so that autograd does not treat the result as a view, which could not be changed in place
         return y.detach()
 
     @staticmethod
@@ -97,13 +97,13 @@ class _Added(torch.autograd.Function):
 
 
 def added(y: Tensor, weight: Tensor, owner: Tensor, add: Callable[..., None], *read: Tensor) -> Tensor:
-    """A call's result, by which the backward pass adds the weight's gradient to `main_grad`.
+    """Attach to a call's result a backward pass that adds the weight's gradient to `main_grad`.
 
     Args:
-        y: of the call with `weight.detach()`.
-        weight, owner: of `owner_of`.
-        add: (gradient of y, `main_grad` as the weight lies, *read): adds to it.
-        read: tensors that it reads, kept for the backward pass.
+        y: result of the call with `weight.detach()`.
+        weight, owner: argument and result of `owner_of`.
+        add: takes (gradient of y, `main_grad` in the weight's layout, *read), and adds to `main_grad`.
+        read: tensors that `add` reads, saved for the backward pass.
     """
     found: Tensor = _Added.apply(y, weight, owner, add, *(x.detach() for x in read))  # type: ignore[no-untyped-call]
     return found

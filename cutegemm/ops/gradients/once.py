@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that have no gradient of their own, and say so when one is asked for."""
+"""Gradients that cannot be differentiated, and raise an error if they are."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from cutegemm.errors import InputError
 
 TWICE = (
-    "cutegemm's gradient has no gradient of its own: double backward (create_graph=True, gradient penalties) is not "
+    "cutegemm's gradient cannot be differentiated: double backward (create_graph=True, gradient penalties) is not "
     "supported; use torch's matmul there"
 )
 
 
 class _Once(torch.autograd.Function):
-    """A gradient that refuses to be differentiated: by anything that its sources, which it does not read, come from."""
+    """A gradient that refuses differentiation with respect to anything on which its sources depend."""
 
     @staticmethod
     def forward(x: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
-        # to autograd no view, which nobody may change in place
+        # detach, so that autograd does not treat the result as a view, which could not be changed in place
         return x.detach()
 
     @staticmethod
@@ -41,8 +41,8 @@ _once: Any = _Once.apply
 
 
 def sources_of(*tensors: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
-    """The tensors through which a backward's gradients depend on something, where autograd records them; elsewhere
-    None, and no tensor is held.
+    """The tensors on which a backward's gradients depend, if autograd records the backward; else None, so that no
+    tensor is held.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return None
@@ -52,12 +52,12 @@ def sources_of(*tensors: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
 def final(
     found: Sequence[torch.Tensor | None], sources: Sequence[torch.Tensor] | None
 ) -> Sequence[torch.Tensor | None]:
-    """Gradients of a backward. Whoever differentiates those that autograd records finds a refusal on every way back to
-    what they depend on, where autograd would leave out a way that it does not see.
+    """Gradients of a backward that raise an error if they are differentiated with respect to any of their sources.
+    Without this, autograd would silently omit the dependencies that it does not see.
 
     Args:
         found: the gradients.
-        sources: as `sources_of` gave them before.
+        sources: the earlier result of `sources_of`.
     """
     if sources is None:
         return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forward saved, as its backward reads it: once, for hooks that recompute it hand it out to one reader."""
+"""Reads a forward's saved tensors in the backward once, because hooks that recompute them return them only once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _compiling = torch.compiler.is_compiling
 
 
 def taken(ctx: Any) -> Any:
-    """What a forward saved; each tensor is free as soon as the caller lets it go, unless the graph is kept."""
+    """The saved tensors of a forward. Unless the graph is retained, each is freed when the caller drops it."""
     saved = ctx.saved_tensors
     if not _compiling():
         ctx.maybe_clear_saved_tensors()
@@ -19,7 +19,7 @@ def taken(ctx: Any) -> Any:
 
 
 class Read:
-    """A backward's context whose saved tensors have been read: it hands out the same ones however often."""
+    """A backward's context that has read its saved tensors; it can return them any number of times."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx, self.saved_tensors = ctx, taken(ctx)
@@ -28,7 +28,7 @@ class Read:
         return getattr(self._ctx, name)
 
     def maybe_clear_saved_tensors(self) -> None:
-        """They stay as long as this does."""
+        """Does nothing: the tensors live as long as this object."""
 
 
 __all__ = ["Read", "taken"]

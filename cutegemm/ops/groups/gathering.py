@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rows=` of `grouped_mm`: the kernel gathers rows of A as it loads them, or torch copies them before the launch."""
+"""`rows=` of `grouped_mm`: the kernel gathers rows of A while loading, or torch copies them before the launch."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def check_of_rows(name: str, a: Any, b: Any) -> None:
     """Refuse an option that only groups of rows have.
 
     Raises:
-        InputError: the operands are not those of groups of rows; the error names the option, `name`.
+        InputError: the operands have another form; the error names the option, `name`.
     """
     for field, x in (("a", a), ("b", b)):
         check_tensor(field, x)
         if x.dtype not in MULTIPLIED:
             as_dtype(x.dtype, f"{field}.dtype")
-            raise field_error(InputError, f"{field}.dtype", x.dtype, "no kernel multiplies it")
+            raise field_error(InputError, f"{field}.dtype", x.dtype, "no kernel supports it")
     if (a.dim(), b.dim()) != (2, 3):
-        raise InputError("takes groups of rows: a (M, K) and b (G, K, N)", field=name)
+        raise InputError("needs groups of rows: a (M, K) and b (G, K, N)", field=name)
 
 
 def gathered(a: Tensor, rows: Any) -> Tensor:
-    """The rows of a matrix by index, (R, K); an index outside gives zeros.
+    """The rows of a matrix by index, (R, K); an out-of-range index gives zeros.
 
     Raises:
-        InputError: `rows` is not a tensor of indices on a's device, or under CUTEGEMM_CHECK=1 an index is outside.
+        InputError: `rows` is not a tensor of indices on a's device, or under CUTEGEMM_CHECK=1 an index is out of range.
     """
     check_index("rows", rows, a.shape[0], a)
     return group_reference.gathered(a, rows)
@@ -52,7 +52,7 @@ def gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
     """Whether the kernel gathers the rows of A itself: the call is direct, and spec and alignment allow it.
 
     Raises:
-        InputError: `rows` is not a tensor of indices on a's device, or under CUTEGEMM_CHECK=1 an index is outside.
+        InputError: `rows` is not a tensor of indices on a's device, or under CUTEGEMM_CHECK=1 an index is out of range.
     """
     asked = spec.a_load if isinstance(spec, GemmSpec) else AUTO
     if asked not in (AUTO, INDEXED_LOAD) or is_compiling() or not direct(a, b):
@@ -68,7 +68,7 @@ def gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
 
 
 def _in_words(x: Tensor) -> bool:
-    """Whether every row or column of a matrix, whichever is contiguous, begins at a multiple of 16 bytes."""
+    """Whether each contiguous row or column of a matrix starts at a multiple of 16 bytes."""
     strides = [stride for stride, extent in zip(x.stride(), x.shape) if stride != 1 and extent > 1]
     return not any(offset % WORD for offset in (x.data_ptr(), *(s * x.element_size() for s in strides)))
 

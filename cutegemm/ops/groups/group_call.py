@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs calls of `grouped_mm` whose arguments have been read: directly, or through torch's dispatcher and autograd."""
+"""Runs parsed calls of `grouped_mm`: directly, or through torch's dispatcher and autograd."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.backends.shortcut import shortcut_of_all
 
-# Shortcuts of calls on GPUs by `Key.kind`: (the epilogue, kept alive; the shortcut or None; attempts to make one)
+# Shortcuts of GPU calls by `Key.kind`: (the epilogue, kept alive; the shortcut or None; number of attempts)
 _shorts: Memo[tuple[Any, Any, int]] = Memo()
 _modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
 
@@ -42,10 +42,10 @@ class Key(NamedTuple):
 
 
 def run(call: Call, key: Any) -> Any:
-    """Run a call. Unless `key` is None, a shortcut for its repetition is kept under it.
+    """Run a call. Unless `key` is None, cache a shortcut for its repetition under it.
 
     Raises:
-        GemmError: as of `grouped_mm`.
+        GemmError: as for `grouped_mm`.
     """
     a, b, groups, out, inputs, graph, alone, *_ = call
     ends, rows = groups.ends, groups.rows
@@ -112,7 +112,7 @@ def _direct(call: Call, key: Any) -> Any:
 def key_of(
     a: Any, b: Any, ends: tuple[Any, Any, Any], others: dict[str, Any] | None, epilogue: Any, tail: Any, fallback: Any
 ) -> Key | None:  # fmt: skip
-    """The key of a call with no arguments beside these and alpha; None if an argument that must be a tensor is not.
+    """The key of a call with only these arguments and alpha; None if an argument that must be a tensor is not.
 
     Args:
         ends: `offs`, `cu_seqlens` and `counts`.
@@ -133,7 +133,7 @@ def key_of(
 
 
 def again(key: Key, alpha: float) -> Any:
-    """D by the shortcut of a call; None without a shortcut, or if it does not fit this call."""
+    """D by the cached shortcut of a call; None if there is none, or if it does not match this call."""
     known = _shorts.recent.get(key.kind)
     if known is None or known[0] is not key.epilogue or known[1] is None:
         return None
@@ -147,7 +147,7 @@ def again(key: Key, alpha: float) -> Any:
 
 
 def _remember(key: Key, prepared: Any, given: tuple[Any, ...]) -> None:
-    """Make a shortcut for `prepared`, if its launch reads only tensors that the caller passed."""
+    """Cache a shortcut for `prepared` if its launch reads only tensors that the caller passed."""
     tried, count, found = _shorts.recent.get(key.kind, (None, None, 0))[2], len(key.tensors), None
     if tried >= ATTEMPTS:
         return

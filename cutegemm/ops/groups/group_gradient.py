@@ -4,9 +4,9 @@
     rows     dA = dD B^T, groups of rows;        dB = A^T dD, groups along K
     columns  dA = dD B^T, groups along K;        dB = A^T dD, groups of columns
     depth    dA = dD B^T, groups of columns;     dB = A^T dD, groups of rows
-    masked   dA = dD B^T, masked;                dB = A^T dD of batches whose other rows are zeroed
+    masked   dA = dD B^T, masked;                dB = A^T dD, batches with other rows zeroed
 
-Autograd records these calls, so they have gradients too. `grouped_epilogue` differentiates epilogues.
+Autograd records these calls, so they are differentiable, too. `grouped_epilogue` differentiates epilogues.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PLAIN = {(x, y): _plain(x, y) for x in (False, True) for y in (False, True)}
 
 @lru_cache(1)
 def _plain_or_scaled() -> frozenset[Graph]:
-    """The graphs of `PLAIN`, with and without scales of operands of 8 bits."""
+    """The graphs of `PLAIN`, with and without scales of 8-bit operands."""
     kinds = [
         {operand: kind for operand, kind in zip("ab", pair) if kind is not None}
         for pair in itertools.product((None, *KINDS), repeat=2)
@@ -62,7 +62,7 @@ def _plain_or_scaled() -> frozenset[Graph]:
     return frozenset(scaled(graph, pair) for graph in PLAIN.values() for pair in kinds)
 
 
-# form of a call -> the form of the GEMM that gives the gradient of A, and of B
+# form of a call -> the forms of the GEMMs for the gradients of A and of B
 _OF_A = {"rows": "rows", "columns": "depth", "depth": "columns", "masked": "masked"}
 _OF_B = {"rows": "depth", "columns": "columns", "depth": "rows"}
 
@@ -88,7 +88,7 @@ class Grouped(_SingleLevelFunction):
         numbers, integers, text, how = what
         program = decode(text)
         if program.graph not in _plain_or_scaled():
-            rule = "groups have gradients without an epilogue; apply it to what grouped_mm gives"
+            rule = "grouped_mm has no gradient through this epilogue; apply it to the result"
             raise InputError(rule, field="epilogue")
         ctx.save_for_backward(a, b, ends)
         ctx.call = program, dict(zip(program.numbers, numbers)), how
@@ -109,12 +109,12 @@ class Grouped(_SingleLevelFunction):
             _of_input(x, numbers, above, ends, how, program.backend) if y else None
             for x, y in zip(ctx.read, need)
         ]
-        # operands of 8 bits have no gradient; what is added to their product has one
+        # 8-bit operands have no gradient, but C and bias have
         above = above.to(a.dtype if a.dtype in HALF or a.dtype == torch.float32 else torch.bfloat16)
         da = _product(above, b.mT, ends, how, _OF_A, alpha, by, a.dtype) if need_a else None
         db = None
         if need_b and how.startswith("rows") and b.stride(-1) != 1:
-            # the gradient gets the strides of B; otherwise autograd would copy it
+            # give the gradient the strides of B, or autograd would copy it
             db = _of_weights(a, above, ends, how, alpha, by, b.dtype).mT
         elif need_b:
             db = _of_weights(above, a, ends, how, alpha, by, b.dtype)
@@ -128,7 +128,7 @@ def _product(
     x: Tensor, y: Tensor, ends: Tensor, how: str, forms: Mapping[str, str], alpha: float, by: By, dtype: Any,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """A GEMM of the same groups in the form that `forms` gives for the call's: a new tensor, or added to `out`."""
+    """A GEMM of the same groups, in the form that `forms` maps the call's form to: new, or added to `out`."""
     form, name, _ = how.split(":")
     op, text = torch.ops.cutegemm.grouped_mm, derived(*by, dtype, out is not None)
     if out is None:
@@ -148,7 +148,7 @@ def _of_weights(
     dtype: Any,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The gradient of B: a new tensor, or `out`, to which it is added."""
+    """The gradient of B: a new tensor, or added to `out`."""
     if not how.startswith("masked"):
         return _product(a.mT, above, ends, how, _OF_B, alpha, by, dtype, out)
     inside = inside_groups(ends, a.shape[1], "masked", 0)
@@ -162,11 +162,11 @@ def _of_weights(
 def added_to_main_grad(
     d: Tensor, a: Tensor, b: Tensor, ends: Tensor, how: str, alpha: float, by: By, owner: Tensor
 ) -> Tensor:
-    """The D of `b.detach()`, whose backward pass adds the gradient of b to the `main_grad` of its owner.
+    """Attach to D, computed from `b.detach()`, a backward pass that adds the gradient of b to its owner's `main_grad`.
 
     Args:
         d, a, b, ends, how: of the call; alpha: its factor.
-        by: how the gradient is computed; owner: as of `main_grad.owner_of`.
+        by: how the gradient is computed; owner: from `main_grad.owner_of`.
     """
 
     def add(above: Tensor, main: Tensor, a: Tensor, ends: Tensor) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales of groups' operands of 8 bits: one for all, of rows, or of blocks of 128 elements along K.
+"""Scales of 8-bit operands of groups: one for all, per row, or per block of 128 elements along K.
 
 a (M, K), b (G, K, N)         scale_a (M,), (M, K / 128);               scale_b (N,), (G, N), (G, N / 128, K / 128)
 a (G, M, K), b (K, N)         scale_a (M,), (G, M), (G, M / 128, K / 128);      scale_b (N,), (N, K / 128)
-a (G, C, K), b (G, K, N)      scale_a (G, C), (G, C, K / 128);          scale_b as of groups of rows
+a (G, C, K), b (G, K, N)      scale_a (G, C), (G, C, K / 128);          scale_b as for groups of rows
 a (M, K), b (K, N)            scale_a (M,), (G, M);                     scale_b (N,), (G, N)
 """
 
@@ -25,11 +25,11 @@ def group_scales(
     """The kinds of a call's scales, which follow from their shapes, and the scales by name. Removes them from `inputs`.
 
     Args:
-        groups: None for batches of matrices, whose scales are those of `matmul`.
+        groups: None for batches of matrices, which have the scales of `matmul`.
         a, b, epilogue, spec, inputs: of the call.
 
     Raises:
-        InputError: an operand or a scale needs a gradient, or the shape of a scale is that of no kind.
+        InputError: an operand or a scale needs a gradient, or a scale's shape matches no kind.
     """
     if a.dtype not in EIGHT_BITS and b.dtype not in EIGHT_BITS:
         return NONE, {}
@@ -48,7 +48,7 @@ def scales_of_rows(
     """The scales of the gathered rows of A; empty unless A has scales of rows or of blocks 1 x 128.
 
     Raises:
-        InputError: as of `gathered`.
+        InputError: as for `gathered`.
     """
     scale = inputs.get("scale_a")
     if a.dtype not in EIGHT_BITS or not isinstance(scale, Tensor) or reads(epilogue, spec):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grouped_mm`: GEMMs of different sizes in one launch, which reads the sizes on the device."""
+"""`grouped_mm`: GEMMs of different sizes in one launch; the kernel reads the sizes on the device."""
 
 from __future__ import annotations
 
@@ -63,50 +63,49 @@ def grouped_mm(
 
     The operands' dimensions select one of four forms:
 
-        a (M, K), b (G, K, N)            rows of a in groups, each times a matrix of its own; D (M, N)
-        a (G, M, K), b (K, N)            columns of b in groups, likewise; D (M, N)
-        a (M, K), b (K, N)               groups along K, a GEMM each; D (G, M, N)
+        a (M, K), b (G, K, N)            groups of rows of a, each times its own matrix of b; D (M, N)
+        a (G, M, K), b (K, N)            groups of columns of b, likewise; D (M, N)
+        a (M, K), b (K, N)               groups along K, one GEMM each; D (G, M, N)
         a (G, C, K), b (G, K, N)         with `counts`: the first rows of each batch; D (G, C, N)
 
-    Without offsets two batches of matrices are `bmm`.
+    Without offsets, two batches of matrices are multiplied as by `bmm`.
 
     Args:
         a, b: fp16, bf16, fp8 or int8, or fp32 under a spec with math="tf32"; any strides.
-        offs: (G,) int32 or int64: group g ends before offs[g] and begins where the one before it ends. An end counts as
-            the nearest place that it may be: inside the axis and not before an earlier group's end.
-        cu_seqlens: (G + 1,) instead of `offs`: the first group's begin, then the ends.
+        offs: (G,) int32 or int64: group g ends before offs[g] and starts at the previous group's end. Ends are clamped
+            to the axis and to the largest earlier end.
+        cu_seqlens: (G + 1,) instead of `offs`: the first group's start, then the ends.
         counts: (G,) instead of `offs`: rows of each batch.
-        c: as D; with `scatter` a row for each result. Inputs of the epilogue likewise.
+        c: shaped like D; with `scatter` a row for each result, as have inputs of the epilogue.
         alpha, beta: numbers; beta None means 1 with c and 0 without.
-        bias: (N,), or (G, N), a row for each group; of columns in groups (N,) alone.
-        out: where D goes; may be `c` itself. Several outputs: a mapping from their names.
+        bias: (N,), or (G, N) with one row per group; for groups of columns only (N,).
+        out: the tensor for D; may be `c` itself. With several outputs a mapping from their names.
         out_dtype: of a new D; None is a's type.
-        epilogue: what is done to the elements instead; `inputs` are what it reads: rows (N,) or (G, N), columns and
-            matrices as D has rows. Of columns in groups it reads columns (M,) or (G, M), rows and matrices as D has
-            columns, and has no gated pair. Of operands of 8 bits also `scale_a` and `scale_b`, whose kinds follow from
-            their shapes (`docs/fp8.md`).
-        rows: (R,) indices: the rows of `a` that are multiplied, in groups; D has R. One outside reads zeros.
-        scatter: (R,) indices: where in D, which has as many rows as `out`, or R, each result is added, in fp32 and in
-            order; one outside is dropped.
-        weight: (R,): what each result is multiplied by. Rows, scatter and weight are of groups of rows. The kernel
-            weighs rows of 16 bits where no gradient is recorded and nothing is compiled; else torch does after it, as
-            it scatters. The kernel itself gathers the rows where operands are
-            16-bit and 16-byte aligned, `a` is K-major, no gradient is recorded and nothing is compiled; elsewhere torch
-            copies them before. A spec with a_load="cp_async" asks for the first under any alignment that it serves,
-            one with another a_load for the second.
-        tail: what rows of no group become: "zero", or "undefined", which leaves them alone.
-        spec: how the kernel is made; None leaves it to the planner.
-        fallback: as of `matmul`.
-        accumulate_main_grad: whether the backward pass adds the gradient of `b` to `b.main_grad`, fp32, in the kernel,
-            where `b`, or the parameter that it is the transpose of, has one (`docs/pytorch.md`).
+        epilogue: replaces the formula. It reads `inputs`: rows (N,) or (G, N); columns and matrices with D's rows. For
+            groups of columns it reads columns (M,) or (G, M), and rows and matrices with D's columns; it must not be
+            gated. 8-bit operands also have `scale_a` and `scale_b`, whose kinds follow from their shapes
+            (`docs/fp8.md`).
+        rows: (R,) indices of the rows of `a` to multiply, in groups; D has R rows. An out-of-range index reads zeros.
+            The kernel gathers them if operands are 16-bit and 16-byte aligned, `a` is K-major, no gradient is recorded
+            and nothing is compiled; else torch copies them first. A spec with a_load="cp_async" requests the kernel's
+            gather for every alignment that it supports; another a_load requests the copy.
+        scatter: (R,) indices of the rows of D to which the results are added, in fp32 and in order. D has as many rows
+            as `out`, or R. An out-of-range index is dropped.
+        weight: (R,) factors of the results. The kernel applies them to 16-bit rows if no gradient is recorded and
+            nothing is compiled; else torch applies them afterwards. `rows`, `scatter` and `weight` need groups of rows.
+        tail: the content of rows outside all groups: "zero", or "undefined", which does not write them.
+        spec: specifies fields of the kernel; None leaves all to the planner.
+        fallback: as for `matmul`.
+        accumulate_main_grad: whether the backward pass adds the gradient of `b` in the kernel to the fp32 `main_grad`
+            of `b`, or of the parameter that `b` is the transpose of, if it has one (`docs/pytorch.md`).
 
     Returns:
-        D, or an object with an attribute for each output. A group without rows has none; along K it gives what the
-        epilogue makes of 0.
+        D, or an object with an attribute per output. An empty group has no rows of D; along K its D is the epilogue
+        of 0.
 
     Raises:
         InputError: an argument breaks a rule; nothing has been written.
-        SpecError, PlanError: the spec has no legal meaning, or no kernel of groups serves the operands.
+        SpecError, PlanError: the spec is illegal, or no grouped kernel supports the operands.
         HardwareError: no Hopper GPU and fallback="error".
     """
     key = None
@@ -163,7 +162,7 @@ def grouped_mm(
     main = owner_of(b, accumulate_main_grad)
     if batched:
         if main is not None:
-            rule = "takes groups: offs, cu_seqlens or counts"
+            rule = "needs groups: offs, cu_seqlens or counts"
             raise field_error(InputError, "accumulate_main_grad", True, rule, False)
         who = "reference" if who == "torch" else who
         return product(a, b, read, spec, "matrix", inputs, out, who, typed(kinds, out_dtype))
@@ -175,7 +174,7 @@ def _check_type(a: Tensor, out: Any, out_dtype: Any, spec: GemmSpec | None) -> N
     """Check `out_dtype` against the types that D may have, against `out`, and against the spec.
 
     Raises:
-        GemmError: one of them disagrees.
+        GemmError: one of them disagrees with it.
     """
     if out_dtype is None:
         return
@@ -187,14 +186,14 @@ def _check_type(a: Tensor, out: Any, out_dtype: Any, spec: GemmSpec | None) -> N
     if isinstance(given, Tensor) and given.dtype != asked:
         raise field_error(InputError, "out.dtype", given.dtype, f"out_dtype is {asked}")
     if spec is not None and spec.d_dtype not in (AUTO, as_dtype(asked)):
-        raise field_error(SpecError, "out_dtype", asked, "the spec's d_dtype is another", spec.d_dtype)
+        raise field_error(SpecError, "out_dtype", asked, "must equal the spec's d_dtype", spec.d_dtype)
 
 
 def _read(graph: Graph | None, inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Any:
-    """The epilogue, or without one alpha * acc + beta * c + bias. Adds what the graph reads to `inputs`.
+    """The epilogue, or alpha * acc + beta * c + bias if there is none. Adds the graph's inputs to `inputs`.
 
     Raises:
-        InputError: as of `_plain`.
+        InputError: as for `_plain`.
     """
     if graph is None:
         return _plain(inputs, c, alpha, beta)
@@ -205,7 +204,7 @@ def _read(graph: Graph | None, inputs: dict[str, Any], c: Any, alpha: Any, beta:
 
 
 def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
-    """alpha * acc + beta * c + bias as a graph. Adds what it reads to `inputs`, which hold a bias or nothing.
+    """alpha * acc + beta * c + bias as a graph. Adds its inputs to `inputs`, which may only hold a bias.
 
     Raises:
         InputError: `inputs` has another name, or alpha or beta is not a number.
@@ -215,7 +214,7 @@ def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
         rule = "without an epilogue only c, alpha, beta and bias are read"
         raise unread(next(x for x in inputs if x != "bias"), _PLAIN_READS, _OPTIONS, rule)
     if not is_compiling():
-        # a type test is cheaper than the check of everything that may be a number
+        # the type test is cheaper than the check of other number types
         alpha = alpha if type(alpha) is float else blas_number("alpha", alpha)
         beta = beta if beta is None or type(beta) is float else blas_number("beta", beta)
     if c is None and beta:
@@ -230,14 +229,14 @@ def _plain(inputs: dict[str, Any], c: Any, alpha: Any, beta: Any) -> Graph:
 def planned(
     a: Tensor, b: Tensor, offs: Tensor, spec: GemmSpec | None = None, rows: Tensor | None = None
 ) -> KernelPlan:
-    """The plan of a grouped GEMM without an epilogue; for CPU tensors, that of an H200.
+    """The plan of a grouped GEMM without an epilogue; CPU tensors are planned for an H200.
 
     Args:
-        a, b, offs, spec: as of `grouped_mm`.
+        a, b, offs, spec: as for `grouped_mm`.
         rows: indices of the rows that a kernel gathers itself.
 
     Raises:
-        GemmError: as of `grouped_mm`.
+        GemmError: as for `grouped_mm`.
     """
     masked = a.dim() == b.dim() == 3
     groups = Groups(offs=None if masked else offs, counts=offs if masked else None, rows=rows)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped GEMMs whose epilogue autograd records: one launch for the accumulator, one for the epilogue.
+"""Grouped GEMMs with an epilogue that autograd records: one launch for the accumulator, one for the epilogue.
 
-One launch stores the accumulators in A's type. One without a mainloop (K = 0) reads them as matrices and applies the
-epilogue. Both have gradients of their own, `group_gradient`'s and `gradients.gradient`'s.
+One launch stores the accumulators in A's type. Another, without a mainloop (K = 0), reads them as matrices and applies
+the epilogue. `group_gradient` has the first one's gradient, `gradients.gradient` the second one's.
 
-The second launch covers all rows. Rows of no group may hold anything, also in the incoming gradient, so it reads and
-stores zeros there, and they take no part in any sum of gradients.
+The second launch covers all rows. Rows outside all groups may hold anything, also in the incoming gradient. It reads
+and stores zeros there, so they do not take part in sums of gradients.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _programs(
     backend: Any,
     form: str,
 ) -> tuple[Program, Program]:
-    """(of the accumulators, of the epilogue)."""
+    """(program of the accumulators, program of the epilogue)."""
 
     def read(node: Node) -> Node:
         if node.op == "acc":
@@ -93,11 +93,11 @@ def _steps(
     graph: int, spec: int, dtype: Any, spread: tuple[str, ...], scalars: tuple[str, ...], backend: Any,
     names: tuple[str, ...], form: str,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Both programs of a recorded call. A compiler treats the result as constant, so graph and spec are addresses.
+    """Both programs of a recorded call. torch.compile treats the result as constant, so graph and spec are addresses.
 
     Returns:
         The accumulators' program and the epilogue's, as text; the names of the epilogue's inputs, numbers, integers and
-        outputs; and how the graph is gated.
+        outputs; and the graph's `gated`.
 
     Raises:
         InputError: the epilogue does not read these names.
@@ -114,13 +114,13 @@ def _steps(
 def own_of(graph: int, form: str) -> tuple[str, ...] | None:
     """Names of an epilogue's vectors that may differ by group: rows, or columns in groups of columns.
 
-    None if `graph` is not an epilogue, or scales blocks of K, which a stored accumulator no longer has.
+    None if `graph` is not an epilogue, or has scales of blocks along K, which a stored accumulator no longer has.
 
     Args:
-        graph: its `address`.
+        graph: `address` of the graph.
 
     Raises:
-        InputError: groups have no such epilogue.
+        InputError: groups do not support the epilogue.
     """
     found = found_at(graph)
     if not isinstance(found, Graph) or found.scales:
@@ -131,14 +131,14 @@ def own_of(graph: int, form: str) -> tuple[str, ...] | None:
 
 
 def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
-    """A call whose gradients go through its epilogue.
+    """Run a call with gradients through its epilogue.
 
     Args:
-        call: whose rows have been gathered; how: "form:name:tail", as the op has it.
-        own: names of vectors that may differ by group (`own_of`).
+        call: with gathered rows; how: "form:name:tail", as in the op.
+        own: names of vectors that may differ by group, from `own_of`.
 
     Returns:
-        D, or an object with an attribute for each output.
+        D, or an object with an attribute per output.
 
     Raises:
         InputError: the epilogue does not read these inputs, or one of them is wrong.
@@ -148,7 +148,7 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
         for x in inputs.keys() & graph.tensors.keys():
             check_tensor(x, inputs[x])
     if unread := [x for x in SCALES if x in inputs and x not in graph.tensors and x not in graph.numbers]:
-        rule = "groups of scaled operands have gradients of bias= and c=, not through an epilogue; use torch.no_grad()"
+        rule = "groups of scaled operands have gradients only for bias= and c=, not an epilogue; use torch.no_grad()"
         raise field_error(InputError, unread[0], "...", rule)
     form, name, _ = how.split(":")
     lead = int(name == "cu_seqlens")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op `cutegemm::grouped_mm`, through which torch's dispatcher, compilers and autograd see grouped GEMMs.
+"""The op `cutegemm::grouped_mm`, as which torch's dispatcher, compilers and autograd see grouped GEMMs.
 
-Its program is that of `cutegemm::gemm` (`program`). The layout of groups is text, "form:name:tail" (`Grouping.text`).
-As in `register`, one overload returns D, `many` every output, and `out` writes them into given tensors.
+Its programs are those of `cutegemm::gemm` (`program`). The form of groups is text, "form:name:tail" (`Grouping.text`).
+As in `register`, one overload returns D, `many` returns all outputs, and `out` writes them into given tensors.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _OP = torch.ops.cutegemm.grouped_mm
 
 
 class Call(NamedTuple):
-    """A call of `grouped_mm` that has been read.
+    """A parsed call of `grouped_mm`.
 
     Attributes:
-        a, b: the operands; groups: of them, with rows that a kernel gathers.
-        out: as of `grouped_mm`; inputs: what the epilogue reads.
-        graph: the epilogue, without the operands' scales; alone: whether the caller gave none.
+        a, b: the operands; groups: their groups, including row indices that the kernel gathers.
+        out: as for `grouped_mm`; inputs: of the epilogue.
+        graph: the epilogue, without the operands' scales; alone: whether the caller gave no epilogue.
         spec: as the caller gave it; dtype: of a new D.
-        kinds: of scales that the spec leaves open.
-        backend: as of `Gemm.run`.
-        main: the parameter to whose `main_grad` the gradient of b is added; None is none.
+        kinds: of scales that the spec does not specify.
+        backend: as for `Gemm.run`.
+        main: the parameter with the `main_grad` to which the gradient of b is added, or None.
     """
 
     a: Tensor
@@ -66,7 +66,7 @@ class Call(NamedTuple):
 
     @property
     def fields(self) -> Kinds:
-        """The fields of the spec that the call says: the kinds of scales, and D's type."""
+        """The spec's fields that follow from the call: the kinds of scales, and D's type."""
         return typed(self.kinds, self.dtype)
 
     @property
@@ -76,13 +76,13 @@ class Call(NamedTuple):
 
 
 def typed(kinds: Kinds, dtype: Any) -> Kinds:
-    """The kinds of scales with the type of a new D."""
+    """The kinds of scales, and the type of a new D."""
     return kinds if dtype is None else (*kinds, str(dtype).removeprefix("torch."))
 
 
 @lru_cache(64)
 def grouping(how: str) -> Grouping:
-    """The layout of groups from its text."""
+    """The form of groups from its text."""
     form, name, tail = how.split(":")
     return Grouping(form, name, tail == TAILS[0])
 
@@ -108,7 +108,7 @@ def _served(
     *,
     out: Any = None,
 ) -> Any:
-    """A call on real tensors: D, or an object with an attribute for each output."""
+    """Run a call on real tensors: D, or an object with an attribute per output."""
     program, told = decode(text), grouping(how)
     named = dict(zip(program.inputs, inputs, strict=True)) | program.named(numbers, integers)
     groups = Groups(**{told.name: ends}, tail=told.after)
@@ -123,7 +123,7 @@ def _served(
 
 
 def many(*args: Any) -> list[Tensor]:
-    """Every output of a call on real tensors."""
+    """All outputs of a call on real tensors."""
     found, program = _served(*args), decode(args[6])
     return [found] if program.alone else [getattr(found, name) for name in program.outputs]
 
@@ -135,7 +135,7 @@ def _out(*args: Any, out: Any) -> None:
 def _shapes(
     a: Any, b: Any, ends: Any, inputs: Any, numbers: Any, integers: Any, program: str, how: str
 ) -> list[Tensor]:
-    """Outputs of the right shapes and types, from extents alone, which may be symbols."""
+    """Outputs of the right shapes and types, from extents alone, which may be symbolic."""
     known, told = decode(program), grouping(how)
     torch._check(a.shape[-1] == b.shape[-2], lambda: "b: must have as many rows as a has columns")
     n = columns(known.graph, b.shape[-1])
@@ -158,9 +158,9 @@ def _shapes(
 def _fake_out(*args: Any, out: Any) -> None:
     for given, wanted in zip(out, _shapes(*args), strict=True):
         same = len(given.shape) == len(wanted.shape)
-        torch._check(same, lambda: "out: must have the dimensions of the product")
+        torch._check(same, lambda: "out: must have as many dimensions as the result")
         for n, m in zip(given.shape, wanted.shape):
-            torch._check(n == m, lambda: "out: must have the shape of the product")
+            torch._check(n == m, lambda: "out: must have the shape of the result")
 
 
 def _recorded(
@@ -170,9 +170,9 @@ def _recorded(
 
 
 def _mapped(op: Any) -> Any:
-    """The vmap rule of an overload that gives new tensors: a launch for each element of the batch.
+    """The vmap rule of an overload that returns new tensors: one launch per element of the batch.
 
-    One launch cannot cover the batch: rows of no group may lie between the groups of two elements.
+    One launch cannot cover the batch, because rows outside all groups may lie between the groups of two elements.
     """
 
     def rule(info: Any, in_dims: Any, a: Any, b: Any, ends: Any, inputs: Any, *others: Any) -> Any:
@@ -180,7 +180,7 @@ def _mapped(op: Any) -> Any:
         tensors = list(zip((a, b, ends, *inputs), (*in_dims[:3], *(in_dims[3] or [None] * len(inputs)))))
         for i in range(max(size, 1)):
             x, y, z, *read = (_element(*one, i) for one in tensors)
-            # the slice of a batch of ends may have gaps; the op takes contiguous ends
+            # a slice of a batch of ends may be strided; the op takes contiguous ends
             outs = op(x, y, z.clone(), read, *others)
             found.append([outs] if isinstance(outs, Tensor) else outs)
         stacked = [torch.stack(x)[:size] for x in zip(*found, strict=True)]

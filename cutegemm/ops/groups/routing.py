@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`weight=` and `scatter=` of `grouped_mm`: each row's result is multiplied, and added to a row of D.
+"""`weight=` and `scatter=` of `grouped_mm`: each row's result is scaled, and added to a row of D.
 
-The kernel multiplies where it can; otherwise torch's functions multiply and add after it. An index outside adds
-nothing. Results are added in a fixed order. Rows of no group are never added.
+The kernel scales if possible; otherwise torch's functions scale and add after it. Results with an out-of-range index
+are dropped. Results are added in a fixed order. Rows outside all groups are never added.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.group_reference import inside_groups
 from cutegemm.spec import AUTO, GemmSpec
 
-# the name under which an epilogue reads the weights of its rows
+# the epilogue's name for the weights of rows
 ROW_WEIGHT = "row_weight"
 
 
 def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
-    """Run a call of groups of rows, multiply its results by `weight` and add them to the rows that `scatter` names.
+    """Run a call of groups of rows, scale its results by `weight` and add them to the rows that `scatter` selects.
 
     Args:
-        call: its graph is set, also without an epilogue of the caller's.
-        scatter, weight: (R,); None leaves each result at its row, or unweighted.
-        key: as of `run`; used where one launch computes everything.
+        call: with a graph, also if the caller gave no epilogue.
+        scatter, weight: (R,); None leaves each result at its row, or unscaled.
+        key: as for `run`; used if one launch computes everything.
 
     Raises:
         InputError: there are several outputs, or an argument breaks a rule.
@@ -68,16 +68,16 @@ def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
     dtype = _result_type(call) if out is None else out.dtype
     eights = dtype.itemsize == 1 or (a.element_size() == 1 and a.is_floating_point())
     if (graph is not None or eights) and (call.spec is None or call.spec.d_dtype == AUTO):
-        # results stay fp32 until they have been weighted and added
+        # results stay in fp32 until they have been scaled and added
         call = call._replace(dtype=torch.float32)
     zeroed = Groups(**{groups.name: groups.ends}, rows=groups.rows)
     found = run(call._replace(groups=zeroed, out=None), None)
     if not isinstance(found, Tensor):
         raise InputError(
-            "takes an epilogue that gives d alone", field="weight" if scatter is None else "scatter"
+            "needs an epilogue with d as its only output", field="weight" if scatter is None else "scatter"
         )
     if weight is not None:
-        # the weight of a row of no group may be NaN
+        # the weight of a row outside all groups may be NaN
         found = found.float() * torch.where(_mine(groups, count), weight.float()[:, None], 0.0)
     if scatter is not None:
         found = added(found, scatter, count if out is None else out.shape[0])
@@ -95,13 +95,13 @@ def _mine(groups: Groups, count: int) -> Tensor:
 def added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
     """(count, N) in fp32: row i of y is added to row scatter[i]."""
     index, good = inside(scatter, count)
-    # an index outside adds to an extra row, which is dropped
+    # an out-of-range index adds to an extra row, which is dropped
     target = torch.where(good, index, count)
     sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
     return sums.index_put((target,), y.float(), accumulate=True)[:count]
 
 
-# by torch's types: Dynamo of torch 2.11 hashes no member of an Enum that has a hash of its own
+# keys are torch types, because torch 2.11's Dynamo cannot hash an Enum member with its own __hash__
 _RESULTS = {held: reference.TORCH_DTYPE[kind.result] for kind, held in reference.TORCH_DTYPE.items()}
 
 
@@ -114,7 +114,7 @@ def _result_type(call: Call) -> torch.dtype:
 
 
 def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
-    """The given tensor for D, checked as one that a kernel writes; a compiler traces no checks.
+    """Check a given D like one that a kernel writes, except under torch.compile.
 
     Raises:
         InputError: it breaks a rule.
@@ -124,7 +124,7 @@ def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
         out = outputs_given(graph, out).get("d")
     if is_compiling():
         return out
-    # checks that it is an epilogue
+    # GemmSpec checks that it is an epilogue
     GemmSpec(epilogue=graph)
     read = {
         name: x
@@ -133,7 +133,7 @@ def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
     }
     if rows is None:
         rows = out.shape[0] if isinstance(out, Tensor) and out.dim() else 0
-    # operands of a GEMM whose D has the same shape
+    # placeholder operands of a GEMM whose D has the same shape
     alike = a.new_empty(rows, 0), a.new_empty(0, columns(graph, b.shape[-1]))
     describe(PLAIN[False, False], Request(*alike, outs={"d": out}))
     if any(is_batchedtensor(x) for x in (a, b, out, *read.values())):
@@ -157,12 +157,12 @@ def check_weight(weight: Any, count: int, like: Tensor) -> None:
         rule = "must be float16, bfloat16 or float32"
         raise field_error(InputError, "weight.dtype", weight.dtype, rule)
     if tuple(weight.shape) != (count,) or weight.device != like.device:
-        rule = f"must be ({count},) on {like.device}: a weight for each row"
+        rule = f"must be ({count},) on {like.device}: one weight per row"
         raise field_error(InputError, "weight", tuple(weight.shape), rule)
 
 
 def _weighs(call: Call, weight: Tensor) -> bool:
-    """Whether the kernel multiplies by the weights, in fp32 before D is rounded: not under autograd or a compiler."""
+    """Whether the kernel applies the weights, in fp32 before D is rounded; not under autograd or torch.compile."""
     tensors = [x for x in (call.a, call.b, weight, *call.inputs.values()) if isinstance(x, Tensor)]
     if is_compiling() or recording(*tensors) or not direct(*tensors) or call.a.element_size() == 1:
         return False
@@ -171,7 +171,7 @@ def _weighs(call: Call, weight: Tensor) -> bool:
 
 @lru_cache(64)
 def weighed(graph: Graph) -> Graph | None:
-    """The epilogue with D multiplied by a column, `ROW_WEIGHT`; None if it has outputs beside D."""
+    """The epilogue with D multiplied by the column `ROW_WEIGHT`; None if it has outputs besides D."""
     if (
         len(graph.outputs) != 1
         or graph.outputs[0].name != "d"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""8-bit operands: made from tensors, and as operands of the functions.
+"""8-bit operands: quantized from tensors, and as arguments of the functions.
 
 operands  kinds of the scales that a call passes
-training  `linear` whose GEMMs multiply fp8
-frozen    a layer whose weight is stored in 8 bits
+training  `linear` with fp8 GEMMs
+frozen    a layer with a fixed 8-bit weight
 quantize  `quantize` and `dequantize`
 """

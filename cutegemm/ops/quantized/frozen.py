@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer whose weight is stored in 8 bits and does not train; the gradient of x is a 16-bit GEMM."""
+"""A linear layer with an 8-bit weight that does not train; the gradient of x is a 16-bit GEMM."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _NAMES = {kind: name for name, kind in KINDS.items()}
 
 @dataclass(frozen=True)
 class Storage:
-    """How a layer's operands are stored.
+    """The storage of a layer's operands.
 
     Attributes:
         kind: of the weight's scales.
-        activations: the type that x is quantised to; None multiplies the dequantised weight in x's type.
+        activations: the type that x is quantized to; None dequantizes the weight and multiplies in x's type.
         activation_kind: of x's scales.
     """
 
@@ -55,12 +55,12 @@ def frozen_linear(
         x: (..., K), fp16, bf16 or fp32.
         weight: (N, K) in 8 bits, and its scales.
         bias: None or (N,).
-        storage: how both are stored.
+        storage: of both operands.
         static: the scale of x, 0-d; None computes scales from x.
-        fallback: as of `linear`.
+        fallback: as for `linear`.
 
     Raises:
-        GemmError: as of `linear`.
+        GemmError: as for `linear`.
     """
     depth = weight.values.shape[-1]
     if x.dim() == 0 or x.shape[-1] != depth:
@@ -81,7 +81,7 @@ def frozen_linear(
         if torch._C._are_functorch_transforms_active():
             field = "input" if x.requires_grad else "bias"
             rule = (
-                "has no gradient in 8 bits under torch.func and vmap; use autograd alone, or torch.no_grad()"
+                "has no gradient in 8 bits under torch.func and vmap; use plain autograd, or torch.no_grad()"
             )
             raise field_error(InputError, f"{field}.requires_grad", True, rule)
         apply: Any = _Frozen.apply
@@ -99,7 +99,7 @@ def _forward(x: Tensor, weight: Quantized, bias: Any, static: Any, how: tuple[St
 
 
 class _Frozen(torch.autograd.Function):
-    """`_forward` with a gradient that ignores the quantisation of x."""
+    """`_forward` with a gradient that ignores the quantization of x."""
 
     @staticmethod
     def forward(
@@ -112,7 +112,7 @@ class _Frozen(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
-        """dX = dY W with the dequantised weight, and the bias's gradient.
+        """dX = dY W with the dequantized weight, and the bias's gradient.
 
         Raises:
             InputError: autograd records the backward pass (double backward).

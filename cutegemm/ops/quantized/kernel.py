@@ -21,21 +21,21 @@ from cutegemm.running.backends import launcher
 from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.numerics.eight_bits import EXPONENTS
 
-ALIGN = 16  # bytes of a load
+ALIGN = 16  # bytes of a vector load
 THREADS = (128, 256, 512, 1024)
 MOST_GRID = 65_535  # CTAs along a grid's second and third axis
-FEW = 4  # rows of a thread without blocks of 128 rows: smaller CTAs share an SM, and load while others store
+FEW = 4  # rows per thread without blocks of 128 rows; smaller CTAs share an SM, and some load while others store
 _NAMES: dict[Kind, str] = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128", ROW: "row", TENSOR: "tensor"}
-# (config, the groups of extents and strides, tensors by name)
+# takes (config, the groups of extents and strides, tensors by name)
 Launch = Callable[[Config, tuple[Any, Any], dict[str, Tensor]], Any]
 Made = tuple[Tensor, Tensor]
 
 
 def fits(x: Tensor, kind: Kind, given: bool) -> bool:
-    """Whether the kernel supports a call: on a Hopper GPU, of few enough tiles for the grid.
+    """Whether the kernel supports a call: a Hopper GPU, and few enough tiles for the grid.
 
     Args:
-        given: whether the caller gives scales, which the kernel reads for the kind "tensor" alone.
+        given: whether the caller gives scales; the kernel reads given ones only for kind "tensor".
     """
     if not (x.is_cuda and hopper(x.device) and direct(x)) or (given and kind != TENSOR):
         return False
@@ -53,11 +53,11 @@ def held(dtype: torch.dtype) -> int:
 def _laid(
     shape: tuple[int, ...], strides: tuple[int, ...], size: int, aligned: bool
 ) -> tuple[bool, bool, tuple[Any, Any]]:
-    """How a matrix is read and written.
+    """How the kernel can read and write a matrix.
 
     Args:
         shape, strides: of the matrix; size: bytes of an element.
-        aligned: whether it begins at a multiple of ALIGN.
+        aligned: whether its address is a multiple of ALIGN.
 
     Returns:
         Whether rows can be read 16 bytes at a time; whether columns can, as rows of the transpose; the launch's groups
@@ -101,18 +101,18 @@ def quantized_by(
     exponents: bool,
     twin: bool = False,
 ) -> tuple[Made, Made | None]:
-    """Values and scales of a matrix as `made.quantized` describes them; with `twin` also those of its transpose.
+    """Values and scales of a matrix as in `made.quantized`; with `twin` also those of its transpose.
 
     Args:
-        launch: how kernels are launched.
-        x: on a GPU, where `fits` holds, or on a CPU for the emulator.
-        scale: of all elements, 0-d; None computes scales.
+        launch: the function that launches kernels.
+        x: on a GPU, if `fits` is true, or on a CPU for the emulator.
+        scale: one for all elements, 0-d; None computes scales.
     """
     k = x.shape[-1]
     aligned = x.data_ptr() % ALIGN == 0 and not x.is_neg()
     by_rows, by_columns, groups = _laid(x.shape, x.stride(), x.element_size(), aligned)
     if not (by_rows or by_columns):
-        # rows of a copy are padded with zeros to whole loads
+        # pad rows of the copy with zeros to whole vector loads
         copied = torch.nn.functional.pad(x, (0, -k % CHUNK)).contiguous()
         (values, scale), other = quantized_by(launch, copied, kind, dtype, scale, exponents, twin)
         if other is not None:
@@ -120,7 +120,7 @@ def quantized_by(
             twin_scale = other[1].narrow(x.dim() - 2, 0, k) if by_row else other[1]
             other = other[0][..., :k, :], twin_scale
         return (values[..., :k], scale), other
-    # the matrix whose rows are read: x or its transpose
+    # y is the matrix whose rows are read: x or its transpose
     y, made = (x, (True, twin)) if by_rows else (x.mT, (twin, True))
     plain, turned = _quantized(launch, y, groups, (kind, dtype, scale, exponents), made)
     return (plain, turned) if by_rows else (turned, plain)  # type: ignore[return-value]
@@ -133,11 +133,11 @@ def _quantized(
     how: tuple[Kind, torch.dtype, Tensor | None, bool],
     made: tuple[bool, bool],
 ) -> tuple[Made | None, Made | None]:
-    """Values and scales of a matrix whose rows are read, and of its transpose; None for one that is not asked for.
+    """Values and scales of a matrix whose rows are read, and of its transpose; None for one that is not requested.
 
     Args:
         how: kind, type, given scale, and whether scales are exponents.
-        made: whether to quantise the matrix, and its transpose.
+        made: whether to quantize the matrix, and its transpose.
     """
     (kind, dtype, scale, exponents), (plain, turned) = how, made
     (*lead, m, n), number = y.shape, torch.uint8 if exponents else torch.float32
@@ -202,12 +202,12 @@ def on_gpu(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor]) 
 def on_emulator(
     config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor], options: Any = None
 ) -> list[Any]:
-    """Run by the emulator, on CPU tensors; its reports.
+    """Run in the emulator on CPU tensors, and return its reports.
 
     Raises:
         EmulatorError: the kernel breaks a rule of the hardware.
     """
-    # their import is slow
+    # importing these is slow
     from cutegemm.emulator import run_steps, tensor_buffer
     from cutegemm.running.backends.emulator_steps import of_launch
 
@@ -224,7 +224,7 @@ def _addresses(tensors: dict[str, Tensor]) -> tuple[int, ...]:
 def _config(
     source: torch.dtype, dtype: torch.dtype, kind: str, columns: int, exponents: bool, made: tuple[bool, bool]
 ) -> QuantizeConfig:
-    """The kernel of a call. A CTA that quantises whole rows has only as many threads as a row needs."""
+    """The config of a call's kernel. A CTA that quantizes whole rows has only as many threads as a row needs."""
     how: Any = {"source": as_dtype(source), "dtype": as_dtype(dtype), "kind": kind, "exponents": exponents}
     how |= {"plain": made[0], "turned": made[1]}
     if kind == "row":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of 8 bits and their scales, of checked arguments: by the kernel, or by torch's operations.
+"""Quantizes checked arguments to 8-bit values and scales, by the kernel or by torch operations.
 
-Compilers call the op `cutegemm::quantize`, so that a compiled call runs the kernel and gives its bits. Results
-of an op must not share memory, so scales that a matrix and its transpose share are returned once.
+Compiled code calls the op `cutegemm::quantize`, so that it runs the same kernel with the same bits. Outputs of an op
+must not share memory, so scales that a matrix and its transpose share are returned once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ library.define(f"quantize({_ARGUMENTS}) -> Tensor[]", tags=(torch.Tag.pt2_compli
 
 
 class Quantized(NamedTuple):
-    """An operand of 8 bits: values (M, K) or (L, M, K), and their scales in fp32, as `Gemm.run` takes both."""
+    """An 8-bit operand: values (M, K) or (L, M, K), and their scales, as arguments of `Gemm.run`."""
 
     values: Tensor
     scale: Tensor
@@ -36,7 +36,7 @@ class Quantized(NamedTuple):
 def quantized(
     x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None, exponents: bool = False
 ) -> Quantized:
-    """x in 8 bits; its scales, fp32 or `exponents`, are computed where none are given."""
+    """x in 8 bits. Its scales, fp32 or `exponents`, are computed unless they are given."""
     values, *found = _made(x, kind, dtype, scale, exponents, False)
     return Quantized(values, found[0] if scale is None else scale)
 
@@ -60,7 +60,7 @@ def _shared(kind: Kind) -> bool:
 def _made(
     x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
 ) -> list[Tensor]:
-    """Values, a twin's values, and the scales of both that were computed; shared ones once."""
+    """Values, the twin's values, and the computed scales of both; shared scales once."""
     if _compiling() and not torch._C._are_functorch_transforms_active():
         op: Any = torch.ops.cutegemm.quantize
         found: list[Tensor] = op(x.detach(), _NAMES[kind], dtype, scale, exponents, twin)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of 8 bits in calls of `matmul` and `linear`: the kinds of their scales and zero points, by shape.
+"""8-bit operands of `matmul` and `linear`: the kinds of their scales and zero points, by shape.
 
 They have no gradient.
 """
@@ -22,13 +22,13 @@ from cutegemm.ops.fallback import address, constant, found_at
 from cutegemm.running.arguments import zero_points
 from cutegemm.spec import AUTO
 
-# The names of kinds: a compiler hands text to a function whose result is a constant.
+# Names of kinds, because torch.compile passes only text to a `constant` function.
 KINDS: dict[str, Kind] = {TENSOR: TENSOR, ROW: ROW, "1x128": BLOCKS[0], "128x128": BLOCKS[1]}
-# kinds of the scales of A and B, of their zero points (`FIELDS` of a spec), then perhaps D's type; "" is none
+# kinds of the scales of A and B, of their zero points (`FIELDS` of a spec), then optionally D's type; "" is none
 Kinds = tuple[str, ...]
 NONE: Kinds = ("", "", "", "")
 FIELDS = (*SCALES, *zero_points.NAMES)
-NO_GRADIENT = "operands of 8 bits and their scales have no gradient; use torch.no_grad() or detach()"
+NO_GRADIENT = "8-bit operands and their scales have no gradient; use torch.no_grad() or detach()"
 
 
 def operand_scales(
@@ -36,11 +36,11 @@ def operand_scales(
 ) -> tuple[Kinds, dict[str, Any]]:
     """The kinds of a call's scales and zero points, and these tensors by name. Removes them from `inputs`.
 
-    Scales that the epilogue reads itself, or whose kinds the spec names, stay where they are.
+    Scales that the epilogue reads itself, or whose kinds the spec specifies, stay in `inputs`.
 
     Args:
-        form: "matrix" or "linear", as of `Program`.
-        a, b: the operands, at least one of 8 bits.
+        form: "matrix" or "linear", as in `Program`.
+        a, b: the operands, at least one with 8 bits.
         epilogue, spec: as the caller gave them.
         inputs: by name, as the caller gave them.
         free: for groups, the extents of A and of B without K; None takes them from the shapes. Groups have no zero
@@ -74,7 +74,7 @@ def operand_scales(
 def _points(
     form: str, a: Tensor, b: Tensor, spec: Any, inputs: dict[str, Any]
 ) -> tuple[tuple[str, str], dict[str, Any]]:
-    """The kinds of a call's zero points, and the tensors and integers that the epilogue reads for them."""
+    """The kinds of a call's zero points, and the tensors and integers that the epilogue reads instead."""
     kinds = ("", "") if spec is None else _named(address(spec))
     given = {x: inputs.pop(x) for x in (*zero_points.NAMES, *zero_points.SUMS) if inputs.get(x) is not None}
     if not given and not any(kinds):
@@ -88,7 +88,7 @@ def _points(
 
 @constant
 def _named(spec: int) -> tuple[str, str]:
-    """The kinds of zero points that a spec names."""
+    """The kinds of zero points that a spec specifies."""
     found: tuple[str, str] = found_at(spec).zero_points
     return found
 
@@ -97,14 +97,14 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
     """The kind of an operand's scales, by their shape.
 
     Args:
-        name: in errors.
+        name: of the argument, for errors.
         scale: a number or a tensor.
-        rows: the operand's extents but that along K: (M,), (L, M), or those of x in `linear`.
-        k: its extent along K.
-        folds: whether all rows are one matrix, as in `linear`; else the last are, and the others a batch.
+        rows: the operand's extents except K: (M,), (L, M), or those of x in `linear`.
+        k: the operand's extent along K.
+        folds: whether all extents are rows of one matrix, as in `linear`; else all but the last are batches.
 
     Raises:
-        InputError: the shape is that of no kind.
+        InputError: no kind has this shape.
     """
     if not isinstance(scale, Tensor) or scale.dim() == 0:
         return TENSOR
@@ -121,12 +121,12 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
             return "1x128"
         if len(shape) > 1 and shape[-2] == above and (len(shape) == 2 or shape[:-2] == lead[:-1]):
             return "128x128"
-    rule = f"must be a number, {lead}, {(*lead, blocks)} or {(above, blocks)}: of all, rows, 1 x 128 or 128 x 128"
+    rule = f"must be a number, {lead}, {(*lead, blocks)} or {(above, blocks)}: per tensor, row, 1 x 128 or 128 x 128"
     raise field_error(InputError, f"{name}.shape", shape, rule)
 
 
 def reads(epilogue: Any, spec: Any) -> bool:
-    """Whether a call's epilogue reads scales by these names, or its spec names their kinds."""
+    """Whether a call's epilogue reads scales by these names, or its spec specifies their kinds."""
     found: bool = _reads(address(epilogue), address(spec))
     return found
 

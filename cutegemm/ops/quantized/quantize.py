@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`quantize` and `dequantize`: 8-bit operands and their scales, in torch's operations, which Inductor fuses."""
+"""`quantize` and `dequantize`: 8-bit operands and their scales."""
 
 from __future__ import annotations
 
@@ -56,28 +56,28 @@ def quantize(
     scale_dtype: Any = torch.float32,
     transposed: bool = False,
 ) -> Quantized | tuple[Quantized, Quantized]:
-    """x in 8 bits and its scales, so that values * scale is near x.
+    """Quantize x to 8-bit values and scales, so that values * scale is near x.
 
-    A group of elements shares a scale, fp32(amax / largest): amax is the group's largest finite magnitude, largest is
+    A group of elements shares a scale, fp32(amax / largest). amax is the group's largest finite magnitude; largest is
     448 for e4m3, 57344 for e5m2 and 127 for int8. A value is fp32(x / scale), rounded to nearest even and saturated.
 
     - A group of zeros, or without elements, has scale 1. No scale is below 2**-126, the smallest normal number, so
       groups of smaller magnitudes use fewer bits. Quotients below an fp8 type's subnormals become zero.
-    - Elements that are not finite become NaN in fp8, and the others of their group are quantised as if they were zero.
-      int8 has no NaN: the element becomes 0 and the scale of its group NaN.
+    - A non-finite element becomes NaN in fp8, and the rest of its group is quantized as if that element were zero.
+      int8 has no NaN, so the element becomes 0 and its group's scale NaN.
 
-    On a Hopper GPU a kernel reads x once, for its transpose as well; twice if all elements share a scale, or rows and
-    columns do. x that is aligned along neither axis is copied first. A compiled call runs the same kernel, as an op.
-    Elsewhere torch's operations compute it.
+    On a Hopper GPU a kernel reads x once, also for its transpose; twice if all elements, or rows and columns, share a
+    scale. If neither rows nor columns of x are aligned, x is copied first. A compiled call runs the same kernel, as an
+    op. On other devices torch operations compute the result.
 
     Args:
-        x: (M, K) or (L, M, K), fp16, bf16 or fp32; any strides. K is the axis of the GEMM's sums. A weight of
+        x: (M, K) or (L, M, K), fp16, bf16 or fp32; any strides. K is the axis that the GEMM reduces. A weight of
             `torch.nn.Linear` is (N, K), the transpose of B: pass `values.T` as B, and `scale` as `scale_b`.
-        kind: what shares a scale, as in `GemmSpec.scale_a`: "tensor", "row", ("block", 1, 128), ("block", 128, 128).
+        kind: elements that share a scale, as in `GemmSpec.scale_a`: "tensor", "row", ("block", 1 or 128, 128).
         dtype: torch.float8_e4m3fn, torch.float8_e5m2 or torch.int8.
-        scale: scales to use instead, such as those of a calibration.
-        scale_dtype: torch.float32, or torch.float8_e8m0fnu for scales of blocks that are powers of two, rounded up.
-        transposed: whether to quantise x.mT as well, as a backward pass needs it; its rows are then x's columns.
+        scale: scales to use instead of computed ones, for example from a calibration.
+        scale_dtype: torch.float32, or torch.float8_e8m0fnu for block scales that are rounded up to powers of two.
+        transposed: whether to also quantize x.mT, as a backward pass needs; its rows are x's columns.
 
     Returns:
         values, of x's shape, with unit stride along K and rows that begin at multiples of 16 bytes; scale: (), (M,),
@@ -86,7 +86,7 @@ def quantize(
 
     Raises:
         InputError: x or `scale` has another type, shape or device, or x needs a gradient.
-        SpecError: `kind`, `dtype` or `scale_dtype` is none of these.
+        SpecError: `kind`, `dtype` or `scale_dtype` is not one of these.
 
     Example:
         >>> values, scale = quantize(torch.randn(256, 512), ("block", 1, 128))
@@ -97,7 +97,7 @@ def quantize(
     kind, dtype = _kind(kind), _dtype(dtype)
     checks.truth(InputError, "transposed", transposed)
     if scale is not None and transposed and kind not in (TENSOR, KINDS[-1]):
-        rule = "x.mT has scales of its own; quantise it apart, with its own"
+        rule = "x.mT needs its own scales; quantize it separately"
         raise field_error(InputError, "transposed", True, rule, False)
     given = None if scale is None else checked_scale(scale, kind, x)
     known = type(scale_dtype) is torch.dtype
@@ -114,17 +114,17 @@ def quantize(
 
 @checks.keywords()
 def dequantize(values: Tensor, scale: Any, kind: Kind = ROW, dtype: Any = torch.float32) -> Tensor:
-    """fp32(values * scale), rounded to nearest even in another type: the inverse of `quantize`.
+    """fp32(values * scale), rounded to nearest even in `dtype`: the inverse of `quantize`.
 
     Args:
         values: (M, K) or (L, M, K), e4m3, e5m2, int8 or uint8; any strides.
         scale: as `quantize` returns it for this kind; any strides, and blocks of K may be padded to a multiple of four.
-        kind: as of `quantize`.
-        dtype: fp32, fp16 or bf16, of the result.
+        kind: as for `quantize`.
+        dtype: of the result: fp32, fp16 or bf16.
 
     Raises:
         InputError: values or `scale` has another type, shape or device.
-        SpecError: `kind` or `dtype` is none of these.
+        SpecError: `kind` or `dtype` is not one of these.
     """
     check_tensor("values", values, (2, 3), EIGHT_BITS)
     kind = _kind(kind)
@@ -135,10 +135,10 @@ def dequantize(values: Tensor, scale: Any, kind: Kind = ROW, dtype: Any = torch.
 
 
 def checked_scale(scale: Any, kind: Kind, x: Tensor) -> Tensor:
-    """Scales that a caller gives for an operand (M, K) or (L, M, K), without the padding of K's blocks.
+    """Check given scales of an operand (M, K) or (L, M, K), and remove the padding of blocks along K.
 
     Raises:
-        InputError: they have another type, shape or device.
+        InputError: they have a wrong type, shape or device.
     """
     if kind == TENSOR and isinstance(scale, (int, float)) and not isinstance(scale, bool):
         if torch.finfo(torch.float32).max < abs(scale) < math.inf:
@@ -164,17 +164,17 @@ def checked_scale(scale: Any, kind: Kind, x: Tensor) -> Tensor:
 
 
 def _kind(kind: Any) -> Kind:
-    """The kind of scales; what a compiler traces is compared only."""
+    """Check the kind of scales; under torch.compile only by comparison."""
     if _compiling() and kind in KINDS:
         return kind  # type: ignore[no-any-return]
     return checked("kind", kind)
 
 
 def _dtype(dtype: Any) -> torch.dtype:
-    """The type that `quantize` makes.
+    """Check the type of `quantize`'s values.
 
     Raises:
-        SpecError: it makes no such type.
+        SpecError: `quantize` does not support the type.
     """
     if type(dtype) is torch.dtype and dtype in LARGEST:
         return dtype

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer whose three GEMMs multiply fp8: operands are quantised inside, and gradients flow as in 16 bits.
+"""A linear layer with three fp8 GEMMs: it quantizes its operands, and has gradients like a 16-bit layer.
 
     forward   Y  = X W^T     x and weight in e4m3, scales along K
     input     dX = dY W      dY in e5m2 along N, the transposed weight along N
@@ -33,7 +33,7 @@ from cutegemm.spec import GemmSpec
 # name -> kinds of the scales of activations and gradients, and of weights
 RECIPES = {"row": ("row", "row"), "block": ("1x128", "128x128")}
 FORWARD, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
-# module-level names: a compiler finds a spec by its global name
+# module-level names, because torch.compile finds a spec by its global name
 _FP16, _BF16, _FP32 = (GemmSpec(d_dtype=x) for x in OPERANDS)
 
 
@@ -42,11 +42,11 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
 
     Args:
         x, weight, bias, recipe: as the caller of `linear` gave them.
-        who: who serves the GEMMs.
-        others: further arguments by name; None is not given.
+        who: the result of `fallback.server`.
+        others: further arguments by name; None if not given.
 
     Raises:
-        InputError: an argument has a wrong type or shape, or does not go with a recipe.
+        InputError: an argument has a wrong type or shape, or is not supported with a recipe.
     """
     checks.choice(InputError, "fp8", recipe, tuple(RECIPES))
     for name, value in others.items():
@@ -77,13 +77,13 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
 
 
 def _transformed(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: str, who: str) -> Tensor:
-    """Y under `vmap`, which the op's own rule maps.
+    """Y under `vmap`, by the op's own rule.
 
     Raises:
         InputError: a transform differentiates, or autograd records.
     """
     if recording(x, weight, *([] if bias is None else [bias])):
-        rule = "has no gradient under torch.func and vmap; use autograd alone, or torch.no_grad()"
+        rule = "has no gradient under torch.func and vmap; use plain autograd, or torch.no_grad()"
         raise field_error(InputError, "fp8", recipe, rule)
     kinds = RECIPES[recipe]
     return gemm(_made(x, kinds[0], FORWARD), _made(weight, kinds[1], FORWARD), kinds, x.dtype, who, bias)
@@ -94,7 +94,7 @@ class _Fp8Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, recipe: str, who: str) -> Tensor:
-        """Y, and what the backward pass reads."""
+        """Compute Y, and save what the backward pass reads."""
         rows, blocks = RECIPES[recipe]
         b = _made(weight, blocks, FORWARD)
         if ctx.needs_input_grad[1]:
@@ -136,19 +136,19 @@ class _Fp8Linear(torch.autograd.Function):
 
 
 def _made(x: Tensor, kind: str, dtype: torch.dtype) -> Quantized:
-    """x quantised."""
+    """x quantized."""
     return quantized(x, KINDS[kind], dtype)
 
 
 def _both(x: Tensor, kind: str, dtype: torch.dtype) -> tuple[Quantized, Quantized]:
-    """x and its transpose quantised."""
+    """x and its transpose quantized."""
     return twins(x, KINDS[kind], dtype)
 
 
 def gemm(
     a: Quantized, b: Quantized, kinds: tuple[str, str], dtype: torch.dtype, who: str, bias: Any = None
 ) -> Tensor:
-    """A B^T of quantised matrices, in a type."""
+    """A B^T of quantized matrices, with D in `dtype`."""
     named = {"scale_a": a.scale, "scale_b": b.scale} | ({} if bias is None else {"bias": bias})
     graph = PLAIN if bias is None else BIASED
     spec = _BF16 if dtype == torch.bfloat16 else _FP16 if dtype == torch.float16 else _FP32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vmap: the mapped dimension becomes the product's batch, or one more leading dimension of x."""
+"""vmap: the mapped dimension becomes the GEMM's batch, or one more leading dimension of x."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RANKS = {name: min(role.ranks) for name, role in ROLES.items()}
 
 
 def batched(op: Any) -> Callable[..., Any]:
-    """The vmap rule of an overload that gives new tensors."""
+    """The vmap rule of an overload that returns new tensors."""
 
     def rule(
         info: Any, in_dims: Any, a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str
@@ -33,7 +33,7 @@ def batched(op: Any) -> Callable[..., Any]:
         ]
         for name, m in zip(known.inputs, mapped[2:]):
             if m and name in known.scalars:
-                rule = "a scalar is one number for the whole product"
+                rule = "a scalar must be the same for the whole batch"
                 raise field_error(InputError, "torch.vmap", name, rule)
         size = info.batch_size
         if known.form in ("linear", "input") and not mapped[1] and _rows_only(known, mapped[2:]):
@@ -58,16 +58,16 @@ def _kind(program: Program, name: str) -> str:
 
 
 def _rows_only(program: Program, mapped: list[bool]) -> bool:
-    """Whether every mapped input lies along rows, and no result is summed over them."""
+    """Whether every mapped input has a row axis, and no result is reduced over rows."""
     if program.graph.scales or program.graph.blocks:
-        # of rows that more of them would not have
+        # scales and blocks depend on the number of rows
         return False
     along = all(_kind(program, name) in ("matrix", "col") or not m for name, m in zip(program.inputs, mapped))
     return along and all(x.axis == 1 for x in program.graph.reductions)
 
 
 def _as_rows(program: Program, size: int, tensors: list[Any], mapped: list[bool]) -> list[Any]:
-    """A linear layer of more rows: one more leading dimension."""
+    """Map a linear layer as one with more rows: one more leading dimension."""
     kinds = ["matrix", "scalar", *(_kind(program, name) for name in program.inputs)]
     return [
         x.expand(size, *x.shape) if kind in ("matrix", "col") and not m else x
@@ -78,7 +78,7 @@ def _as_rows(program: Program, size: int, tensors: list[Any], mapped: list[bool]
 def _as_matrices(
     program: Program, size: int, tensors: list[Any], mapped: list[bool]
 ) -> tuple[list[Any], tuple[int, ...] | None]:
-    """A batch of products of matrices, their leading dimensions folded; and those dimensions, if results have any."""
+    """Map as a batch of GEMMs with folded leading dimensions; also returns these, if results have any."""
     lead: tuple[int, ...] | None = tuple(tensors[0].shape[mapped[0] : -1])
     both = {"linear": (True, False), "input": (True, False), "weight": (True, True)}[program.form]
     a, b = (_folded(x, m, 1) if fold else x for x, m, fold in zip(tensors[:2], mapped[:2], both))
@@ -97,7 +97,7 @@ def _as_matrices(
 
 
 def _folded(x: torch.Tensor, mapped: bool, keep: int) -> torch.Tensor:
-    """All dimensions as one, but the mapped one in front and `keep` behind."""
+    """Fold all dimensions except the mapped one in front and the last `keep`."""
     front, back = x.shape[:mapped], x.shape[x.dim() - keep :]
     return x.reshape(*front, math.prod(x.shape[mapped : x.dim() - keep]), *back)
 
@@ -105,7 +105,7 @@ def _folded(x: torch.Tensor, mapped: bool, keep: int) -> torch.Tensor:
 def _as_batch(
     program: Program, size: int, tensors: list[Any], mapped: list[bool]
 ) -> tuple[list[Any], tuple[int, ...] | None]:
-    """A batch of products; where the product has a batch of its own, as many times it; and that batch, if any."""
+    """Map as a batch of GEMMs, times the GEMM's own batch, if it has one; also returns that batch."""
     ranks = [2, 2, *(_RANKS[_kind(program, name)] for name in program.inputs)]
     own = max(
         (x.shape[m] for x, m, rank in zip(tensors[:2], mapped, ranks) if x.dim() - m > rank), default=None
@@ -129,7 +129,7 @@ def _as_batch(
 def _unfolded(
     program: Program, name: str, x: torch.Tensor, size: int, lead: tuple[int, ...] | None
 ) -> torch.Tensor:
-    """An output with the dimensions that were folded; of a vector x none, where the product has one row."""
+    """Unfold an output's dimensions; none for a vector x, for which the GEMM has one row."""
     if lead is None:
         return x
     result = next(r for r in program.graph.outputs if r.name == name)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of DTensors: each process multiplies its part, an ordinary tensor, cut as B, or else A, is sharded.
+"""Grouped GEMMs of DTensors: each process multiplies its local part. The call is sharded as B is, else as A is.
 
-Every tensor of a call has axes, a letter each. Along a dimension of the mesh a call is cut along one of them at most:
+Every tensor of a call has axes, named by letters. Along a mesh dimension a call is sharded along at most one of them:
 
-    n, m   columns of B, rows of A: those of D
-    g      groups: D is a partial sum, as what other processes' groups have is zero; masked groups cut D
-    k      D is a partial sum, where the epilogue is linear; the first process adds what the epilogue adds
+    n, m   columns of B, rows of A: D is sharded likewise
+    g      groups: D is a partial sum, with zeros for other processes' groups; masked groups shard D
+    k      D is a partial sum, if the epilogue is linear; the first process adds the epilogue's inputs
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.groups import TOLD, Groups, agree, check_tail
 from cutegemm.running.numerics.group_reference import bounds
 
-# axes of A, B and D by form, and those along which a call may be cut
+# axes of A, B and D by form, and those along which a call may be sharded
 FORMS = {
     "rows": (("r", "k"), ("g", "k", "n"), ("r", "n"), "gkn"),
     "columns": (("g", "m", "k"), ("k", "r"), ("m", "r"), "gkm"),
     "masked": (("g", "c", "k"), ("g", "k", "n"), ("g", "c", "n"), "gkn"),
     "depth": (("m", "k"), ("k", "n"), ("g", "m", "n"), "mn"),
 }
-OF_ROWS = ("rows", "scatter", "weight")  # arguments with an element for each row
+OF_ROWS = ("rows", "scatter", "weight")  # arguments with one element per row
 Axes = tuple[str, ...]
-# by dimension of the mesh, the axis along which a call is cut; "" is none
+# per mesh dimension, the axis along which a call is sharded; "" is none
 Cuts = list[str]
 
 
@@ -53,7 +53,7 @@ def check_unsharded(tensors: Mapping[str, Any]) -> None:
 
 
 def part(x: Any, axes: Axes, cuts: Cuts) -> Tensor:
-    """This process's part of a DTensor, whole along axes that it does not have, where gradients are partial sums."""
+    """The local part of a DTensor. Along axes that it lacks it is replicated, and its gradients are partial sums."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     kept = [Shard(axes.index(c)) if c and c in axes else Replicate() for c in cuts]
@@ -63,7 +63,7 @@ def part(x: Any, axes: Axes, cuts: Cuts) -> Tensor:
 
 
 def whole(x: Tensor, axes: Axes, cuts: Cuts, mesh: Any, extents: Mapping[str, int]) -> Any:
-    """The DTensor of every process's part, partial sums along axes that it does not have; `extents` of those it has."""
+    """The DTensor of all local parts: partial sums along axes that it lacks; `extents` are those of its axes."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     kept = [Replicate() if not c else Shard(axes.index(c)) if c in axes else Partial() for c in cuts]
@@ -73,7 +73,7 @@ def whole(x: Tensor, axes: Axes, cuts: Cuts, mesh: Any, extents: Mapping[str, in
 
 
 def begin(axis: str, extent: int, cuts: Cuts, mesh: Any) -> int:
-    """Where this process's part of an axis begins."""
+    """The first index of this process's part of an axis."""
     first = 0
     for i in (i for i, cut in enumerate(cuts) if cut == axis):
         each = -(-extent // mesh.size(i))
@@ -83,7 +83,7 @@ def begin(axis: str, extent: int, cuts: Cuts, mesh: Any) -> int:
 
 
 def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> Any:
-    """`grouped_mm`, which is `run`, of DTensors; `named` are its other arguments.
+    """Call `run`, which is `grouped_mm`, with DTensors; `named` are its other arguments.
 
     Raises:
         InputError: `out` is given, or a tensor is not a DTensor.
@@ -117,7 +117,7 @@ def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> 
         parts["cu_seqlens"] = places[first : first + count + 1]
         named = named | {"offs": None, "tail": "zero"}
     if any(c == "k" and mesh.get_local_rank(i) for i, c in enumerate(cuts)):
-        # zeros that have gradients
+        # zeros that stay in the autograd graph
         nothing = torch.ones((), dtype=torch.bool, device=parts["a"].device)
         parts |= {name: parts[name].masked_fill(nothing, 0) for name in parts.keys() & kinds.keys()}
     d = run(**named | parts)
@@ -128,7 +128,7 @@ def by_parts(run: Callable[..., Any], a: Any, b: Any, named: dict[str, Any]) -> 
 
 
 def _axes(form: str, name: str, x: Any, kinds: Mapping[str, str], indexed: bool) -> Axes:
-    """The axes of one of a call's tensors, without those at the end along which nothing is cut."""
+    """The axes of one of a call's tensors, without trailing axes that are never sharded."""
     of_a, of_b, of_d, _ = FORMS[form]
     if name in kinds:
         of_col = ("g", "m") if form == "columns" else of_d[:-1]
@@ -146,7 +146,7 @@ def _axes(form: str, name: str, x: Any, kinds: Mapping[str, str], indexed: bool)
 
 
 def _may_cut(axis: str, form: str, graph: Graph | None, given: dict[str, Any]) -> bool:
-    """Whether the parts of a call that is cut along an axis are calls of their own."""
+    """Whether a call may be sharded along an axis."""
     drawn = graph is not None and any(x.op == "random" for x in graph.nodes)
     if axis not in FORMS[form][3] or (graph is not None and graph.reductions):
         return False

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for DTensor: along which axes of a product its tensors may be cut, as torch's own products may.
+"""Sharding rules for DTensor: the axes of a GEMM along which its tensors may be sharded, as for torch's own GEMMs.
 
-Every tensor of a call has axes with names: rows, N, a batch, and the axis "k" that the product sums over. A call may be
-cut along one of them per dimension of the mesh. Along "k" each part gives a partial D, where the epilogue is linear; a
-bias is then handed over as a partial sum too. What an epilogue cannot have cut (a gated pair's columns, dropout, whose
-elements count from the matrix's corner) stays whole.
+Every tensor of a call has named axes: rows, N, a batch, and the axis "k" that the GEMM reduces. A call may be sharded
+along one of them per mesh dimension. Along "k" each part gives a partial D, if the epilogue is linear; a bias is then
+passed as a partial sum, too. Axes that an epilogue needs whole are not sharded: a gated pair's columns, and axes under
+dropout, which counts elements from the matrix's origin.
 
-DTensor is imported by nobody here: the rules are registered when a program that has imported it calls the op.
+This module does not import DTensor. The rules are registered when a program that has imported it calls the op.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def ensure() -> None:
 
 
 def axes(program: Program, shapes: Sequence[Sequence[int]]) -> tuple[list[Axes], list[Axes]]:
-    """The names of the axes of (a, b, inputs) and of the outputs; "" where a tensor is broadcast along one.
+    """The names of the axes of (a, b, inputs) and of the outputs; "" for an axis along which a tensor is broadcast.
 
     Args:
-        program: what is computed.
+        program: of the call.
         shapes: of a, b and the inputs.
     """
     a, b = shapes[:2]
     lead: Axes = tuple(f"row{i}" for i in range(len(a) - 1))
-    # of a weight's gradient, which sums over them
+    # a weight's gradient reduces over the leading dimensions
     summed: Axes = tuple(f"k{i}" for i in range(len(a) - 1))
     rows, operands = {
         "linear": (lead, [(*lead, "k"), ("n", "k")]),
@@ -64,14 +64,14 @@ def axes(program: Program, shapes: Sequence[Sequence[int]]) -> tuple[list[Axes],
 
 
 def cuts(program: Program, shapes: Sequence[Sequence[int]]) -> list[tuple[list[Any], list[Any]]]:
-    """Every way to cut a call along one dimension of a mesh: placements of the outputs, and of what is read.
+    """All ways to shard a call along one mesh dimension: placements of the outputs, and of the inputs.
 
-    A placement is the dimension that is cut, None for a whole copy, or "sum" or "max" for partial results.
+    A placement is the sharded dimension, None for a replica, or "sum" or "max" for partial results.
     """
     read, given = axes(program, shapes)
     found: list[tuple[list[Any], list[Any]]] = [([None] * len(given), [None] * len(read))]
     if program.graph.scales or program.graph.blocks:
-        # blocks of 128 need not end where parts do
+        # shards may end inside blocks of 128
         return found
     for name in dict.fromkeys(x for y in read[:2] for x in y if x):
         inner = name.startswith("k")
@@ -92,12 +92,12 @@ def cuts(program: Program, shapes: Sequence[Sequence[int]]) -> list[tuple[list[A
 
 
 def _extent(name: str, read: list[Axes], shapes: Sequence[Sequence[int]]) -> int:
-    """How many elements an axis has."""
+    """The extent of an axis."""
     return next(shape[x.index(name)] for x, shape in zip(read, shapes) if name in x)
 
 
 def _may_cut(program: Program, name: str) -> bool:
-    """Whether an epilogue gives the same when it sees a part of the rows or columns."""
+    """Whether an epilogue gives the same results on a shard of the rows or columns."""
     graph = program.graph
     if any(x.op == "random" for x in graph.nodes) or (name == "n" and (graph.gated or program.merged)):
         return False
@@ -106,7 +106,7 @@ def _may_cut(program: Program, name: str) -> bool:
 
 
 def homogeneous(graph: Graph) -> bool:
-    """Whether every output is a sum of the accumulator and tensors, each times a number: then partial sums add up."""
+    """Whether every output is linear in the accumulator and tensors, so that partial sums can be added."""
     if graph.gated or graph.reductions:
         return False
     kinds: list[str | None] = []
@@ -146,8 +146,8 @@ def _register() -> None:
 
 
 def _register_rule(op: Any, rule: Any) -> None:
-    """As `torch.distributed.tensor.experimental.register_sharding`, for what that leaves out: ops that give a list, and
-    arguments other than integers that decide, which its cache of decisions does not look at.
+    """Like `torch.distributed.tensor.experimental.register_sharding`, which does not support ops that return a list,
+    nor decisions that depend on other arguments than integers, since its cache ignores these.
     """
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo, TupleStrategy
@@ -167,7 +167,7 @@ def _register_rule(op: Any, rule: Any) -> None:
             input_index=len(found[0][0]),
         )
 
-    # decisions are kept by everything behind the three arguments of tensors too
+    # cache decisions also by all arguments after the three tensor arguments
     info = RuntimeSchemaInfo(3, needs_pytree=True)
     DTensor._op_dispatcher.sharding_propagator.register_op_strategy(op, strategy, info)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a call's arguments to a kind of call: names, layouts, types, addresses; and the results of a call."""
+"""The arguments of a call (names, layouts, types, addresses), its kind, and its results."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of other libraries (NumPy, CuPy, JAX, ...): anything with `__dlpack__`, as tensors of the same memory.
+"""Arrays of other libraries with `__dlpack__` (NumPy, CuPy, JAX, ...) as tensors that share their memory.
 
 DLPack (dmlc.github.io/dlpack) describes an array's memory. The consumer names the stream that will read it, so neither
 a copy nor a wait is needed. Results are returned the same way.
@@ -17,7 +17,7 @@ from torch.utils.dlpack import from_dlpack
 from cutegemm.errors import InputError, field_error
 from cutegemm.running.arguments.results import Outputs
 
-# libraries whose arrays never change
+# libraries whose arrays are immutable
 _IMMUTABLE = ("jax", "jaxlib")
 
 
@@ -27,7 +27,7 @@ def is_foreign(x: Any) -> bool:
 
 
 def tensor(name: str, x: Any) -> Any:
-    """An array of another library as a tensor of the same memory; any other value unchanged.
+    """Convert an array of another library to a tensor that shares its memory. Other values are returned unchanged.
 
     Raises:
         InputError: torch does not accept its type, strides or device.
@@ -36,48 +36,48 @@ def tensor(name: str, x: Any) -> Any:
         return x
     strides = getattr(x, "strides", None)
     if isinstance(strides, (tuple, list)) and any(n < 0 for n in strides):
-        # torch would abort the process
+        # negative strides make torch abort the process
         raise field_error(InputError, f"{name}.strides", strides, "must not be negative: pass a copy")
     try:
         return from_dlpack(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        rule = f"must be an array that torch takes in by DLPack ({error})"
+        rule = f"must be an array that torch can import by DLPack ({error})"
         raise field_error(InputError, name, x, rule) from error
 
 
 def writable(name: str, x: Any) -> Any:
-    """An output that the caller gave, as a tensor.
+    """Convert an output given by the caller to a tensor.
 
     Raises:
-        InputError: its library's arrays are immutable, or it is read-only, which torch does not check.
+        InputError: its library's arrays are immutable, or it is read-only; torch does not check the latter.
     """
     if is_foreign(x) and _library(x) in _IMMUTABLE:
-        raise field_error(InputError, name, x, f"arrays of {_library(x)} are not written to; leave it out")
+        raise field_error(InputError, name, x, f"arrays of {_library(x)} are immutable; leave it out")
     if is_foreign(x) and getattr(getattr(x, "flags", None), "writeable", True) is False:
-        raise field_error(InputError, f"{name}.flags.writeable", False, "must be written to", True)
+        raise field_error(InputError, f"{name}.flags.writeable", False, "an output must be writable", True)
     return tensor(name, x)
 
 
 def outputs(out: Any) -> Any:
-    """The outputs that the caller gave, one or a mapping, as tensors."""
+    """Convert the outputs given by the caller, one or a mapping, to tensors."""
     if isinstance(out, Mapping):
         return {name: writable(name, x) for name, x in out.items()}
     return writable("out", out)
 
 
 def run(call: Any, a: Any, b: Any, named: Mapping[str, Any], out: Any, options: Mapping[str, Any]) -> Any:
-    """`Gemm.run` (`call`) with arrays as tensors of the same memory; the result is an array of A's library.
+    """Call `Gemm.run` with tensors that share the arrays' memory, and return an array of A's library.
 
     Args:
-        call: the run.
-        a, b, named: the operands and what the epilogue reads.
-        out: the outputs that the caller gave.
+        call: the bound method `run`.
+        a, b, named: the operands and the epilogue's inputs.
+        out: the outputs given by the caller.
         options: the run's other arguments.
 
     Raises:
         InputError: torch does not accept an array, or A's library cannot import the result.
     """
-    # refused before anything is written
+    # raises before anything is written
     _maker(a)
     tensors = {name: tensor(name, x) for name, x in named.items()}
     found = call(tensor("a", a), tensor("b", b), out=outputs(out), **tensors, **options)
@@ -85,7 +85,7 @@ def run(call: Any, a: Any, b: Any, named: Mapping[str, Any], out: Any, options: 
 
 
 def returned(found: Any, out: Any, like: Any) -> Any:
-    """A run's results as arrays of the library of `like`; given outputs are returned as given."""
+    """Convert a run's results to arrays of the library of `like`; outputs given by the caller are returned as given."""
     given = dict(out) if isinstance(out, Mapping) else {"d": out}
     if not isinstance(found, Outputs):
         return _array(found, like) if given.get("d") is None else given["d"]
@@ -96,7 +96,7 @@ def returned(found: Any, out: Any, like: Any) -> Any:
 
 
 def _array(x: Any, like: Any) -> Any:
-    """A tensor as an array of the library of `like`."""
+    """Convert a tensor to an array of the library of `like`."""
     make = _maker(like)
     return x if make is None or not isinstance(x, torch.Tensor) else make(x)
 
@@ -114,7 +114,7 @@ def _maker(like: Any) -> Any:
     else:
         library = sys.modules[_library(like)]
     if not hasattr(library, "from_dlpack"):
-        rule = f"of {_library(like)}, which has no from_dlpack to give the product by: pass a tensor"
+        rule = f"{_library(like)} has no from_dlpack to return the result with: pass a tensor"
         raise field_error(InputError, "a", type(like).__name__, rule)
     return library.from_dlpack
 

@@ -33,17 +33,17 @@ def blas_number(name: str, value: Any) -> float:
 
 
 def refused(named: Mapping[str, Any], beta: float | None) -> InputError:
-    """The error of a run that passes what the plain epilogue does not read, or beta without c."""
+    """The error of a run that passes an argument the plain epilogue does not read, or beta without c."""
     if named:
         return unread(next(iter(named)), PLAIN_READS, ("out", "backend", "workspace", "groups"), PLAIN_RULE)
     return field_error(InputError, "beta", beta, "needs c", 0.0)
 
 
 def blas_call(blas: tuple[Any, Any, Any], named: Mapping[str, Any]) -> tuple[Signature, dict[str, Any]]:
-    """The plain epilogue of a call's c, alpha and beta, and what it reads by name; C is not read if beta is 0.
+    """The plain epilogue for a call's c, alpha and beta, and its inputs by name. C is not read if beta is 0.
 
     Raises:
-        InputError: there is something else to read, beta without c, or a number is none.
+        InputError: there are other inputs, beta without c, or a value that is not a number.
     """
     c, alpha, beta = blas
     alpha, beta = blas_number("alpha", alpha), None if beta is None else blas_number("beta", beta)
@@ -61,11 +61,11 @@ def plain_call(
     beta: float | None,
     key: tuple[Any, ...] | None,
 ) -> Unprepared:
-    """A call whose kind is not cached; c counts only if it is read.
+    """A call whose kind is not cached. Its tensors include c only if c is read.
 
     Args:
         given, addresses: a, b, c and out, and their addresses.
-        alpha, beta: beta None is 1.
+        alpha, beta: scalars; None as beta means 1.
         key: of the kind in the cache, or None.
     """
     a, b, c, out = given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call passes, what distinguishes kinds of calls, and a bounded cache of kinds. Imports no torch."""
+"""A call's tensors, the key of its kind, and a bounded cache of kinds. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from cutegemm.config import GemmConfig
 
-# least number of kinds of calls that a `Gemm` caches; a kind holds a plan and converted arguments, some 10 KiB
+# kinds of calls that a `Gemm` caches at least; a kind holds a plan and converted arguments, about 10 KiB
 REMEMBERED = 512
 
-# the address of a tensor that is not given; without memory the address is 0
+# address of a tensor that was not given; a tensor without memory has address 0
 NOWHERE = -1
 
 V = TypeVar("V")
 
 
 class Planned(Protocol):
-    """What a run needs of its plan: a `KernelPlan`, or a recipe of an artefact."""
+    """The part of a plan that a run needs: a `KernelPlan`, or a recipe of an artefact."""
 
     @property
     def steps(self) -> Sequence[Any]:
@@ -50,12 +50,12 @@ class Planned(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What one call passes, by name: A, B, the epilogue's inputs that are tensors, and the outputs given.
+    """The tensors of one call: A, B, the epilogue's tensor inputs by name, and the given outputs by name.
 
     Attributes:
         a: (M, K) or (L, M, K); b: (K, N) or (L, K, N); all batches share 2-D operands.
         inputs: matrices (M, N) or (L, M, N), rows (N,) or (L, N), columns (M,) or (L, M), in the graph's order;
-            after them its scalars that are tensors, 0-d. For a gated graph N is half of B's columns.
+            then its 0-d tensors for scalars. For a gated graph N is half of B's columns.
         outs: matrices (M, N) or (L, M, N), results of reductions.
     """
 
@@ -66,7 +66,7 @@ class Request:
 
     @property
     def read(self) -> dict[str, Any]:
-        """All tensors that are read."""
+        """All input tensors."""
         return {"a": self.a, "b": self.b, **self.inputs}
 
     @property
@@ -76,7 +76,7 @@ class Request:
 
 
 def identity(t: Any) -> tuple[Any, ...]:
-    """What the checks of a call read of a tensor besides its address."""
+    """The properties of a tensor, besides its address, that the checks of a call read."""
     return t.shape, t.stride(), t.dtype, t.get_device(), t.is_neg(), t.requires_grad and recording()
 
 
@@ -86,14 +86,14 @@ def substance(given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def recording() -> bool:
-    """Whether autograd records operations now."""
+    """Whether autograd currently records operations."""
     import torch
 
     return torch.is_grad_enabled()
 
 
 class Memo(Generic[V]):
-    """A cache of the most recently used values, at most twice `half`; a hit costs one dictionary lookup.
+    """A cache of at most twice `half` recently used values; a hit costs one dictionary lookup.
 
     It has two generations: when the recent one is full, it becomes the old one, and old values that were not used
     since are dropped.

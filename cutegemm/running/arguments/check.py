@@ -15,15 +15,15 @@ from cutegemm.running.arguments.call import Request
 from cutegemm.running.arguments.describe import Call, shown
 
 ONLY_ITSELF = "; it may only be {} itself (same pointer, shape, strides and dtype)"
-# bytes: alignment that copies and partial results need of a workspace
+# alignment in bytes that copies and partial results need in workspace
 WORKSPACE_ALIGN = 16
 
 
 def aligned(call: Call, request: Request) -> Call:
-    """A described call with the alignment of its tensors' addresses.
+    """Set the alignments of a described call from its tensors' addresses.
 
     Raises:
-        InputError: a tensor has elements and no memory, such as a wrapper of other tensors.
+        InputError: a tensor has elements but no memory, such as a wrapper of other tensors.
     """
     aligns = {name: alignment(_address(name, tensor)) for name, tensor in request.tensors.items()}
 
@@ -87,9 +87,9 @@ def overlaps(request: Request, kinds: Mapping[str, str]) -> None:
 
 
 def apart(x: Any, y: Any) -> bool:
-    """Whether two matrices whose address ranges overlap share no element: other columns, or rows, of one buffer.
+    """Whether two matrices with overlapping address ranges share no element: different columns or rows of one buffer.
 
-    This is decided only if both have the same strides: 1 and the buffer's pitch.
+    True only if both have the same strides: 1 and the buffer's pitch.
     """
     if x.dim() < 2 or x.stride() != y.stride() or x.dtype != y.dtype:
         return False
@@ -109,11 +109,11 @@ def overlap(name: str, other: str, matrix: bool) -> InputError:
 
 
 def workspace(given: Any, need: int, tensors: Mapping[str, Any]) -> int:
-    """The address of the caller's workspace.
+    """Check the caller's workspace and return its address.
 
     Args:
-        given: what was passed.
-        need: bytes the call uses of it.
+        given: the argument.
+        need: bytes that the call uses.
         tensors: the call's tensors by name; None for an output to be allocated.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch tensors as a `Problem`: the half of validation that needs no address.
+"""Describes torch tensors as a `Problem`: the half of validation that needs no addresses.
 
 It checks ranks, shapes, types, devices and strides, also of fake and meta tensors. `check` reads addresses.
 """
@@ -25,15 +25,15 @@ from cutegemm.running.numerics.reference import TORCH_DTYPE
 # operand types of functions with gradients; kernels support more
 OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
 MULTIPLIED = tuple(TORCH_DTYPE[x] for x in DType if partners(x))
-# scales of blocks: numbers, exponents by their type, and bytes that are exponents
+# types of block scales: fp32, torch's ue8m0, and uint8 that holds ue8m0 exponents
 SCALES = tuple(x for x in (torch.float32, torch.uint8, EXPONENTS) if x is not None)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One output of a call as the caller sees it: a stored matrix, or a reduction's results.
+    """The shape and type of one output: a stored matrix, or a reduction's results.
 
-    `order` is that of a new matrix's axes in memory, outermost first; None is row-major.
+    `order` lists a new matrix's axes in memory order, outermost first; None is row-major.
     """
 
     name: str
@@ -56,12 +56,12 @@ def describe(
     d_dtype: DType | None = None,
     d_major: str | None = None,
 ) -> Call:
-    """Check the layouts and types of a call and describe it.
+    """Check the layouts and types of a call and describe it as a problem.
 
     Args:
         graph: the epilogue.
-        request: what is passed.
-        d_dtype, d_major: D's element type and unit-stride axis when it is not given; None means A's type, "n".
+        request: the tensors.
+        d_dtype, d_major: element type and unit-stride axis of a D that is not given; None means A's type, "n".
 
     Returns:
         The call, as if every address were a multiple of 16 bytes (`check.aligned` corrects that).
@@ -124,10 +124,10 @@ def describe(
 
 
 def check_pair(a: Any, b: Any) -> None:
-    """Check that kernels multiply the operands' types, each of which is legal by itself.
+    """Check that kernels support this pair of operand types, each of which is legal by itself.
 
     Raises:
-        InputError: they do not.
+        InputError: no kernel supports the pair.
     """
     kind = as_dtype(a.dtype)
     if a.dtype == b.dtype or types_fault(kind, as_dtype(b.dtype)) is None:
@@ -139,7 +139,7 @@ def check_pair(a: Any, b: Any) -> None:
 
 
 def shown(name: str) -> str:
-    """A tensor's name in messages: D is passed as `out`."""
+    """A tensor's name in messages; D is called `out`, as its argument is."""
     return "out" if name == "d" else name
 
 
@@ -149,7 +149,7 @@ def _shape_error(name: str, tensor: Any, rule: str) -> InputError:
 
 @dataclass(frozen=True)
 class Layouts:
-    """Layouts of a call's tensors, as operands of a problem with `batch` GEMMs."""
+    """Describes a call's tensors as operands of a problem with `batch` GEMMs."""
 
     batch: int
 
@@ -158,12 +158,12 @@ class Layouts:
         return operand_of(tensor) if self.batch else dataclasses.replace(operand_of(tensor), batch=0)
 
     def of_input(self, tensor: Any, kind: str) -> Operand:
-        """An epilogue's input: rows are 1 x N, columns M x 1."""
+        """An epilogue's input; rows are 1 x N, columns M x 1."""
         if kind == "matrix":
             return self.of(tensor)
         if kind in ("blocks_m", "blocks_n"):
             blocks = tensor.view(torch.uint8) if tensor.dtype == EXPONENTS else tensor
-            # B's along N, like its columns
+            # B's scales run along N, like its columns
             return self.of(blocks if kind == "blocks_m" else blocks.mT)
         return self.of(tensor.unsqueeze(-2 if kind == "row" else -1))
 
@@ -176,7 +176,7 @@ def _store(
     default: DType,
     major: str | None,
 ) -> tuple[Operand, Wanted]:
-    """A stored matrix of the given shape, ([L,] M, N): the given one, or as it will be allocated."""
+    """Describe a stored matrix of the given shape, ([L,] M, N): the given one, or the one to be allocated."""
     *lead, m, n = shape
     column_major = major == "m"
     order = (*range(len(lead)), len(lead) + 1, len(lead)) if column_major else None
@@ -196,12 +196,12 @@ def _check_tensors(graph: Graph, request: Request) -> None:
         tensor, field = given[name], shown(name) if role.written else name
         check_tensor(field, tensor, role.ranks, _legal(element_types.of(name, role.types), request))
         if role.written and tensor.is_neg():
-            rule = "must not be a negated view; give the tensor that it is a view of"
+            rule = "must not be a negated view; pass the tensor that it is a view of"
             raise field_error(InputError, f"{field}.is_neg()", True, rule)
 
 
 def _legal(types: str, request: Request) -> tuple[torch.dtype, ...]:
-    """The element types of a role; of scales of blocks torch has a type that a problem holds as bytes."""
+    """The legal torch types of a role. For block scales they include torch's ue8m0, which a problem holds as bytes."""
     whole = isinstance(request.a, torch.Tensor) and not request.a.is_floating_point()
     return SCALES if types == "scales" else tuple(TORCH_DTYPE[x] for x in element_types.legal(types, whole))
 
@@ -215,7 +215,7 @@ def _check_devices(request: Request) -> None:
 
 
 def _batch(a: Any, b: Any) -> tuple[int, tuple[int, ...]]:
-    """The batch extent, and the leading dimension that it gives outputs."""
+    """The batch extent, and the leading dimensions of outputs."""
     batched = [t.shape[0] for t in (a, b) if t.dim() == 3]
     batch = max((x for x in batched if x != 1), default=1) if batched else 1
     if any(x == 0 for x in batched):
@@ -227,7 +227,7 @@ def _batch(a: Any, b: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def _check_shape(name: str, tensor: Any, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
-    """Check a shape: an input has its own batches, one for all, or no batch axis."""
+    """Check a shape. An input has all batches, a batch extent of 1, or no batch axis."""
     legal = {(*lead, *shape), shape, *([(1, *shape)] if lead else [])}
     if tuple(tensor.shape) not in legal:
         raise _shape_error(name, tensor, f"must be {(*lead, *shape)}")
@@ -236,7 +236,7 @@ def _check_shape(name: str, tensor: Any, shape: tuple[int, ...], lead: tuple[int
 def _check_blocks(
     graph: Graph, name: str, tensor: Any, extents: tuple[int, int, int], lead: tuple[int, ...]
 ) -> None:
-    """Check scales: one matrix for each batch, or one for all."""
+    """Check block scales: one matrix per batch, or one for all batches."""
     scale = next(x for x in graph.scales if x.name == name)
     wanted = scale.shape(*extents)
     legal = ((), lead, (1,)) if lead else ((),)
@@ -262,7 +262,7 @@ def _check_out(result: Result, out: Any, shape: tuple[int, ...]) -> None:
 
 
 def _reduced(x: Result, lead: tuple[int, ...], m: int, n: int) -> Wanted:
-    """A reduction's results, or scales of blocks, whose rows are neighbours in memory, batch beside batch."""
+    """Describe a reduction's results, or block scales with adjacent rows and contiguous batches."""
     if x.kind != SCALE:
         return Wanted(x.name, (*lead, *x.by_axis((n,), (m,), ())), DType.FP32)
     blocks, _, rows = x.shape(1, m, n, (0, 0, 0))
@@ -272,11 +272,11 @@ def _reduced(x: Result, lead: tuple[int, ...], m: int, n: int) -> Wanted:
 
 def _check_reduction_out(result: Result, out: Any, wanted: Wanted) -> None:
     if result.partial:
-        rule = "partial results lie as the tile has them and cannot be given"
+        rule = "partial results have a layout that depends on the tile, so they cannot be given"
         raise InputError(rule, field=result.name)
     dtype, shape = TORCH_DTYPE[wanted.dtype], wanted.shape
-    lies = out.permute(wanted.order) if wanted.order and out.dim() == len(shape) else out
-    if tuple(out.shape) != shape or out.dtype != dtype or not lies.is_contiguous():
+    ordered = out.permute(wanted.order) if wanted.order and out.dim() == len(shape) else out
+    if tuple(out.shape) != shape or out.dtype != dtype or not ordered.is_contiguous():
         what = f"{tuple(out.shape)} of {out.dtype}"
         how = f"contiguous in the order {wanted.order} of its dimensions" if wanted.order else "contiguous"
         raise InputError(f"is {what}, must be {shape} of {dtype}, {how}", field=result.name)
@@ -308,7 +308,7 @@ def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[t
 
 
 def _overlaps_itself(tensor: Any) -> bool:
-    """Whether two indices may share memory: in order of stride, each stride must exceed the extent of those before."""
+    """Whether two indices may share memory: some stride does not exceed the span of all smaller strides."""
     reach = 0
     for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n > 1):
         if stride <= reach:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's arguments by name, sorted into what the epilogue's graph takes. Imports no torch.
+"""Sorts a run's arguments by name into the inputs of the epilogue's graph. Imports no torch.
 
-A call's tensors have one order, that of a launch's addresses (`epilogue.call_order`): a, b, the epilogue's tensors, its
-outputs (stored ones, then reductions; None for one to be allocated), and its scalars that are tensors.
+A call's tensors are in the order of a launch's addresses (`epilogue.call_order`): a, b, the epilogue's tensors, its
+outputs (stored ones, then reductions; None for one to be allocated), and its scalars that are 0-d tensors.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from cutegemm.running.arguments.call import Request
 
 @dataclass(frozen=True)
 class Order:
-    """The order of the tensors and numbers of a kind of call.
+    """The order of a kind of call's tensors and numbers.
 
     Attributes:
         passed: the tensors.
         names: of the tensors.
-        first_out, end_out: where the outputs begin and end among them.
+        first_out, end_out: index of the first output, and one past the last.
         numbers: names of the numbers passed by value.
     """
 
@@ -56,7 +56,7 @@ class Order:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of what the epilogue reads: its tensors, then its scalars that are tensors."""
+        """The names of the epilogue's tensor inputs, then of its scalars that are tensors."""
         return self.names[2 : self.first_out] + self.names[self.end_out :]
 
     def named(self, given: Sequence[Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Order:
         return dict(zip(self.names, given, strict=True))
 
     def request(self, named: Mapping[str, Any]) -> Request:
-        """What a call passes, from its tensors by name."""
+        """The request of a call from its tensors by name."""
         return Request(
             named["a"],
             named["b"],
@@ -78,7 +78,7 @@ class Signature:
 
     Attributes:
         graph: the epilogue.
-        reads_alpha: whether it reads something called alpha.
+        reads_alpha: whether it reads an input named alpha.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -101,7 +101,7 @@ class Signature:
     def bind(
         self, a: Any, b: Any, named: Mapping[str, Any], out: Any
     ) -> tuple[tuple[Any, ...], tuple[float, ...], tuple[str, ...]]:
-        """(tensors in their order, numbers passed by value, names of the scalars that are tensors) of a call.
+        """The (ordered tensors, numbers passed by value, names of the scalars that are tensors) of a call.
 
         Raises:
             InputError: a name is missing or unknown, or a number is not one.
@@ -144,35 +144,35 @@ class Signature:
     def _missing(self, name: str) -> InputError:
         kind = self._kinds[name]
         if kind.startswith("blocks"):
-            return InputError("missing; the mainloop multiplies by it, a scale for every block", field=name)
+            return InputError("missing; the mainloop multiplies by it, one scale per block", field=name)
         if name in scales.NAMES and kind in _SCALES:
             return InputError(f"missing; must be {_SCALES[kind]}", field=name)
         article = "an" if kind == "integer" else "a"
         return InputError(f"missing; the epilogue reads it as {article} {kind}", field=name)
 
 
-# stands for the value in a message about a name
+# stands for the value in a message about a keyword
 _DOTS = "..."
-# what the scales of an operand are, by their kind in the graph
+# kind of a scale in the graph -> what it must be
 _SCALES = {
     "scalar": "a number or a 0-d fp32 tensor",
     "col": "M scales, one for each row of A",
     "row": "N scales, one for each column of B",
 }
-# what an epilogue reads -> the argument that it is made of (`zero_points`)
+# input of an epilogue -> the argument that it is computed from (`zero_points`)
 _GIVEN = {"zero_a": "zero_point_a", "zero_b": "zero_point_b"}
-# what a run is told beside its operands
+# keywords of a run that are not inputs of an epilogue
 _OPTIONS = ("c", "alpha", "beta", "out", "backend", "workspace", "groups")
 
 
 def unread(name: str, read: Sequence[str], options: Sequence[str], rule: str = "") -> InputError:
-    """The error of a call that passes a keyword which its epilogue does not read.
+    """The error of a call with a keyword that its epilogue does not read.
 
     Args:
         name: the keyword.
         read: the names that the epilogue reads.
         options: the call's other keywords, one of which may be meant.
-        rule: where there is more to say than what the epilogue reads.
+        rule: replaces the list of the names that the epilogue reads.
     """
     read = [_GIVEN.get(x, x) for x in read]
     near = checks.near(name, (x for x in (*read, *options) if x != name))
@@ -181,10 +181,10 @@ def unread(name: str, read: Sequence[str], options: Sequence[str], rule: str = "
 
 
 def number(name: str, value: Any, rule: str = "must be a number or a 0-d fp32 tensor") -> float:
-    """A scalar as a float.
+    """Convert a scalar to a float.
 
     Raises:
-        InputError: it is no real number, or beyond any float. A truth value is not a scale.
+        InputError: it is not a real number, or out of range. A bool is refused, too.
     """
     if not isinstance(value, numbers.Real) or (isinstance(value, bool) and name in scales.NAMES):
         raise field_error(InputError, name, value, rule)
@@ -195,19 +195,19 @@ def number(name: str, value: Any, rule: str = "must be a number or a 0-d fp32 te
 
 
 def integer(name: str, value: Any) -> int:
-    """A signed or unsigned integer of 32 bits, as the signed one with the same bits.
+    """Convert a signed or unsigned 32-bit integer to the signed one with the same bits.
 
     Raises:
         InputError: it is none.
     """
     found = int(value) if isinstance(value, numbers.Integral) else None
     if found is None or not -(1 << 31) <= found < 1 << 32:
-        raise field_error(InputError, name, value, "must be an integer of 32 bits")
+        raise field_error(InputError, name, value, "must be a 32-bit integer")
     return found - (1 << 32) if found >= 1 << 31 else found
 
 
 def passed(kind: str, name: str, value: Any) -> float:
-    """A scalar or integer of an epilogue, as a launch takes it by value.
+    """Convert a scalar or integer of an epilogue to the number that a launch takes by value.
 
     Raises:
         InputError: it is none.
@@ -216,7 +216,7 @@ def passed(kind: str, name: str, value: Any) -> float:
 
 
 def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
-    """The outputs that the caller gives, by name: a mapping's, or one tensor as d.
+    """The outputs given by the caller, by name; a single tensor is d.
 
     Raises:
         InputError: the epilogue has no such output.
@@ -234,14 +234,14 @@ def outputs_given(graph: Graph, out: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Unprepared:
-    """A call of a kind that is not known.
+    """A call whose kind is not cached.
 
     Attributes:
         signature: of the epilogue.
         given, addresses, numbers: tensors, addresses and numbers, in the signature's order.
-        key: what its kind is remembered by; None for what cannot be remembered.
+        key: of its kind in the cache; None if it cannot be cached.
         scalars: names of the scalars that are tensors.
-        unread: a C that is given and not read.
+        unread: a C that is given but not read.
     """
 
     signature: Signature

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pack`: an operand laid out once as kernels read it best, to be passed in its place from then on."""
+"""`pack`: copies an operand once into the layout that kernels read fastest."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ AXES = {"a": ("m", "k"), "b": ("k", "n")}
 
 @checks.keywords()
 def pack(weight: Tensor, role: str, *, major: str | None = None) -> Tensor:
-    """A copy of an operand with the layout that kernels read fastest: unit stride, and rows aligned to 128 bytes.
+    """Copy an operand into the layout that kernels read fastest: unit stride, and rows aligned to 128 bytes.
 
-    An operand that TMA cannot address (unaligned rows, no unit stride) is copied into workspace at every run, because
-    its values may have changed. For an operand that never changes, such as a weight, call this once. The result is an
+    An operand that TMA cannot address (unaligned rows, no unit stride) is copied into workspace in every run, because
+    its values may have changed. For a constant operand, such as a weight, call this once. The result is an
     ordinary tensor with the same shape, values, type and device. Nothing else keeps a copy, not even
     `GemmSpec.constant`. Pickling and `torch.save` keep the strides; `clone`, `contiguous` and `to(device)` do not, so
     pack on the device that uses it.
@@ -38,7 +38,7 @@ def pack(weight: Tensor, role: str, *, major: str | None = None) -> Tensor:
         A view of new memory, or the weight itself if it has this layout already.
 
     Raises:
-        InputError: an argument is none of these.
+        InputError: an argument is not one of these.
 
     Example:
         >>> packed = pack(torch.randn(4099, 8191).bfloat16(), "b")      # doctest: +SKIP
@@ -59,13 +59,13 @@ def pack(weight: Tensor, role: str, *, major: str | None = None) -> Tensor:
         _whole_lines(source, by_columns) and alignment(weight.data_ptr()) == LIMITS.tma_align
     ):
         return weight
-    # one matrix that serves every batch stays one
+    # a matrix shared by all batches is copied once
     shared = weight.dim() == 3 and source.batch == 1
     strides = (source.cols, 1, 0) if by_columns else (1, source.rows, 0)
-    lies = Operand(
+    tight = Operand(
         dtype=source.dtype, rows=source.rows, cols=source.cols, strides=strides, batch=source.batch
     )
-    target, size = aligned_copy(lies, LIMITS)
+    target, size = aligned_copy(tight, LIMITS)
     memory = torch.zeros(size // source.dtype.bytes, dtype=weight.dtype, device=weight.device)
     row, col, step = target.strides
     matrices = memory.as_strided((source.batch, source.rows, source.cols), (step, row, col))
@@ -77,7 +77,7 @@ def pack(weight: Tensor, role: str, *, major: str | None = None) -> Tensor:
 
 
 def _by_columns(source: Operand, role: str, major: str | None) -> bool:
-    """Whether the copy's columns are adjacent: as asked for, else as the source's are, else those along K."""
+    """Whether the copy's columns are adjacent: by `major`, else as in the source, else if they are along K."""
     if major is not None:
         return AXES[role][1] == major
     if source.dtype.bits > 8 and (source.unit_row or source.unit_col):
@@ -86,7 +86,7 @@ def _by_columns(source: Operand, role: str, major: str | None) -> bool:
 
 
 def _whole_lines(source: Operand, by_columns: bool) -> bool:
-    """Whether a matrix has unit stride along the axis and its lines begin at whole lines of L2."""
+    """Whether a matrix has unit stride along the axis and starts every row or column on an L2 cache line."""
     unit, leading = (
         (source.unit_col, source.strides[0]) if by_columns else (source.unit_row, source.strides[1])
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run returns: D alone, or everything a fused epilogue gives, by name."""
+"""The results of a run: D alone, or all outputs of a fused epilogue by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cutegemm.running.numerics.reference import TORCH_DTYPE, combine
 
 
 class Outputs:
-    """The outputs of a fused run, by name: tensors, and `Partial`s where the epilogue asks for those."""
+    """The outputs of a fused run by name: tensors, and a `Partial` for each reduction that is left partial."""
 
     def __init__(self, **named: Any) -> None:
-        # one by one, which a compiler can follow
+        # one by one, so that torch.compile can trace it
         for name, value in named.items():
             setattr(self, name, value)
 
@@ -32,14 +32,14 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Partial:
-    """Partial results of a reduction, as the tiles gave them.
+    """Partial results of a reduction, one per tile.
 
     Attributes:
         kind: "sum", "max" or "logsumexp".
-        values: fp32 (parts, [L,] elements), for a reduction over all (parts, [L]). Of a logsumexp the maxima.
-        sums: of a logsumexp, sums of exp(x - maximum), like `values`; else None.
-        width: rows or columns of D that one partial result covers, but the last; for a reduction over all (rows,
-            columns). 0 where one covers everything: of the reference backend, and where D is empty.
+        values: fp32 (parts, [L,] elements), for a reduction over all (parts, [L]). For a logsumexp, the maxima.
+        sums: for a logsumexp, the sums of exp(x - maximum), shaped like `values`; else None.
+        width: rows or columns of D per partial result (the last may cover fewer); for a reduction over all (rows,
+            columns). 0 if one covers everything: on the reference backend, and if D is empty.
     """
 
     kind: str
@@ -49,13 +49,13 @@ class Partial:
 
     def finish(self) -> torch.Tensor:
         """The finished reduction."""
-        # a part (maximum, sum of exp(x - maximum)) stands for one number: maximum + log(sum)
+        # a logsumexp's part (maximum, sum of exp(x - maximum)) represents maximum + log(sum)
         parts = self.values if self.sums is None else self.values + self.sums.log()
         return combine(self.kind, parts, 0)
 
 
 class Shapes:
-    """How a kind of call's outputs are allocated and handed over."""
+    """Allocates a kind of call's outputs and returns them to the caller."""
 
     def __init__(self, graph: Graph, call: Call, plan: Planned | None, device: torch.device) -> None:
         self.graph, self.wanted, self.device = graph, call.outputs, device
@@ -76,19 +76,19 @@ class Shapes:
         return memory.permute([order.index(x) for x in range(len(order))])
 
     def _partial_shape(self, result: Result, wanted: Wanted) -> tuple[int, ...]:
-        """(numbers of a state, parts, L, elements), or for a reduction over all (numbers, L, parts)."""
+        """(numbers per part, parts, L, elements); for a reduction over all (numbers, L, parts)."""
         states, parts = len(NEUTRAL[result.kind]), self._parts(result)
         if result.axis is None:
             return states, self.batch, parts
         return states, parts, self.batch, wanted.shape[-1]
 
     def _parts(self, result: Result) -> int:
-        """Partial results per result of a reduction: one where D is empty."""
+        """Partial results per result of a reduction; one if D is empty."""
         parts = (1, 1, 1) if self.plan is None or not self.plan.steps else self.plan.parts
         return int(result.by_axis(*parts))
 
     def present(self, tensors: dict[str, torch.Tensor]) -> Any:
-        """What the caller gets."""
+        """The value that the caller gets."""
         if self.alone:
             return tensors["d"]
         shown: dict[str, Any] = dict(tensors)
@@ -111,7 +111,7 @@ class Shapes:
     def fill_empty(self, tensors: dict[str, torch.Tensor]) -> None:
         """The values of reductions over an empty D."""
         for x in self.graph.reductions:
-            # scales of no elements are none
+            # an empty D has no scales
             numbers = NEUTRAL.get(x.kind, ())
             for tensor, value in zip(tensors[x.name] if x.partial else (tensors[x.name],), numbers):
                 tensor.fill_(value)
@@ -126,7 +126,7 @@ class Shapes:
 
 
 def reference_outputs(graph: Graph, values: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The reference's outputs with partial ones as one part that covers everything."""
+    """The reference's outputs; a partial reduction has one part that covers everything."""
     shown: dict[str, Any] = dict(values)
     for x in graph.reductions:
         if x.partial:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zero points of integer operands: what the epilogue subtracts for them, from the operands' sums along K.
+"""Zero points of integer operands. The epilogue subtracts terms computed from the operands' sums along K.
 
     (A - za)(B - zb) = A B - za (sums of B's columns - K zb) - zb (sums of A's rows)
 
-`epilogue.scaling.shifted` has the graph, whose integers are exact modulo 2**32.
+`epilogue.scaling.shifted` builds the graph; its integers are exact modulo 2**32.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
 def read(kinds: tuple[str, str], a: Any, b: Any, named: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's inputs by name, with what the epilogue reads in place of zero points.
+    """Replace the zero points among a call's inputs by the inputs that the epilogue reads.
 
     Args:
-        kinds: of the zero points of A and B, "tensor", "row" or "" where an operand has none.
+        kinds: of the zero points of A and B: "tensor", "row", or "" for none.
         a, b: (..., M, K) and (..., K, N), int8 or uint8.
         named: the call's inputs: "zero_point_a" and "zero_point_b", each a number or tensor of integers; perhaps
-            "sums_a" and "sums_b", the sums along K that zero points of the other operand need, (..., M) and (..., N) in
-            int32. Those that are not given take a pass over the operand.
+            "sums_a" and "sums_b", the sums along K that the other operand's zero point needs, (..., M) and (..., N) in
+            int32. A sum that is not given costs a pass over the operand.
 
     Raises:
         InputError: an operand is of another type, a zero point or a sum is missing or of another type or shape, or the
@@ -44,7 +44,7 @@ def read(kinds: tuple[str, str], a: Any, b: Any, named: Mapping[str, Any]) -> di
         if kind == TENSOR and made in found:
             raise field_error(InputError, made, "...", f"is made of {name}, which the call gives", name)
         if kind and x.dtype not in OPERANDS:
-            rule = f"{name[-1]} is {x.dtype}; zero points are those of int8 and uint8 operands"
+            rule = f"{name[-1]} is {x.dtype}; only int8 and uint8 operands have zero points"
             raise field_error(InputError, name, found.get(name), rule)
     sums = {
         "a": _sums("sums_a", found, a, -1) if kinds[1] else None,
@@ -67,17 +67,17 @@ def read(kinds: tuple[str, str], a: Any, b: Any, named: Mapping[str, Any]) -> di
 
 
 def check_operands(a: Any, b: Any) -> None:
-    """Check operands whose sums along K may be asked for.
+    """Check operands that may be summed along K.
 
     Raises:
-        InputError: one is not a strided tensor, or not of a type that has zero points.
+        InputError: one is not a strided tensor, or its type has no zero points.
     """
     for name, x in (("a", a), ("b", b)):
         check_tensor(name, x, (2, 3), OPERANDS)
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a zero point, by its shape: of all elements, or of rows."""
+    """The kind of a zero point, by its shape: one for all elements, or one per row."""
     return ROW if isinstance(value, torch.Tensor) and value.dim() else TENSOR
 
 
@@ -91,12 +91,12 @@ def _sums(name: str, found: dict[str, Any], x: Any, axis: int) -> Any:
 
 
 def _point(name: str, kind: str, found: dict[str, Any], x: Any, shape: tuple[int, ...]) -> Any:
-    """A zero point: an int, or a tensor of int32; None where there is none."""
+    """A zero point as an int or an int32 tensor; None if the operand has none."""
     if not kind:
         return None
     value = found.pop(name, None)
     if value is None:
-        raise InputError("missing; the spec says that the operand has one", field=name)
+        raise InputError("missing; the spec declares it", field=name)
     if kind == ROW:
         return _checked(name, value, x, _TYPES, (shape, shape[-1:])).to(torch.int32)
     if isinstance(value, torch.Tensor):
@@ -105,7 +105,7 @@ def _point(name: str, kind: str, found: dict[str, Any], x: Any, shape: tuple[int
 
 
 def _checked(name: str, value: Any, x: Any, types: Any, shapes: Any) -> Any:
-    """A tensor of one of these types and shapes, on an operand's device."""
+    """Check that a value is a tensor of one of these types and shapes on an operand's device."""
     if not isinstance(value, torch.Tensor):
         raise InputError(f"must be a torch.Tensor, got {type(value).__name__}", field=name)
     if value.is_nested or value.layout is not torch.strided:

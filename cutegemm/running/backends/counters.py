@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ownership of counters on a GPU: launches of one stream share theirs, a captured call has its own.
+"""Ownership of counters on a GPU: launches on one stream share theirs; a captured call has its own.
 
-Counters are zero on entry and reset on exit (`kernels.schedule.launch_counters`), so memory is zeroed once, not by
-every run. No two launches may use the same counters at the same time:
+Counters are zero on entry and reset on exit (`kernels.schedule.launch_counters`), so memory is zeroed once, not in
+every run. Two launches must not use the same counters at the same time:
 
-    calls on a stream       run one after another, whatever their threads and kinds; a launch that begins early waits
-                            for the end of the previous one before it counts
+    calls on a stream       run one after another, from any thread and of any kind; a launch that starts early waits
+                            for the end of the previous one before it uses counters
     a captured call         may be replayed on any stream, so it keeps its counters; replays of one graph run one after
-                            another, and two graphs hold two captured calls
+                            another, and two graphs have two captured calls
 
-A launch runs completely or not at all, except after an error that ends the process's use of the GPU. So a run that
-stopped between its launches leaves zeros, too.
+A launch runs completely or not at all, except after an error that ends the process's use of the GPU. So counters are
+zero also after a run that stopped between its launches.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-CHUNK = 1 << 20  # bytes zeroed at once, for some thousand captured calls
-LEAST = 1 << 13  # least bytes for a stream
+CHUNK = 1 << 20  # bytes zeroed at once, enough for thousands of captured calls
+LEAST = 1 << 13  # minimum bytes for a stream
 ALIGN = 128
 
-Zeros = Callable[[int], tuple[int, object]]  # bytes -> their address once zeroed, and their owner
+Zeros = Callable[[int], tuple[int, object]]  # bytes -> address of zeroed memory, and its owner
 
 
 class Counters:
@@ -39,7 +39,7 @@ class Counters:
         self._streams: dict[int, tuple[int, int]] = {}
 
     def of_stream(self, stream: int, need: int) -> int:
-        """The address of `need` bytes for calls on a stream; all share it until one needs more."""
+        """The address of at least `need` bytes that calls on a stream share until one needs more."""
         place, size = self._streams.get(stream, (0, 0))
         if size < need:
             with self._lock:
@@ -55,7 +55,7 @@ class Counters:
             return self._take(need) if need <= self._end - self._next else None
 
     def reserve(self, need: int) -> None:
-        """Reserve bytes for many captured calls; not while the thread captures."""
+        """Reserve bytes for many captured calls. Must not be called while the thread captures."""
         with self._lock:
             self._fill(max(need, CHUNK // 2))
 
@@ -73,7 +73,7 @@ class Counters:
 
 
 def zeros(index: int, size: int) -> tuple[int, torch.Tensor]:
-    """Zeroed memory of a device, allocated by another thread, whose pool, stream and mode are the defaults."""
+    """Zeroed memory of a device, allocated by another thread with the default pool, stream and mode."""
 
     def make() -> torch.Tensor:
         with torch.cuda.device(index):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`backend="emulator"`: a run's own launches, recorded from the real host code, executed on the CPU."""
+"""`backend="emulator"`: records a run's launches from the real host code and executes them on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cutegemm.running.kind import Kind
 
 
 class Emulated:
-    """A call run by the emulator: the compiled PTX with the parameters that its host code packed."""
+    """Runs calls in the emulator: the compiled PTX with the parameters that its host code packed."""
 
     def __init__(self, kind: Kind, whole: bool = True) -> None:
         # `whole`: whether every element of the stored outputs is written
@@ -54,7 +54,7 @@ class Emulated:
         outputs = [output(named[x.name], *emulator_steps.shown(plan, x.name)) for x in stores]
         run_steps(launches, buffers, outputs=outputs)
         if counters.any():
-            raise EmulatorError("a run must leave its counters zero, and this one did not")
+            raise EmulatorError("counters must be zero after a run; they are not")
 
     def _steps(self, addresses: dict[str, int], workspace: int, numbers: dict[str, float]) -> list[Step]:
         """Every launch of one call, with its parameters."""

@@ -18,13 +18,13 @@ from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
 def of_plan(
     plan: KernelPlan, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]
 ) -> list[Step]:
-    """The launches of a plan: the compiled PTX with the parameters that its host code packs."""
+    """The launches of a plan: its compiled PTX with the parameters that its host code packs."""
     launches = launch_arguments(plan, dict(addresses), workspace, dict(numbers), stream=0)
     return [step for config, arguments in launches for step in of_launch(config, arguments)]
 
 
 def of_launch(config: Config, arguments: tuple[Any, ...]) -> list[Step]:
-    """What a kernel's host code launches for its packed arguments, the stream last."""
+    """The launches of a kernel's host code for packed arguments; the stream comes last."""
     ptx = kernel_cache.artifact(config).ptx
     launches = kernel_cache.launches(config, arguments)
     parts = SharedPlan.of(config).named if isinstance(config, KernelConfig) else ()
@@ -38,7 +38,7 @@ def of_recipe(
     workspace: int,
     numbers: Mapping[str, float],
 ) -> list[Step]:
-    """The launches of a recipe: the artefact's PTX with the parameters that it holds."""
+    """The launches of a recipe: the artefact's PTX with the recipe's parameters."""
     places = {**addresses, WORKSPACE: workspace}
     return [
         Step(kernels[x.kernel].ptx, x.grid, x.block, x.cluster, x.smem, x.filled(places, numbers), x.pdl)
@@ -47,7 +47,7 @@ def of_recipe(
 
 
 def shown(plan: KernelPlan | Recipe, name: str) -> tuple[str, tuple[int, int] | None]:
-    """A stored output's name in reports, and the rows and columns of a CTA."""
+    """A stored output's name in reports, and the rows and columns of a CTA's tile."""
     config, label = plan.config, name.upper() if name == "d" else name
     if config is None or isinstance(plan, Recipe):
         return label, None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU that kernels would run on now. Imports no torch."""
+"""The current GPU. Importing this module does not import torch."""
 
 from __future__ import annotations
 

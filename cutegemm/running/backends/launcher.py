@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls on a GPU: an ordered list of launches whose arguments are all converted in advance, except addresses."""
+"""Calls on a GPU: a list of launches. All arguments except addresses are converted in advance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cutegemm.running.numerics.reference import TORCH_DTYPE
 
 Function = Callable[..., None]
 
-# (config, device index) -> a function whose code is on the device
+# (config, device index) -> the launching function whose code is on the device
 _ready: dict[tuple[Config, int], Function] = {}
 _lock = threading.Lock()
 
@@ -37,7 +37,7 @@ _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Pair(NamedTuple):
-    """An output and what may overlap it: positions in a call, bytes, and whether they may be one."""
+    """An output and a tensor that may overlap it: positions in the call, bytes, and whether they may be identical."""
 
     out: int
     size: int
@@ -47,10 +47,10 @@ class Pair(NamedTuple):
 
 
 class Launcher:
-    """A kind of call on a Hopper GPU.
+    """Runs a kind of call on a Hopper GPU.
 
-    Memory that a call allocates is the caller's or returns to torch's allocator with the call: nothing may stay in the
-    memory pool of a CUDA graph.
+    Memory that a call allocates goes to the caller or back to torch's allocator when it returns. Nothing may stay in
+    the memory pool of a CUDA graph.
 
     Args:
         kind: the kind.
@@ -85,7 +85,7 @@ class Launcher:
         if not self.need and not self.counts:
             self.alone = _taking(plan.multiply.factors, functions[plan.steps.index(plan.multiply)])
         layout, fixed = layout_of(plan.multiply.config), plan.multiply.fixed()
-        # converted once instead of at every call
+        # converted once instead of in every call
         self.extents, self.strides, self.schedule = (
             tvm_ffi.convert(layout[name].pack(fixed[name])) for name in ("shape", "strides", "schedule")
         )
@@ -97,7 +97,7 @@ class Launcher:
         if _current_device() != self.index:  # type: ignore[misc]
             with torch.cuda.device(self.index):
                 return self(given, addresses, numbers, workspace)
-        # the path of every call: each name lookup costs tens of nanoseconds
+        # this runs in every call; each name lookup costs tens of nanoseconds
         for i, size, j, reach, same in self.pairs:
             p, q = addresses[i], addresses[j]
             if q < p + size and p < q + reach and not (p == q and same):
@@ -134,7 +134,7 @@ class Launcher:
         if self.single:
             wanted = shapes.wanted[0]
             if wanted.order is None:
-                # a quarter faster than naming type and device
+                # a quarter faster than torch.empty with type and device
                 out = self.like.new_empty(wanted.shape)
             else:
                 out = shapes.allocate(wanted)
@@ -149,12 +149,12 @@ class Launcher:
         return tuple(tensors), tuple(every)
 
     def _launch_all(self, addresses: tuple[int, ...], numbers: Any, stream: int, workspace: Any) -> None:
-        """Launch re-layouts into workspace, the GEMM and finishes of reductions; nothing if outputs are empty."""
+        """Launch relayouts, the GEMM and the finishes of reductions; nothing if outputs are empty."""
         if workspace is None:
             workspace = torch.empty(self.need, dtype=torch.uint8, device=self.device)
         order = self.kind.order
         named, values = dict(zip(order.names, addresses)), dict(zip(order.numbers, numbers))
-        # kept until everything is launched
+        # `held` keeps the counters alive until everything is launched
         held, named[COUNTERS] = self._counters(stream)
         self._launch(named, workspace.data_ptr(), values, stream)
 
@@ -176,7 +176,7 @@ class Launcher:
         place = owner.of_capture(self.counts)
         if place is not None:
             return owner, place
-        # zeroed by the graph itself
+        # a memset in the graph zeroes them
         made = torch.zeros(self.counts, dtype=torch.uint8, device=self.device)
         return made, made.data_ptr()
 
@@ -200,7 +200,7 @@ _NO_NUMBERS = (0.0,)
 
 
 def _pairs(kind: Kind, request: Request) -> tuple[Pair, ...]:
-    """What every call checks for overlap: each given output with everything read and the outputs before it."""
+    """The pairs to check for overlap in every call: each given output with all inputs and earlier outputs."""
     order, given = kind.order, request.tensors
     sizes = {name: check.extent_bytes(x) for name, x in given.items()}
     found = []
@@ -243,7 +243,7 @@ def current_device() -> tuple[int | None, Device]:
 
 
 def function_for(config: Config, index: int) -> Function:
-    """The launching function of a config, its code on device `index`; compiled or read from the cache if need be.
+    """The launching function of a config, with its code on device `index`; compiled or read from the cache if needed.
 
     Raises:
         CompileError: it is not ready and a CUDA graph is being captured.
@@ -264,7 +264,7 @@ def function_for(config: Config, index: int) -> Function:
 
 
 def _touch(function: Function, config: Config) -> None:
-    """Launch on scratch memory, so that the module loads now and not inside a graph capture."""
+    """Launch once on scratch memory, so that the module loads now and not inside a graph capture."""
     scratch = torch.zeros(8192, dtype=torch.uint8, device="cuda")
     function(*layout_of(config).sample(scratch.data_ptr()), torch.cuda.current_stream().cuda_stream)
 

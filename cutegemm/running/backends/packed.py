@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launches of a run with all arguments packed once, except addresses and the epilogue's numbers.
 
-Packing everything at every call (`planning.kernel_plan`) takes longer on the host than several launches do.
+Packing everything in every call (`planning.kernel_plan`) takes longer on the host than several launches.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import tvm_ffi
 from cutegemm.launch_layout import COUNTERS, layout_of
 from cutegemm.planning.kernel_plan import KernelPlan
 
-WORKSPACE = "workspace."  # the dot keeps it apart from names of an epilogue's tensors
-# bytes between the addresses that stand for sources; offsets within a source are smaller
+WORKSPACE = "workspace."  # with a dot, so that it differs from the names of an epilogue's tensors
+# bytes between the placeholder addresses of sources; offsets within a source are smaller
 SPAN = 1 << 44
 ADDRESSES, NUMBERS = "addresses", "numbers"
 
@@ -26,8 +26,8 @@ class Packed:
     """One launch.
 
     Attributes:
-        function: that launches.
-        places: where each address comes from: the name of a tensor, workspace or counters, and an offset in bytes.
+        function: launches the kernel.
+        places: the source of each address (name of a tensor, workspace or counters) and an offset in bytes.
         numbers: names of the numbers that are passed by value; None if there are none.
         before, after: the groups of arguments between addresses and numbers, and after them.
     """
@@ -42,7 +42,7 @@ class Packed:
         """Launch.
 
         Args:
-            addresses: by name, those of `WORKSPACE` and `COUNTERS` among them.
+            addresses: by name, including `WORKSPACE` and `COUNTERS`.
             numbers: by name.
             stream: CUDA stream handle.
         """
@@ -62,9 +62,9 @@ def packed(
     Args:
         plan: of the run.
         names, numbers: of the tensors and of the numbers that a call passes.
-        functions: that launch, one for each step.
+        functions: launching functions, one per step.
     """
-    # the quotient of an address is its source, the remainder its offset
+    # address // SPAN identifies the source; the remainder is the offset
     sources = [*names, COUNTERS, WORKSPACE]
     told = {name: (i + 1) * SPAN for i, name in enumerate(sources)}
     workspace = told.pop(WORKSPACE)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of a GPU without a record: resident clusters, clock and bandwidth. They are queried once and cached.
+"""Properties of a GPU without a record: resident clusters, clock and bandwidth. They are measured once and cached.
 
 Clusters come from the driver's occupancy calculation (CUDA Driver API, cuOccupancyMaxActiveClusters) for a kernel that
-fills an SM; bandwidth from a copy of a gibibyte, which takes some milliseconds.
+fills an SM. Bandwidth comes from a copy of 1 GiB, which takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE = "gpus.json"
 CLUSTER_SIZES = (1, 2, 4, 8)
 COPY_BYTES = 1 << 30
 COPIES = 8
-# an empty kernel: how many of its clusters fit depends on the GPU alone
+# an empty kernel, so that the number of resident clusters depends on the GPU alone
 PTX = b""".version 8.0
 .target sm_90a
 .address_size 64
@@ -41,7 +41,7 @@ class Found:
     """The queried properties.
 
     Attributes:
-        clusters: (CTAs a cluster, clusters resident at once with one CTA an SM).
+        clusters: (CTAs per cluster, clusters resident at once with one CTA per SM).
         clock_mhz: the highest clock of the SMs; 0 if unknown.
         dram_gbs: GB/s of a device-to-device copy, read plus write.
     """
@@ -51,7 +51,7 @@ class Found:
     dram_gbs: float
 
 
-# this process's queries, if nothing can be cached on disk
+# this process's results, if they cannot be cached on disk
 _ASKED: dict[str, Found] = {}
 
 
@@ -59,7 +59,7 @@ class Asked(Protocol):
     """A GPU that can be queried; tests substitute another."""
 
     def clusters(self, size: int) -> int:
-        """Clusters of so many CTAs that are resident at once, with one CTA an SM."""
+        """Clusters of `size` CTAs that are resident at once, with one CTA per SM."""
         ...
 
     def clock_mhz(self) -> float:
@@ -67,16 +67,16 @@ class Asked(Protocol):
         ...
 
     def copy_seconds(self, size: int) -> float:
-        """How long a copy of so many bytes takes."""
+        """The time of a copy of `size` bytes."""
         ...
 
 
 def device_for(name: str, sms: int, l2_bytes: int, asked: Callable[[], Asked]) -> Device:
-    """The record of a GPU, or one made from its queried properties, which its note says.
+    """The record of a GPU, or one made from its queried properties, as its note says.
 
     Args:
-        name, sms, l2_bytes: as the driver gives them.
-        asked: creates the GPU to query; called only without a record and a cached answer.
+        name, sms, l2_bytes: as the driver reports them.
+        asked: creates the GPU to query; called only if there is neither a record nor a cached result.
     """
     known = records.find(name, sms=sms, l2_bytes=l2_bytes)
     if known in records.RECORDS:
@@ -86,8 +86,8 @@ def device_for(name: str, sms: int, l2_bytes: int, asked: Callable[[], Asked]) -
         found = _ASKED.get(key) or _kept(key) or _ask(key, asked())
         _ASKED[key] = found
     except Exception as error:
-        # a GPU that cannot be queried is no reason to refuse a GEMM
-        warnings.warn(f"{name} could not be asked for its properties: {error}", RuntimeWarning, stacklevel=3)
+        # a GPU that cannot be queried still runs GEMMs
+        warnings.warn(f"cannot query the properties of {name}: {error}", RuntimeWarning, stacklevel=3)
         return known
     return records.from_properties(
         known, clusters=found.clusters, clock_mhz=found.clock_mhz, dram_gbs=found.dram_gbs
@@ -95,12 +95,12 @@ def device_for(name: str, sms: int, l2_bytes: int, asked: Callable[[], Asked]) -
 
 
 def path() -> Path:
-    """The file of cached answers, in $CUTEGEMM_CACHE_DIR or the user's cache directory."""
+    """The file of cached results, in $CUTEGEMM_CACHE_DIR or the user's cache directory."""
     return folders.cache_folder() / FILE
 
 
 def _kept(key: str) -> Found | None:
-    """A cached answer; None if there is none that can be read."""
+    """A cached result; None if there is none that can be read."""
     try:
         data = json.loads(path().read_text("utf-8"))[key]
         clusters = tuple((int(x), int(y)) for x, y in data["clusters"])
@@ -131,7 +131,7 @@ def _keep(key: str, found: Found) -> None:
         kept = (data if isinstance(data, dict) else {}) | {key: asdict(found)}
         replace(target, json.dumps(kept).encode())
     except OSError as error:
-        warnings.warn(f"what {key} says of itself is not kept: {error}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"cannot cache the properties of {key}: {error}", RuntimeWarning, stacklevel=3)
 
 
 class Gpu:
@@ -139,7 +139,7 @@ class Gpu:
 
     def __init__(self, device: torch.device) -> None:
         if torch.cuda.is_current_stream_capturing():
-            # a query waits for the device, which would end the capture
+            # a query synchronizes with the device, which would end the capture
             raise RuntimeError("a CUDA graph is being captured")
         self._device = device
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that run an artefact's recipes: on a GPU by the driver, on the CPU by the emulator."""
+"""Runs an artefact's recipes: on a GPU through the driver API, on the CPU in the emulator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Replay:
 
         Raises:
             HardwareError: the GPU has fewer SMs than the plans need.
-            PlanError: no recipe is for this problem.
+            PlanError: the artefact has no recipe for this problem.
         """
         if device.sms < self.artefact.sms:
             rule = f"the artefact was saved for {self.artefact.gpu} with {self.artefact.sms} SMs"
@@ -54,7 +54,7 @@ class Replay:
             recipe = next(
                 x for x in self.artefact.recipes if (x.problem.m, x.problem.n, x.problem.k) == wanted
             )
-            rule = f"the artefact serves this problem where {_difference(recipe.problem, problem)}"
+            rule = f"the artefact supports this problem if {_difference(recipe.problem, problem)}"
         raise field_error(PlanError, "(m, n, k)", wanted, rule, nearest)
 
     def make(self, chosen: str, kind: Kind, request: Request) -> Prepared:
@@ -80,7 +80,7 @@ class Replay:
 
 
 class Replayed(Launcher):
-    """A kind of call on a Hopper GPU, launched by an artefact's recipe."""
+    """Runs a kind of call on a Hopper GPU by an artefact's recipe."""
 
     def __init__(self, replay: Replay, kind: Kind, request: Request) -> None:
         self.replay = replay
@@ -100,7 +100,7 @@ class Replayed(Launcher):
 
 
 class ReplayedHere(Emulated):
-    """A kind of call run by the emulator: the artefact's PTX with the parameters of its recipe."""
+    """Runs a kind of call in the emulator: the artefact's PTX with the parameters of its recipe."""
 
     def __init__(self, kernels: Sequence[KernelBinary], kind: Kind) -> None:
         super().__init__(kind)
@@ -117,7 +117,7 @@ def serves(saved: Problem, given: Problem) -> bool:
 
 
 def _like(x: Problem, saved: Problem) -> Problem:
-    """A problem with the saved one's alignments, if its own are at least as good."""
+    """A problem with its alignments lowered to the saved problem's."""
 
     def operand(mine: Operand, other: Operand) -> Operand:
         return dataclasses.replace(mine, align=min(mine.align, other.align))
@@ -133,7 +133,7 @@ def _like(x: Problem, saved: Problem) -> Problem:
 
 
 def _difference(saved: Problem, given: Problem) -> str:
-    """The first operand whose layout differs, in words."""
+    """The first operand whose layout differs, as text."""
     pairs = [
         (name, x, y)
         for name, x, y in (
@@ -146,12 +146,12 @@ def _difference(saved: Problem, given: Problem) -> str:
     ]
     if not pairs:
         return (
-            f"the batch is {saved.batch} and it reads {', '.join(n for n, _ in saved.inputs) or 'no input'}"
+            f"the batch is {saved.batch} and the inputs are {', '.join(n for n, _ in saved.inputs) or 'none'}"
         )
     name, x, y = pairs[0]
     how = f"{x.dtype.value}, strides {x.strides}, {x.align}-byte aligned"
     other = "missing" if y is None else f"{y.dtype.value}, strides {y.strides}, {y.align}-byte aligned"
-    return f"{name} is {how}, and it is {other}"
+    return f"{name} is {how}; it is {other}"
 
 
 __all__ = ["Replay", "device_of", "serves"]

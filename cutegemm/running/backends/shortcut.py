@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fastest path of a call: one check of its tensors, a new D, one launch.
+"""The fastest path of a call: one check of its tensors, allocation of D, one launch.
 
-torch.compile guards its code by a C++ check of whole tensors: class, device, type, extents, strides and dispatch keys,
-which include autocast, functorch's transforms and negated views. A shortcut uses the same check to decide whether a
-call is of its kind. It keeps no tensor.
+torch.compile guards its code with a C++ check of tensors: class, device, type, extents, strides and dispatch keys,
+which include autocast, functorch's transforms and negated views. A shortcut uses this check to decide whether a
+call is of its kind. It holds no tensors.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from cutegemm.running.backends import launcher
 from cutegemm.running.backends.launcher import Launcher
 from cutegemm.running.backends.uncompiled import uncompiled
 
-# (tensors in order, alpha) -> D, or None if the call is of another kind. `alpha` is ignored unless the epilogue has it.
+# (a, b, bias, alpha) -> D, or None if the call is of another kind. `alpha` is ignored unless the epilogue reads it.
 Shortcut = Callable[[Any, Any, Any, float], Any]
 
-# without these names in torch there are no shortcuts
+# shortcuts are disabled if torch lacks these names
 _guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _Guards = getattr(_guards, "TensorGuards", None)
 _NUMBERS = ((), ("alpha",))
 
 
 def none(a: Any, b: Any, bias: Any, alpha: float) -> Any:
-    """The shortcut of a kind that has none."""
+    """The shortcut of a kind that supports none."""
     return None
 
 
 def _check(*tensors: torch.Tensor) -> Callable[..., bool]:
-    """torch's check of tensors like these; no two of them may be the same object."""
+    """torch's check for tensors like these. No two of them may be the same object."""
     found: Any = _Guards
     return found(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check  # type: ignore[no-any-return]
 
@@ -48,15 +48,15 @@ def _check_twice(a: torch.Tensor, b: torch.Tensor, *rest: torch.Tensor) -> Calla
 def _new(
     prepared: Any, count: int, lead: Sequence[int]
 ) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
-    """torch's function that makes D, and D's extents and strides; None for a kind that has no shortcut.
+    """torch's function that allocates D, with D's extents and strides; None for a kind without shortcuts.
 
     Args:
-        count: of a call's tensors.
+        count: number of a call's input tensors.
     """
     if type(prepared) is not Launcher or prepared.alone is None or not prepared.single or _Guards is None:
         return None
     order, wanted = prepared.kind.order, prepared.kind.shapes.wanted[0]
-    # a nonempty D, whose strides are products of extents
+    # D must be nonempty and contiguous
     simple = len(order.names) == count + 1 and order.numbers in _NUMBERS and not prepared.pairs
     empty: Any = getattr(_guards, f"_empty_strided_{prepared.device.type}", None)
     if not simple or not math.prod(wanted.shape) or wanted.order is not None or empty is None:
@@ -71,12 +71,12 @@ def shortcut_of_all(
     lead: Sequence[int] = (),
     order: Sequence[int] | None = None,
 ) -> Callable[..., Any]:
-    """The shortcut of a kind of call that reads any number of tensors: of them, and alpha where it has one, D or None.
+    """The shortcut of a kind of call with any number of tensors. It takes them and alpha; it returns D or None.
 
     Args:
-        prepared, lead: as of `shortcut`.
-        tensors: a call's.
-        order: where those of a launch are among them and D behind them; None is the order of the kind.
+        prepared, lead: as for `shortcut`.
+        tensors: of a call.
+        order: for each launch argument, its index among the tensors followed by D; None is the order of the kind.
     """
     made, count = _new(prepared, len(tensors), lead), len(tensors)
     if made is None:
@@ -116,9 +116,9 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
 
     Args:
         prepared: the callable for the kind.
-        tensors: a call's, as the caller passes them: A, B and perhaps a bias. They may be other views of the memory
+        tensors: of a call, as the caller passes them: A, B and perhaps a bias. They may be other views of the memory
             that `prepared` was made for, with the same addresses.
-        lead: D's dimensions before its columns, if they are not those of `prepared`.
+        lead: D's dimensions before its columns, if they differ from those of `prepared`.
 
     Returns:
         The shortcut; `none` if D is not the only result, or if the kind has several launches or no GPU.

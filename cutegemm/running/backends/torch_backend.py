@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that launch no kernel: computed by the torch reference, or described if tensors have no memory."""
+"""Calls without a kernel launch: computed by the torch reference, or only described if tensors have no memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Referenced:
         if workspace is not None:
             check.workspace(workspace, 0, named)
         inputs = dict(request.inputs) | dict(zip(kind.order.numbers, numbers, strict=True))
-        # fp32 represents integers of 24 bits exactly
+        # fp32 represents only 24-bit integers exactly
         dtype = torch.float32 if request.a.is_floating_point() else torch.float64
         values = reference.evaluate(graph, request.a, request.b, inputs, dtype)
         found = {}

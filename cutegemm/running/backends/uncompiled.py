@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that torch.compile never compiles, whoever calls them.
+"""Functions that torch.compile never compiles, whatever code calls them.
 
-A frame that Dynamo leaves to Python, for instance around a graph break, may call one of our operators or launches.
-Dynamo would then compile each function behind it by itself, the planner among them, and fail where a launch asks for
-the current stream. So operators on real tensors and launches are marked. A graph with our operators is not concerned.
+A frame that Dynamo leaves to Python, for example around a graph break, may call one of our operators or launches.
+Dynamo would then compile every function that it calls, including the planner, and fail when a launch requests
+the current stream. So operators on real tensors, and launches, are marked. Graphs with our operators are unaffected.
 
-Source: torch/csrc/dynamo/eval_frame.c, the strategy of a code object.
+Source: torch/csrc/dynamo/eval_frame.c, which sets the strategy of a code object.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _FRAMES: Any = torch._C._dynamo.eval_frame
 
 
 def uncompiled(function: Function) -> Function:
-    """A function that is left to Python, with all that it calls."""
-    # not public: a version of torch without it may compile them
+    """Mark a function so that Dynamo compiles neither it nor what it calls."""
+    # a private function of torch; without it Dynamo may compile them
     if hasattr(_FRAMES, "set_code_exec_strategy"):
         skip = _FRAMES._FrameAction.SKIP
         _FRAMES.set_code_exec_strategy(function.__code__, _FRAMES._FrameExecStrategy(skip, skip))

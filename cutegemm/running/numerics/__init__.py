@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference in fp64, bounds of a kernel's error, and calls compared with both."""
+"""The fp64 reference, bounds of a kernel's error, and calls that are checked against both."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel's result may be: the epilogue graph in fp64 with a running error bound (Higham, Accuracy and
+"""Bounds of a kernel's results: the epilogue graph in fp64 with a running error analysis (Higham, Accuracy and
 Stability of Numerical Algorithms, section 3.3).
 
-Every node carries its fp64 value and a bound on how far an fp32 evaluation with the GPU's approximate functions may be
-from it: the operands' bounds propagated through the operation, plus the operation's own error. Where an operand is so
-near a pole, a domain's edge or fp32's range that its error decides on infinity, nothing is demanded.
+Each node has its fp64 value and a bound on the error of an fp32 evaluation with the GPU's approximate functions: the
+operands' bounds propagated through the operation, plus the operation's own error. If an operand is so near a pole, a
+domain's edge or fp32's range that its error decides whether the result is finite, every result is accepted.
 """
 
 import math
@@ -23,21 +23,21 @@ from cutegemm.running.numerics.eight_bits import powers, quantised
 
 INFINITY = float("inf")
 INT32 = torch.iinfo(torch.int32)
-# roundoff of fp32
+# unit roundoff of fp32
 U = 2.0**-24
-# of one fp32 accumulation; tensor cores truncate, so four times fp32's roundoff
+# error of one fp32 accumulation on tensor cores: four times fp32's roundoff, because they truncate
 STEP = 2.0**-22
-# instructions whose sum is so near its products that these keep their bits beside it
+# up to this many instructions, a sum is not much larger than its products, so these keep their bits
 NEAR_STEPS = 8
-# of a product of elements in two parts: the low parts' product, and what both low parts are rounded by
+# error of a product of two-part elements: the omitted product of low parts, and the rounding of both low parts
 LEFT_OUT = 2.0**-20 + 2.0**-21
-# what an operation that flushes subnormals may lose
+# most that an operation which flushes subnormals may lose
 FLUSHED = 2.0**-126
-# tanh.approx.f32: PTX ISA gives 2^-11, relative
+# relative error of tanh.approx.f32; the PTX ISA gives 2^-11
 TANH = 2.0**-10.9
 Own = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Operation = Callable[..., "Bounded"]
-# op -> its own error, from the operand and the exact result
+# op -> its own error, a function of the operand and the exact result
 OWN: dict[str, Own] = {
     "exp": lambda x, v: (2.0**-21 + x.abs() * 2.0**-23) * v,  # ex2.approx of x * log2(e), rounded
     "log": lambda x, v: 2.0**-20 + 2.0**-22 * v.abs(),
@@ -52,13 +52,13 @@ APPROXIMATE: dict[str, Own] = {
     "sigmoid": lambda x, v: TANH / 2 + 0 * v,  # 1/2 + 1/2 tanh(x / 2)
     "erf": lambda x, v: (TANH + 2.0**-13.9) * v.abs(),  # tanh of a polynomial
 }
-EXACT_STEPS = ("floor", "round", "cast")  # monotone; exact but for what the operand's error decides
+EXACT_STEPS = ("floor", "round", "cast")  # monotone; exact unless the operand's error changes the step
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """fp64 values and how far fp32 may be from each; of truth values, where they may be the other."""
+    """fp64 values and the error bound of each; a truth value with a nonzero error may be the opposite."""
 
     value: torch.Tensor
     error: torch.Tensor
@@ -66,12 +66,12 @@ class Bounded:
 
 @dataclass(frozen=True)
 class Bound:
-    """An output in fp64, and the least and largest value allowed, NaN where NaN is demanded."""
+    """An output in fp64, and the smallest and largest accepted value; NaN if only NaN is accepted."""
 
     expected: torch.Tensor
     low: torch.Tensor
     high: torch.Tensor
-    free: torch.Tensor  # where nothing is demanded
+    free: torch.Tensor  # where every value is accepted
 
     def wrong(self, got: torch.Tensor) -> torch.Tensor:
         """The elements that break the bound."""
@@ -80,7 +80,7 @@ class Bound:
         return ~inside & ~self.free
 
     def complaint(self, got: torch.Tensor) -> str | None:
-        """What is wrong with a result, or None."""
+        """The first error of a result as text, or None."""
         wrong = self.wrong(got)
         if not wrong.any():
             return None
@@ -102,11 +102,11 @@ def bound(
     arithmetic: str = EXACT,
     origin: tuple[int, int, int] = reference.ORIGIN,
 ) -> dict[str, Bound]:
-    """The bound of every output in `out_dtypes`, name -> torch dtype of the result (reductions finished).
+    """The bound of each output in `out_dtypes`, a map from names to torch dtypes (reductions finished).
 
-    `approximate` is whether tanh, sigmoid and erf may come from tanh.approx, rather than from exp; `promote` as
-    `KernelConfig.promote`, None for the most that such operands have by default; `arithmetic` as its field; `origin`
-    as of `reference.evaluate`.
+    `approximate` is whether tanh, sigmoid and erf may use tanh.approx instead of exp. `promote` is that of
+    `KernelConfig`; None is the largest default for the operands. `arithmetic` is the config's; `origin` is
+    as for `reference.evaluate`.
     """
     how = _instruction(a, b, arithmetic)
     if how is not None:
@@ -124,7 +124,7 @@ def bound(
             error = torch.where(magnitude == 0, 0.0, relative * magnitude + FLUSHED)
             doubtful = []
             if not (a.dtype.is_floating_point or graph.scales):
-                # a partial sum may saturate before products of the other sign are added
+                # a partial sum may saturate before products of the opposite sign are added
                 doubtful = [(magnitude > INT32.max) & (value.abs() < magnitude)]
                 value = value.clamp(INT32.min, INT32.max)
             return _settle(value, error, [], doubtful)
@@ -160,25 +160,25 @@ def described(config: Any) -> tuple[bool, int | None, str]:
 
 
 def _instruction(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> Instruction | None:
-    """The instruction whose bits the bound depends on: that of 8-bit operands and of every arithmetic but the exact."""
+    """The instruction on which the bound depends: for 8-bit operands, and for every arithmetic but "exact"."""
     if arithmetic == EXACT and a.element_size() + b.element_size() > 2:
         return None
     return instruction(as_dtype(a.dtype), as_dtype(b.dtype), arithmetic)
 
 
 def _accumulated(k: int, how: Instruction | None, promote: int | None, scaled: bool) -> float:
-    """How far accumulators may be from the exact sums of `k` products, relative to the sum of magnitudes.
+    """The error bound of accumulators of `k` products, relative to the sum of their magnitudes.
 
-    An instruction that keeps few bits truncates what it adds, until its sums are promoted to fp32. `scaled` is whether
+    An instruction that keeps few bits truncates addends until its sums are promoted to fp32. `scaled` is whether
     sums over blocks of K are multiplied by scales.
     """
     added = 0.0
     if how is not None and how.accumulator.whole:
-        # exact, then one rounding to fp32; a block's sum is multiplied by two scales and added
+        # exact sums, then one rounding to fp32; with scales, a block's sum is multiplied by two scales and added
         return U * (3 + math.ceil(k / K_BLOCK)) if scaled else U
     if how is not None:
         steps = min(k, (how.coarse if promote is None else promote) or k) / how.k * len(how.products)
-        # of sums so long that single products lie below the bits that are kept, each loses half a unit on average
+        # in long sums single products fall below the kept bits; each loses half a unit on average
         each = 1.0 if steps <= NEAR_STEPS else how.k / 8
         added = float(2.0 ** (1 - how.fraction)) * (4 + steps * each)
         if how.parts > 1:
@@ -195,9 +195,9 @@ def _together(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 def _settle(
     value: torch.Tensor, error: torch.Tensor, operands: list[Bounded], doubtful: list[torch.Tensor]
 ) -> Bounded:
-    """Value and error, the error infinite where the operands leave open whether the value is finite.
+    """Value and error; the error is infinite if the operands' errors decide whether the value is finite.
 
-    `doubtful` are masks of the elements that are uncertain for a reason of the operation's own.
+    `doubtful` are masks of elements that are uncertain for other reasons of the operation.
     """
     if operands:
         known = _together(x.value.isfinite() for x in operands).all(0)
@@ -217,12 +217,12 @@ def _settle(
 
 
 def _rounding(value: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """One fp32 rounding of a result that is already off by `error`; an exact zero stays one."""
+    """One fp32 rounding of a result with error `error`; an exact zero stays exact."""
     return error + torch.where((value == 0) & (error == 0), 0.0, U * (value.abs() + error) + FLUSHED)
 
 
 def _flushed(value: torch.Tensor) -> torch.Tensor:
-    """What is lost of an operand by an approximate function that takes subnormals for zero."""
+    """The loss of an operand in an approximate function that flushes subnormals to zero."""
     return torch.where(value.abs() < FLUSHED, value.abs(), 0.0)
 
 
@@ -243,13 +243,13 @@ def _quotient(x: Bounded, y: Bounded) -> Bounded:
     y = Bounded(y.value, y.error + _flushed(y.value))
     error = (x.error + value.abs() * y.error) / (y.value.abs() - y.error)
     error = error + torch.where(value == 0, 0.0, 2.0**-21 * value.abs() + FLUSHED)
-    error = error + torch.where(y.value.abs() > 2.0**125, value.abs(), 0.0)  # whose reciprocal is flushed
+    error = error + torch.where(y.value.abs() > 2.0**125, value.abs(), 0.0)  # the reciprocal is flushed
     near_pole = (y.value.abs() <= y.error) & (y.error > 0)
     return _settle(value, error, [x, y], [near_pole, _sign_open(x, y)])
 
 
 def _sign_open(infinite: Bounded, other: Bounded) -> torch.Tensor:
-    """Where an infinity meets a factor whose sign its error leaves open."""
+    """Where an infinity is multiplied by a factor whose sign is uncertain."""
     return infinite.value.isinf() & (other.value.abs() <= other.error) & (other.error > 0)
 
 
@@ -299,7 +299,7 @@ def _comparison(op: str) -> Operation:
 
 def _logic(op: str) -> Operation:
     def bounded(x: Bounded, y: Bounded) -> Bounded:
-        decisive = op == "or"  # the value of one operand that settles the result
+        decisive = op == "or"  # the value of one operand that determines the result
         settled = (x.value == decisive) & ~x.error | (y.value == decisive) & ~y.error
         return Bounded(reference.OPERATIONS[op](x.value, y.value), (x.error | y.error) & ~settled)
 
@@ -330,7 +330,7 @@ _APPROXIMATE: dict[str, Operation] = {op: _monotone(op, own) for op, own in APPR
 
 
 def _bound_of(x: Result, node: Bounded, shape: tuple[int, ...], dtype: torch.dtype) -> Bound:
-    """An output's bound, rounded to its type: what lies between two numbers does so when rounded."""
+    """An output's bound, rounded to its type. Rounding is monotone, so rounded limits still bound rounded results."""
     value, error = node.value.expand(shape), node.error.expand(shape)
     free = error == INFINITY
     if x.block:
@@ -355,7 +355,7 @@ def _bound_of(x: Result, node: Bounded, shape: tuple[int, ...], dtype: torch.dty
 def _bound_of_blocks(
     x: Result, value: torch.Tensor, error: torch.Tensor, free: torch.Tensor, dtype: torch.dtype
 ) -> Bound:
-    """The bound of values of blocks or of their scales, which grow with the largest magnitude of a block."""
+    """The bound of quantized blocks or of their scales, which grow with the largest magnitude of a block."""
     of, kind, (m, n) = reference.TORCH_DTYPE[as_dtype(x.dtype)], ("block", x.block, K_BLOCK), value.shape[-2:]
     size = value.abs()
     scale, least, most = (
@@ -364,7 +364,7 @@ def _bound_of_blocks(
         ).double()
         for y in (size, (size - error).clamp(min=0.0), size + error)
     )
-    # of int8 a scale tells of one element that is not finite
+    # an int8 block with a non-finite element has a NaN scale
     free = quantised(torch.where(free, INFINITY, 0.0), kind, torch.int8)[1].isnan()
     if x.kind != STORE:
         return Bound(scale, least, most, free)
@@ -381,12 +381,12 @@ def _bound_of_blocks(
 
 
 def _sum_error(value: torch.Tensor, dims: tuple[int, ...], count: int) -> torch.Tensor:
-    """Of a sum of `count` terms in any order."""
+    """The error of a sum of `count` terms in any order."""
     return value.abs().sum(dims) * (STEP * (4.0 + math.sqrt(count)))
 
 
 def _logsumexp_error(value: torch.Tensor, dims: tuple[int, ...], count: int) -> torch.Tensor:
-    """Of exponentials relative to the maximum, rescaled as it grows, their sum's logarithm, and its shift."""
+    """The error of a logsumexp: exponentials relative to a growing maximum, rescaling, logarithm and shift."""
     largest = value.abs().nan_to_num(posinf=0.0).sum(dims) * 0
     if count:
         largest = value.abs().nan_to_num(posinf=0.0, neginf=0.0).amax(dims)

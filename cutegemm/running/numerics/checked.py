@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUTEGEMM_CHECK=1: every output of every call compared with fp64, a kernel that hangs an error, the plan logged."""
+"""CUTEGEMM_CHECK=1: compares every output of every call with fp64, detects hanging kernels, and logs the plan."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from cutegemm.spec import GemmSpec
 
 log = logging.getLogger("cutegemm")
 
-# after what was enqueued before a call has ended, how long the call may take: seconds, and operations a second that
-# even the slowest kernel reaches
+# time limit of a call after earlier work on the stream: a minimum in seconds, and operations per second that even the
+# slowest kernel reaches
 HANG_SECONDS = 20.0
 LEAST_FLOPS = 1e10
 POLL_SECONDS = 1e-3
 
 
 class Checked:
-    """A prepared kind of call whose results are compared with the graph in fp64, under its running error bound.
+    """A prepared kind of call whose results are compared with the fp64 graph and its error bound.
 
-    Synchronises, copies inputs that are also outputs, and computes everything a second time: for finding bugs,
-    not for use. A call that does not end within a bound is an error; under capture, where nothing runs, it is not.
+    It synchronizes, copies inputs that are also outputs, and computes everything again, so it is for debugging
+    only. A call that exceeds a time limit is an error, except under capture, where nothing runs.
 
     Args:
         prepared: the kind of call.
@@ -65,17 +65,17 @@ class Checked:
         return result
 
     def _outs(self, named: dict[str, Any]) -> dict[str, Any]:
-        """What given outputs hold before the call, where that is to be kept."""
+        """Copies of given outputs' contents before the call, if these must be preserved."""
         return {}
 
     def _complaints(
         self, named: dict[str, Any], values: dict[str, Any], outputs: dict[str, Any], outs: dict[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """(output, what is wrong with it) of a call.
+        """The (output, error text) pairs of a call.
 
         Args:
-            named: its tensors; values: what its epilogue reads.
-            outputs: what it gave; outs: as `_outs`.
+            named: its tensors; values: the epilogue's inputs.
+            outputs: its results; outs: from `_outs`.
         """
         types = {name: x.dtype for name, x in outputs.items()}
         how = described(self.kind.plan.config if self.by_kernel else None)
@@ -89,7 +89,7 @@ class Checked:
         """Wait until a call has ended.
 
         Raises:
-            CheckError: it has not within the bound, counted from when what came before it ended.
+            CheckError: it did not end within the limit, counted from the end of earlier work on the stream.
         """
         problem = self.kind.call.problem
         bound_s, began = HANG_SECONDS + problem.flops / LEAST_FLOPS, None
@@ -98,15 +98,15 @@ class Checked:
                 began = time.monotonic()
             if began is not None and time.monotonic() - began > bound_s:
                 rule = (
-                    f"the call has not ended after {bound_s:.0f} s: a deadlock. The CUDA context is lost, as a kernel "
-                    f"that runs cannot be stopped: end this process"
+                    f"the call has not ended after {bound_s:.0f} s: a deadlock. The CUDA context is lost, because "
+                    f"a running kernel cannot be stopped: end this process"
                 )
                 raise CheckError(f"{rule}\n{self.spec}\n{problem}\n{self.kind.plan}")
             time.sleep(POLL_SECONDS)
 
 
 def _event(device: torch.device) -> Any:
-    """An event recorded now on the current stream; None where there is none, or a graph is being captured."""
+    """An event recorded now on the current stream; None if there is no stream or a graph is being captured."""
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return None
     made: Any = torch.cuda.Event

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of 8 bits and their scales in torch's operations: what `cutegemm.quantize` gives, kernels bit by bit."""
+"""8-bit values and their scales with torch operations. They match `cutegemm.quantize` and its kernels bit for bit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from cutegemm.epilogue.scales import ROW, TENSOR, BlockScale, Kind
 
-# torch's type of scales that are powers of two, ue8m0; torch has it since 2.7
+# torch's type of power-of-two scales, ue8m0; available since torch 2.7
 EXPONENTS: Any = getattr(torch, "float8_e8m0fnu", None)
-# type -> the largest magnitude that a scale maps to; -128 would have no opposite
+# type -> the largest magnitude after scaling; for int8 that is 127, because +128 does not exist
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
-ROW_ALIGN = 16  # bytes at whose multiples TMA reads rows
+ROW_ALIGN = 16  # alignment of rows in bytes for TMA
 
 
 def quantised(
     x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None = None, exponents: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Values and scales of (M, K) or (L, M, K), as `cutegemm.quantize` says; scales that are given are used."""
+    """Values and scales of (M, K) or (L, M, K), as `cutegemm.quantize` defines them; given scales are used."""
     (m, k), (rows, columns) = x.shape[-2:], _group(x, kind)
     if x.numel() == 0:
         ones = torch.ones(shape_of(x, kind), device=x.device)
@@ -41,14 +41,14 @@ def quantised(
         limits = torch.iinfo(dtype)
         scaled = torch.where(finite & ~scaled.isnan(), scaled.round().clamp(limits.min, limits.max), 0.0)
     else:
-        # casts of infinities differ among devices
+        # casts of infinities differ between devices
         scaled = torch.where(finite, scaled.clamp(-LARGEST[dtype], LARGEST[dtype]), float("nan"))
     values = scaled.to(dtype).flatten(-4, -3).flatten(-2).contiguous()[..., :m, :k]
     return values, scale
 
 
 def powers(scales: torch.Tensor) -> torch.Tensor:
-    """Scales of blocks as numbers: themselves, or in fp64 2**(x - 127) of bytes, which are exponents; 255 is NaN."""
+    """Block scales as numbers: fp32 unchanged; bytes are exponents and become 2**(x - 127) in fp64, with 255 as NaN."""
     if scales.dtype.itemsize > 1:
         return scales
     exponents = scales.view(torch.uint8).double()
@@ -56,7 +56,7 @@ def powers(scales: torch.Tensor) -> torch.Tensor:
 
 
 def dequantized(values: Tensor, scale: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
-    """`dequantize` of checked arguments; blocks of K may be padded."""
+    """`dequantize` with checked arguments; blocks of K may be padded."""
     if values.numel() == 0:
         return values.new_empty(values.shape, dtype=dtype)
     rows, columns = _group(values, kind)
@@ -75,40 +75,40 @@ def shape_of(x: Tensor, kind: Kind) -> tuple[Any, ...]:
 
 
 def scales_of(amax: Tensor, largest: float) -> Tensor:
-    """The scales of groups of these largest magnitudes, in fp32."""
+    """The fp32 scales of groups with these largest magnitudes."""
     smallest = torch.finfo(torch.float32).tiny  # reciprocals of smaller scales overflow
-    # on a GPU torch multiplies by the reciprocal of a number
+    # divide by a tensor, because on a GPU torch multiplies by the reciprocal of a Python number
     return torch.where(amax == 0, 1.0, (amax / amax.new_full((), largest)).clamp(min=smallest))
 
 
 def _scale(magnitudes: Tensor, kind: Kind, largest: float) -> Tensor:
-    """The scales of groups from their elements' magnitudes, as `checked_scale` returns given ones."""
+    """The scales of groups from their elements' magnitudes, in the form that `checked_scale` returns."""
     amax = magnitudes.amax((-3, -1)).float()
     if kind == TENSOR:
         amax = amax.amax()
     elif kind == ROW:
         amax = amax.squeeze(-1)
     elif kind[1] == 1:
-        # as kernels read them, and torch's
+        # the layout that kernels and torch read
         amax = amax.mT.contiguous().mT
     return scales_of(amax, largest)
 
 
 def _powers_of_two(scale: Tensor) -> tuple[Tensor, Tensor]:
-    """The next powers of two, as exponents (ue8m0; 255 is NaN) and in fp32; of normal numbers."""
+    """Round normal numbers up to powers of two; returns exponents (ue8m0; 255 is NaN) and fp32."""
     bits = torch.where(scale.isnan(), 255, (scale.view(torch.int32) + ((1 << 23) - 1)) >> 23)
     return bits.to(torch.uint8).view(EXPONENTS), (bits << 23).to(torch.int32).view(torch.float32)
 
 
 def _group(x: Tensor, kind: Kind) -> tuple[Any, Any]:
-    """Rows and columns of x that share a scale; where whole rows do, what makes them multiples of 16 bytes."""
+    """Rows and columns of x that share a scale; a whole row is padded to a multiple of 16 bytes."""
     if isinstance(kind, tuple):
         return kind[1], kind[2]
     return 1, x.shape[-1] + -x.shape[-1] % ROW_ALIGN
 
 
 def _padded(x: Tensor, rows: Any, columns: Any) -> Tensor:
-    """x with zeros behind its rows and columns, so that groups are whole."""
+    """x padded with zeros to whole groups."""
     m, k = x.shape[-2:]
     below, right = -m % rows, -k % columns
     return torch.nn.functional.pad(x, (0, right, 0, below)) if below or right else x
@@ -121,7 +121,7 @@ def _grouped(x: Tensor, rows: Any, columns: Any) -> Tensor:
 
 
 def _broadcast(scale: Tensor, kind: Kind) -> Tensor:
-    """Scales that multiply `_grouped` elements."""
+    """Scales in a shape that broadcasts over `_grouped` elements."""
     if kind == TENSOR:
         return scale
     return scale[..., :, None, None, None] if kind == ROW else scale[..., :, None, :, None]

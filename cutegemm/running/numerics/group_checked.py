@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUTEGEMM_CHECK=1 of groups: each group compared with fp64, and rows of no group with what they must be."""
+"""CUTEGEMM_CHECK=1 for groups: compares each group with fp64 and checks rows outside all groups."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cutegemm.spec import GemmSpec
 
 
 class GroupChecked(Checked):
-    """As `Checked`, of a kind of call of groups, which `reference` computes group by group."""
+    """`Checked` for grouped calls; `reference` computes the expected results group by group."""
 
     def __init__(self, prepared: Prepared, spec: GemmSpec, reference: GroupReference) -> None:
         super().__init__(prepared, spec)
         self.reference = reference
 
     def _outs(self, named: dict[str, Any]) -> dict[str, Any]:
-        """What given outputs hold before the call, where rows of no group are to stay."""
+        """Copies of given outputs before the call, if rows outside all groups must not change."""
         stores = () if self.reference.tail else self.kind.graph.stores
         return {x.name: named[x.name].clone() for x in stores if named[x.name] is not None}
 
@@ -46,13 +46,13 @@ class GroupChecked(Checked):
                 if self.reference.tail or name not in stored:
                     wrong, rule = rest != 0, "not 0"
                 elif name in outs:
-                    # what is not a number stays so
+                    # an unchanged NaN is not an error
                     kept = at(outs[name], place)
-                    wrong, rule = (rest != kept) & ~(rest.isnan() & kept.isnan()), "not what they were"
+                    wrong, rule = (rest != kept) & ~(rest.isnan() & kept.isnan()), "changed"
                 else:
                     continue
                 if wrong.any():
-                    yield name, f"{int(wrong.sum())} elements of rows of no group are {rule}"
+                    yield name, f"{int(wrong.sum())} elements of rows outside all groups are {rule}"
 
 
 __all__ = ["GroupChecked"]

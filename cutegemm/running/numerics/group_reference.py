@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups in torch: the reference, and what serves calls that kernels have no work for.
+"""Grouped GEMMs in torch: the reference, and the path of calls that give kernels no work.
 
 The ends are read on the host, so a call waits for the device; kernels do not.
 """
@@ -23,9 +23,9 @@ from cutegemm.running.numerics.reference import TORCH_DTYPE
 
 
 def bounds(ends: torch.Tensor, extent: int, lead: int = 0) -> torch.Tensor:
-    """Where groups begin and end, int64 (G + 1): a group's end is where the next one begins; on the ends' device.
+    """The starts and ends of groups, int64 (G + 1), on the ends' device; each end is the next group's start.
 
-    An end is kept inside [0, extent] and counts as the largest so far.
+    Ends are clamped to [0, extent] and to the largest earlier end.
 
     Example:
         >>> bounds(torch.tensor([3, 1, 99]), 8)
@@ -38,10 +38,10 @@ def bounds(ends: torch.Tensor, extent: int, lead: int = 0) -> torch.Tensor:
 
 
 def inside_groups(ends: torch.Tensor, extent: int, form: str, lead: int) -> torch.Tensor:
-    """Which rows are some group's, on the device: (M, 1), masked (G, C, 1); of groups of columns which columns, (1, N).
+    """Mask of the rows inside groups, on the device: (M, 1), masked (G, C, 1); for groups of columns (1, N).
 
     Args:
-        ends: what tells the groups; lead: numbers before the ends.
+        ends: the tensor of group ends; lead: elements before the ends.
         extent: of the groups' axis; form: one of `planning.grouped.FORMS`.
     """
     rows = torch.arange(extent, device=ends.device)
@@ -53,7 +53,7 @@ def inside_groups(ends: torch.Tensor, extent: int, form: str, lead: int) -> torc
 
 
 def gathered(a: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The rows of a matrix by index, (R, K); an index outside reads zeros."""
+    """The rows of a matrix by index, (R, K); an out-of-range index reads zeros."""
     if not a.shape[0]:
         return a.new_zeros(rows.shape[0], a.shape[1])
     index, good = inside(rows, a.shape[0])
@@ -65,9 +65,9 @@ class Part:
     """One group of a call.
 
     Attributes:
-        group: its number.
-        a, b, inputs: what its GEMM and its epilogue read.
-        place: of its part of D; origin: batch, row and column of that part's first element.
+        group: its index.
+        a, b, inputs: the tensors that its GEMM and its epilogue read.
+        place: index of its part of D; origin: batch, row and column of that part's first element.
     """
 
     group: int
@@ -83,7 +83,7 @@ class Part:
 
 
 class GroupReference:
-    """A kind of call, group by group: fp32 accumulation, the same epilogue graph."""
+    """Computes a kind of call group by group: fp32 accumulation, the same epilogue graph."""
 
     def __init__(self, kind: Kind, form: str, lead: int, tail: bool) -> None:
         self.kind, self.form, self.lead, self.tail = kind, form, lead, tail
@@ -118,10 +118,10 @@ class GroupReference:
         return kind.shapes.present(found)
 
     def parts(self, named: dict[str, Any], inputs: dict[str, Any]) -> Iterator[Part]:
-        """Every group that has a part of D.
+        """The groups that have a part of D.
 
         Args:
-            named: tensors of a call; inputs: what its epilogue reads.
+            named: tensors of a call; inputs: of its epilogue.
         """
         a = named["a"]
         a = gathered(a, named[ROW_INDICES]) if ROW_INDICES in named else a
@@ -131,7 +131,7 @@ class GroupReference:
             yield Part(group, x, y, own, place, origin)
 
     def _groups(self, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> Iterator[tuple[Any, ...]]:
-        """(group, its A, its B, its place in D) of every group that has a part of D."""
+        """(group, its A, its B, its index in D) of each group that has a part of D."""
         if self.form == "masked":
             for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
                 yield group, a[group, :count], b[group], (group, slice(0, count))
@@ -146,7 +146,7 @@ class GroupReference:
                 yield group, a[first:end], b[group], (slice(first, end),)
 
     def others(self, named: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """Places of the rows, or columns, of D that no group has."""
+        """Indices of the rows, or columns, of D outside all groups."""
         a, ends = named["a"], named[GROUP_ENDS]
         if self.form == "masked":
             for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
@@ -161,18 +161,18 @@ class GroupReference:
 
 
 def at(x: torch.Tensor, place: tuple[Any, ...]) -> torch.Tensor:
-    """What an output has at a place of D; of a reduction along an axis, which it lacks, at the other one's."""
+    """The part of an output at an index of D; a reduction lacks one axis and uses the other axis's index."""
     return x[place[-1:] if x.dim() < len(place) else place]
 
 
 def _begins(place: Any) -> tuple[int, int]:
-    """The row and the column of D where a group's part begins."""
+    """The first row and column of a group's part of D."""
     row, column = (*(x for x in place if isinstance(x, slice)), slice(None), slice(None))[:2]
     return row.start or 0, column.start or 0
 
 
 def _of(served: GroupReference, name: str, x: torch.Tensor, group: int, place: Any) -> torch.Tensor:
-    """What an input of the epilogue is for one group."""
+    """The part of an epilogue's input for one group."""
     kind, form = served.kind.graph.tensors.get(name), served.form
     if kind is None:
         return x

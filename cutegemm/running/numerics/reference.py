@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain reference: an epilogue graph over a product in torch, for CPU tensors and for checking."""
+"""The reference in torch: a GEMM and an epilogue graph, for CPU tensors and for checking."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TORCH_DTYPE = {
     DType.UINT8: torch.uint8,
     DType.INT32: torch.int32,
 }
-# every operation but "random", which needs the shape
+# all operations but "random", which needs the shape
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
@@ -71,21 +71,21 @@ def evaluate(
     dtype: torch.dtype,
     origin: tuple[int, int, int] = ORIGIN,
 ) -> dict[str, torch.Tensor]:
-    """Every output by name, in `dtype`, unrounded: the graph over a @ b, all of it computed in `dtype`.
+    """All outputs by name: a @ b and the graph, computed in `dtype` and not rounded to the outputs' types.
 
-    A reduction is always finished, a partial one too; `combine` brings a kernel's partials to that form.
+    Reductions are finished, also partial ones; `combine` converts a kernel's partial results to that form.
 
     Args:
         graph: the epilogue.
-        a: (M, K) or (L, M, K); b: (K, N) or (L, K, N), any dtype. N (of a swapped graph M) is twice D's if gated.
+        a: (M, K) or (L, M, K); b: (K, N) or (L, K, N), any dtype. If gated, N (M for a swapped graph) is twice D's.
         inputs: rows (N,) or (L, N), columns (M,) or (L, M), matrices (M, N) or (L, M, N), any dtype, with
             D's N; scalars and integers as Python numbers or 0-d tensors.
         dtype: torch.float32 or torch.float64.
-        origin: of a part of D, its batch, its first row and column: what is random depends on an element's place in D.
+        origin: batch, first row and first column if this is a part of D, for random numbers, which depend on them.
 
     Returns:
         Stored outputs (M, N) or (L, M, N); reductions over axis 0 (N,), over 1 (M,), over all (), each with
-        an L in front if the product has one.
+        a leading L if the GEMM has one.
     """
     accumulators = products(graph, a, b, inputs, dtype)
     shape, device = next(iter(accumulators.values())).shape, a.device
@@ -111,8 +111,9 @@ def products(
 ) -> dict[str | None, torch.Tensor]:
     """The accumulators by name, (M, N) or (L, M, N): a @ b as None, or its "gate" and "up" parts.
 
-    With scales of blocks they are the sums over blocks of K of partial sums times both scales, whose product is fp32,
-    as kernels compute it. Sums of integers saturate at 32 bits; those of 128 that scales multiply are too short to.
+    With block scales they are sums over blocks of K: partial sums times both scales, whose product is fp32,
+    as in kernels. Integer sums saturate at 32 bits, except under block
+    scales: sums over 128 elements cannot reach 32 bits.
     """
     x, y = a.to(dtype), b.to(dtype)
     if graph.scales:
@@ -131,7 +132,7 @@ def products(
 
 
 def _scaled_sums(graph: Graph, a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """a @ b, whose partial sums over blocks of K are multiplied by scales."""
+    """a @ b with the partial sums over blocks of K multiplied by scales."""
     scales = []
     for x in graph.scales:
         rows = a.shape[-2] if x.axis == "m" else b.shape[-1]
@@ -147,7 +148,7 @@ def _scaled_sums(graph: Graph, a: torch.Tensor, b: torch.Tensor, inputs: Mapping
 
 
 def taken(x: torch.Tensor, ignored: int) -> torch.Tensor:
-    """fp32 operands as an instruction multiplies them that ignores low bits: rounded to nearest even before."""
+    """fp32 operands rounded to nearest even, for an instruction that ignores `ignored` low bits."""
     if not ignored:
         return x
     bits = x.view(torch.int32)
@@ -156,7 +157,7 @@ def taken(x: torch.Tensor, ignored: int) -> torch.Tensor:
 
 
 def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """x in another type, as a kernel stores it: to nearest even, fp8 and integers saturated; NaN is the integer 0."""
+    """Convert x as a kernel stores it: nearest even; fp8 and integers saturate; NaN becomes the integer 0."""
     if not dtype.is_floating_point:
         kept = torch.iinfo(dtype)
         return x.double().nan_to_num(0.0, kept.max, kept.min).round().clamp(kept.min, kept.max).to(dtype)
@@ -169,7 +170,7 @@ def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def combine(kind: str, partials: torch.Tensor, dim: int | tuple[int, ...]) -> torch.Tensor:
     """A reduction ("sum", "max" or "logsumexp") of values or partial results along some axes.
 
-    Over nothing the sum is 0, the maximum and the logarithm of the sum of exponentials -inf.
+    Over no elements the sum is 0, and the maximum and the logsumexp are -inf.
     """
     if kind == "sum":
         return partials.sum(dim)
@@ -188,9 +189,9 @@ def uniform(
     swapped: bool = False,
     origin: tuple[int, int, int] = ORIGIN,
 ) -> torch.Tensor:
-    """The "random" operation for an (M, N) or (L, M, N) matrix, fp64 in [0, 1): its elements are numbered as in D.
+    """The "random" operation for an (M, N) or (L, M, N) matrix: fp64 in [0, 1), by an element's index in D.
 
-    Of a swapped graph the matrix is D's transpose. `origin` is the batch, row and column of D where it begins.
+    For a swapped graph the matrix is D's transpose. `origin` is the batch, row and column of its first element in D.
     """
     if swapped:
         return uniform(seed, offset, (*shape[:-2], shape[-1], shape[-2]), device, origin=origin).mT
@@ -206,11 +207,11 @@ def uniform(
 def philox(
     counter: tuple[torch.Tensor, ...], key: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Philox4x32-10: four words of 32 bits from four counter words and two key words, int64 tensors."""
+    """Philox4x32-10: four 32-bit words from four counter words and two key words, as int64 tensors."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        # modulo 2^64: all 64 bits are right
+        # int64 products wrap modulo 2^64, so all 64 bits are right
         p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
             ((p1 >> 32) & _WORD) ^ c1 ^ k0,
@@ -230,7 +231,7 @@ def broadcastable(kind: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def _result(x: Result, value: torch.Tensor) -> torch.Tensor:
-    """An output from the values of its node; exponents as numbers."""
+    """An output from the values of its node; exponents become numbers."""
     if x.block:
         how = ("block", x.block, K_BLOCK), TORCH_DTYPE[as_dtype(x.dtype)]
         values, scale = quantised(value, *how, exponents=x.exponents)
