@@ -90,16 +90,13 @@ def test_every_page_with_python_is_run():
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     """README.md's blocks run in order: on small matrices, on the CPU."""
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "README.md").read_text()
     for large, small in (("4095", "95"), ("4097", "97"), ("1000", "40"), ('device="cuda"', 'device="cpu"')):
         assert large in text
         text = text.replace(large, small)
-    extents = {"x": (6, 64), "weight": (48, 64), "bias": (48,), "experts": (2, 64, 48)}
-    names = {name: torch.randn(extent).bfloat16() for name, extent in extents.items()}
-    names["offs"] = torch.tensor([2, 6])
-    names["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
