@@ -61,25 +61,34 @@ def inductor_as_it_was():
         enabled.disable()
 
 
+def not_printed(shown, printed):
+    """The lines that a page shows below a block and that the block did not print; "..." stands for anything."""
+    forms = (re.escape(x).replace(re.escape("..."), ".*") for x in shown.splitlines())
+    lines = printed.splitlines()
+    return [form for form in forms if not any(re.fullmatch(form, x.rstrip()) for x in lines)]
+
+
 @pytest.mark.usefixtures("inductor_as_it_was")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
-    """Every Python block of a page runs, one after the other, in an empty folder."""
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    """Every Python block of a page runs, one after the other, in an empty folder, and prints the lines below it."""
     text = (DOCS / f"{page}.md").read_text()
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
     assert blocks
-    if any("torch" in x for x in blocks):
+    if any("torch" in x for x, _ in blocks):
         pytest.importorskip("torch")
-    if any("transformers" in x for x in blocks):
+    if any("transformers" in x for x, _ in blocks):
         pytest.importorskip("transformers")
-    for block in blocks:
+    for block, shown in blocks:
+        capsys.readouterr()
         if NEEDS_GPU in block and not has_gpu():
             with pytest.raises(cutegemm.GemmError, match="there is none"):
                 exec(block, names)
         else:
             exec(block, names)
+            assert not not_printed(shown, capsys.readouterr().out)
 
 
 def test_every_page_with_python_is_run():
