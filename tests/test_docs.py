@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cutegemm
+from tests.support.printed import missing
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -61,13 +62,6 @@ def inductor_as_it_was():
         enabled.disable()
 
 
-def not_printed(shown, printed):
-    """The lines that a page shows below a block and that the block did not print; "..." stands for anything."""
-    forms = (re.escape(x).replace(re.escape("..."), ".*") for x in shown.splitlines())
-    lines = printed.splitlines()
-    return [form for form in forms if not any(re.fullmatch(form, x.rstrip()) for x in lines)]
-
-
 @pytest.mark.usefixtures("inductor_as_it_was")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
@@ -88,7 +82,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
                 exec(block, names)
         else:
             exec(block, names)
-            assert not not_printed(shown, capsys.readouterr().out)
+            assert not missing(shown, capsys.readouterr().out)
 
 
 def test_every_page_with_python_is_run():
