@@ -16,8 +16,8 @@ from tests.support.printed import missing
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # pages whose blocks run one after the other
-PAGES = ("index", "tutorial", "spec", "epilogues", "fp8", "pytorch", "tuning", "guarantees", "deployment", "faq",
-         "learn/roofline", "learn/layouts", "learn/hopper", "learn/kernels")  # fmt: skip
+PAGES = ("index", "tutorial", "spec", "epilogues", "fp8", "pytorch", "tuning", "debugging", "guarantees", "deployment",
+         "faq", "learn/roofline", "learn/layouts", "learn/hopper", "learn/kernels")  # fmt: skip
 # pages with Python whose blocks other tests run: below, tests/cli/test_document.py, tests/kernels/test_extending.py
 ELSEWHERE = ("emulator", "cli", "extending")
 NEEDS_GPU = "# needs a Hopper GPU"
