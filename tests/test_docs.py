@@ -238,11 +238,14 @@ def test_every_stage_stands_beside_the_librarys_code(monkeypatch):
     assert sorted(twins) == sorted(x.removesuffix(" (DSL)") for x in measured)
 
 
-def test_every_page_is_in_the_navigation():
-    """A page that no one can find is a mistake."""
-    config = (ROOT / "mkdocs.yml").read_text()
+def test_every_page_and_example_can_be_found():
+    """The navigation has every page; the first page links each guide and names each example."""
+    config, first = (ROOT / "mkdocs.yml").read_text(), (DOCS / "index.md").read_text()
     pages = {x.relative_to(DOCS).as_posix() for x in DOCS.rglob("*.md")} - {"learn/exercises.md"}
     assert not {x for x in pages if x not in config}
+    linked = set(re.findall(r"\]\(([\w/]+\.md)", first)) | {"index.md"}
+    assert not {x for x in pages if x not in linked and not x.startswith("learn/")}
+    assert not {x.stem for x in (ROOT / "examples").glob("*.py") if f"`{x.stem}`" not in first}
 
 
 def test_the_site_builds(tmp_path):
