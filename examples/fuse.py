@@ -32,7 +32,7 @@ if __name__ == "__main__":
         torch.randn(*shape, dtype=torch.bfloat16, device=device) for shape in ((m, k), (k, n), (n,), (m, n))
     )
     gemm = cutegemm.build(GemmSpec(epilogue=mlp))
-    print(gemm.explain())
+    print(gemm.explain(cutegemm.problem(m, n, k, epilogue=mlp)))
 
     named = {"bias": bias, "residual": residual, "scale": 0.05}
     out = gemm.run(a, b, **named, backend=None if gpu else "emulator")

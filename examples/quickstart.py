@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build a GEMM, run it and check it: on a Hopper GPU timed beside torch, elsewhere in the emulator.
 
-python examples/quickstart.py              fifteen lines about the problem that it runs
+python examples/quickstart.py              ten lines about the kernel, its run and its error
 python examples/quickstart.py --profile    without a GPU also the emulator's counters
 """
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import cutegemm
+from tests.support.printed import missing
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # pages whose blocks run one after the other
-PAGES = ("index", "tutorial", "spec", "epilogues", "fp8", "pytorch", "tuning", "guarantees", "deployment", "faq",
-         "learn/roofline", "learn/layouts", "learn/hopper", "learn/kernels")  # fmt: skip
+PAGES = ("index", "tutorial", "spec", "epilogues", "fp8", "pytorch", "tuning", "debugging", "guarantees", "deployment",
+         "faq", "learn/roofline", "learn/layouts", "learn/hopper", "learn/kernels")  # fmt: skip
 # pages with Python whose blocks other tests run: below, tests/cli/test_document.py, tests/kernels/test_extending.py
 ELSEWHERE = ("emulator", "cli", "extending")
 NEEDS_GPU = "# needs a Hopper GPU"
@@ -63,23 +64,25 @@ def inductor_as_it_was():
 
 @pytest.mark.usefixtures("inductor_as_it_was")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
-    """Every Python block of a page runs, one after the other, in an empty folder."""
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    """Every Python block of a page runs, one after the other, in an empty folder, and prints the lines below it."""
     text = (DOCS / f"{page}.md").read_text()
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
     assert blocks
-    if any("torch" in x for x in blocks):
+    if any("torch" in x for x, _ in blocks):
         pytest.importorskip("torch")
-    if any("transformers" in x for x in blocks):
+    if any("transformers" in x for x, _ in blocks):
         pytest.importorskip("transformers")
-    for block in blocks:
+    for block, shown in blocks:
+        capsys.readouterr()
         if NEEDS_GPU in block and not has_gpu():
             with pytest.raises(cutegemm.GemmError, match="there is none"):
                 exec(block, names)
         else:
             exec(block, names)
+            assert not missing(shown, capsys.readouterr().out)
 
 
 def test_every_page_with_python_is_run():
@@ -90,16 +93,13 @@ def test_every_page_with_python_is_run():
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     """README.md's blocks run in order: on small matrices, on the CPU."""
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "README.md").read_text()
     for large, small in (("4095", "95"), ("4097", "97"), ("1000", "40"), ('device="cuda"', 'device="cpu"')):
         assert large in text
         text = text.replace(large, small)
-    extents = {"x": (6, 64), "weight": (48, 64), "bias": (48,), "experts": (2, 64, 48)}
-    names = {name: torch.randn(extent).bfloat16() for name, extent in extents.items()}
-    names["offs"] = torch.tensor([2, 6])
-    names["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
@@ -141,6 +141,20 @@ def test_the_race_in_five_lines_is_found_as_shown(tmp_path, monkeypatch, capsys)
         exec(python, {})
         # PTX lines are the compiler's affair
         assert re.sub(r"PTX line \d+", "", capsys.readouterr().out) == re.sub(r"PTX line \d+", "", printed)
+
+
+@pytest.mark.parametrize("package", ["cutegemm", "cutegemm.nn", "cutegemm.epilogue", "cutegemm.layouts"])
+def test_every_public_name_is_in_the_reference(package):
+    """docs/api.md has each public name by itself or with its module; what only the tracer makes is left out."""
+    pytest.importorskip("torch")
+    named = set(re.findall(r"^::: ([\w.]+)$", (DOCS / "api.md").read_text(), re.MULTILINE))
+    module = importlib.import_module(package)
+    left = {
+        name
+        for name in module.__all__
+        if f"{package}.{name}" not in named and getattr(module, name).__module__ not in named
+    }
+    assert left <= {"Node", "Result", "UnknownOperation", "Value"}
 
 
 def test_every_field_of_the_spec_is_explained():
@@ -224,11 +238,14 @@ def test_every_stage_stands_beside_the_librarys_code(monkeypatch):
     assert sorted(twins) == sorted(x.removesuffix(" (DSL)") for x in measured)
 
 
-def test_every_page_is_in_the_navigation():
-    """A page that no one can find is a mistake."""
-    config = (ROOT / "mkdocs.yml").read_text()
+def test_every_page_and_example_can_be_found():
+    """The navigation has every page; the first page links each guide and names each example."""
+    config, first = (ROOT / "mkdocs.yml").read_text(), (DOCS / "index.md").read_text()
     pages = {x.relative_to(DOCS).as_posix() for x in DOCS.rglob("*.md")} - {"learn/exercises.md"}
     assert not {x for x in pages if x not in config}
+    linked = set(re.findall(r"\]\(([\w/]+\.md)", first)) | {"index.md"}
+    assert not {x for x in pages if x not in linked and not x.startswith("learn/")}
+    assert not {x.stem for x in (ROOT / "examples").glob("*.py") if f"`{x.stem}`" not in first}
 
 
 def test_the_site_builds(tmp_path):

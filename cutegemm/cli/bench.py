@@ -45,9 +45,9 @@ def as_text(facts: Comparison) -> str:
 def tune(
     m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
     dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
-    candidates: Annotated[int, typer.Option(min=1, help="the most that are measured")] = 32,
-    seconds: Annotated[float | None, typer.Option(help="after which no further candidates start")] = None,
-    again: Annotated[bool, typer.Option("--again", help="also measure known problems")] = False,
+    candidates: Annotated[int, typer.Option(min=1, help="how many kernels are measured at most")] = 32,
+    seconds: Annotated[float | None, typer.Option(help="start no further candidate after this time")] = None,
+    again: Annotated[bool, typer.Option("--again", help="also measure a problem that has an entry")] = False,
     json: inputs.Json = False,
 ) -> None:  # fmt: skip
     """Find the fastest kernel for build; needs a Hopper GPU.

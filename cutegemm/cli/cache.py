@@ -34,8 +34,8 @@ def list_(json: Json = False) -> None:
 
 @commands.command()
 def clear(
-    older: Annotated[float | None, option("--older-than", "DAYS", "only older ones")] = None,
-    unusable: Annotated[bool, typer.Option("--unusable", help="only damaged ones")] = False,
+    older: Annotated[float | None, option("--older-than", "DAYS", "delete only older kernels")] = None,
+    unusable: Annotated[bool, typer.Option("--unusable", help="delete only damaged kernels")] = False,
     json: Json = False,
 ) -> None:
     """Delete cached kernels. Running processes keep theirs; others compile again."""
@@ -50,7 +50,7 @@ def clear(
 
 
 @commands.command()
-def export(file: Annotated[Path, typer.Argument(help="to write")], json: Json = False) -> None:
+def export(file: Annotated[Path, typer.Argument(help="the file to write")], json: Json = False) -> None:
     """Write all cached kernels to FILE.
 
     For a machine with the same version of cutegemm and of the DSL.
@@ -61,7 +61,7 @@ def export(file: Annotated[Path, typer.Argument(help="to write")], json: Json = 
 
 
 @commands.command("import")
-def import_(file: Annotated[Path, typer.Argument(help="that export wrote")], json: Json = False) -> None:
+def import_(file: Annotated[Path, typer.Argument(help="what export wrote")], json: Json = False) -> None:
     """Add the kernels of FILE. They are native code: import only files that you trust."""
     from cutegemm.compiling import archive
 

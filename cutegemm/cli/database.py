@@ -54,7 +54,7 @@ def group() -> None:
 @commands.command()
 def show(
     gpu: Annotated[str, option("--gpu", "TEXT", "only GPUs whose name contains this")] = "",
-    source: Annotated[str, option("--source", "|".join(SOURCES), "which entries", lambda: SOURCES)] = "all",
+    source: Annotated[str, option("--source", "|".join(SOURCES), "whose entries", lambda: SOURCES)] = "all",
     json: Json = False,
 ) -> None:
     """List the entries of this machine and those that ship."""

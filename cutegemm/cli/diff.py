@@ -29,11 +29,11 @@ def diff(
     dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     code: Annotated[bool, typer.Option("--code", help="print the changed lines of PTX and SASS")] = False,
     ir: Annotated[bool, typer.Option("--ir", help="also compare the MLIR that the DSL traces")] = False,
-    emulate: Annotated[bool, typer.Option(help="compare the emulator's counters")] = True,
-    time: Annotated[bool, typer.Option(help="time both if there is a GPU")] = True,
+    emulate: Annotated[bool, typer.Option(help="run both in the emulator and compare counters")] = True,
+    time: Annotated[bool, typer.Option(help="time both specs if there is a GPU")] = True,
     json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Compare two specs; 1 if their kernels differ.
+    """Compare two specs; exits with 1 if kernels differ.
 
     Plan, code, resources, the emulator's counters, and the time if there is a GPU.
     """

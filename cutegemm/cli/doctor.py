@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def doctor(json: Json = False) -> None:
-    """Look for missing or broken parts; 1 for findings."""
+    """Look for missing or broken parts; exits with 1 for findings."""
     from cutegemm.cli.facts import health
 
     facts = health.examine()

@@ -22,21 +22,21 @@ ZIP = b"PK"
 
 def emulate(
     what: Annotated[
-        list[str], typer.Argument(metavar="M N K | FILE", help="a problem; a PTX file or an artefact")
+        list[str], typer.Argument(metavar="M N K | FILE", help="a problem, a PTX file, or an artefact")
     ],
     spec: inputs.Spec = "", epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
     dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     races: Annotated[bool, typer.Option(help="look for races")] = True,
     policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
-    grid: Annotated[str, typer.Option(help="of FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
-    block: Annotated[str, typer.Option(help="of FILE.ptx: threads")] = "128",
-    cluster: Annotated[str, typer.Option(help="of FILE.ptx: CTAs of a cluster")] = "1",
+    grid: Annotated[str, typer.Option(help="for FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
+    block: Annotated[str, typer.Option(help="for FILE.ptx: threads of a CTA")] = "128",
+    cluster: Annotated[str, typer.Option(help="for FILE.ptx: CTAs of a cluster")] = "1",
     arg: Annotated[
-        list[str] | None, typer.Option(help="of FILE.ptx, in order: a number, or an array such as f16:128x64")
+        list[str] | None, typer.Option(help="for FILE.ptx, in order: a number, or an array such as f16:128x64")
     ] = None,
     json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Run a kernel on the CPU; 1 for findings.
+    """Run a kernel on the CPU; exits with 1 for findings.
 
     The kernel runs exactly as compiled, with a race detector and a profiler's counters.
     """

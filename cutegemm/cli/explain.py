@@ -27,8 +27,8 @@ SHORT = {"slower by ": "+", "predicted faster by ": "-", ", but later in the ord
 def explain(
     m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
     gpu: inputs.GpuName = "", dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
-    why: Annotated[bool, typer.Option("--why", help="list every candidate")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained page")] = None,
+    why: Annotated[bool, typer.Option("--why", help="list every candidate and why it lost")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained HTML page")] = None,
     json: inputs.Json = False,
 ) -> None:  # fmt: skip
     """Show the plan that build would run, and what bounds it."""

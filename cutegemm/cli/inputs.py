@@ -38,17 +38,17 @@ def option(name: str, metavar: str, help: str, values: Callable[[], Iterable[str
 M = Annotated[int, typer.Argument(metavar="M", min=0, help="rows of D")]
 N = Annotated[int, typer.Argument(metavar="N", min=0, help="columns of D")]
 K = Annotated[int, typer.Argument(metavar="K", min=0, help="columns of A, rows of B")]
-Spec = Annotated[str, option("--spec", "SPEC", f'fields to specify, such as "{EXAMPLE}"')]
-_EPILOGUE = "of cutegemm.epilogue, such as bias_act(relu); or FILE.py:NAME"
+Spec = Annotated[str, option("--spec", "SPEC", f'fields that you choose, such as "{EXAMPLE}"')]
+_EPILOGUE = "one of cutegemm.epilogue, such as bias_act(relu), or FILE.py:NAME"
 Epilogue = Annotated[str, option("--epilogue", "NAME", _EPILOGUE, lambda: epilogues())]
 GpuName = Annotated[
-    str, option("--gpu", "GPU", "h200 or h100; default the GPU of this machine, else an H200", lambda: GPUS)
+    str, option("--gpu", "GPU", "h200 or h100; by default this machine's GPU, else an H200", lambda: GPUS)
 ]
-Dtype = Annotated[str, option("--dtype", "TYPE", f"of A and B: {', '.join(DTYPES)}", lambda: DTYPES)]
+Dtype = Annotated[str, option("--dtype", "TYPE", f"type of A and B: {', '.join(DTYPES)}", lambda: DTYPES)]
 Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
 _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
-Json = Annotated[bool, typer.Option("--json", help="print JSON (see `cutegemm schema`)")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON (`cutegemm schema` prints its schema)")]
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,24 @@ from typer.testing import CliRunner
 
 from cutegemm.cli.app import app
 from tests.support import command
+from tests.support.printed import missing
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-LINES = [x for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) for x in block.splitlines() if x]
+BLOCKS = re.findall(r"```sh\n(.*?)```(?:\n\n```text\n(.*?)```)?", TEXT, re.DOTALL)
+# each line of a block, and what the page shows below the block that the last one prints
+LINES = [
+    (line, shown if line == block.splitlines()[-1] else "")
+    for block, shown in BLOCKS
+    for line in block.splitlines()
+    if line
+]
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_every_line_runs(line, tmp_path, monkeypatch):
-    """Each line ends as it says: with a GPU's absence refused by name, or torch's, and differences with 1."""
+@pytest.mark.parametrize("line, shown", LINES)
+def test_every_line_runs(line, shown, tmp_path, monkeypatch):
+    """Each line prints what is shown and ends as it says: with a GPU's absence refused by name, or torch's, and
+    differences with 1.
+    """
     monkeypatch.chdir(tmp_path)
     code, _, comment = line.partition("#")
     name, *words = shlex.split(code)
@@ -31,7 +41,7 @@ def test_every_line_runs(line, tmp_path, monkeypatch):
         says = "there is none" if importlib.util.find_spec("torch") else "torch: is not installed"
         assert says in command.refused(*words)
     else:
-        command.run(*words, status=int(words[0] == "diff"))
+        assert not missing(shown, command.run(*words, status=int(words[0] == "diff")))
 
 
 def test_the_python_runs():
