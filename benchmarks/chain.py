@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 import cutegemm
-from benchmarks import contenders, correctness, results, runs, timing
+from benchmarks import command_line, contenders, correctness, results, runs, timing
 from benchmarks.results import Measurement, Row
 from benchmarks.suites import CHAIN_BYTES, CHAIN_ROWS, CHAINS
 from benchmarks.timing import Contender
@@ -263,11 +263,7 @@ def describe(row: Row) -> str:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.chain",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("chain", __doc__)
     legal = [label(layers) for layers in CHAINS]
     add = parser.add_argument
     add("--chains", type=runs.names_among(legal), default=legal, help=f"default {','.join(legal)}")

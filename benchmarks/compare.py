@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import results, runs
+from benchmarks import command_line, results, runs
 from benchmarks.contenders import OURS
 from benchmarks.results import Row
 from cutegemm.tuning import interval
@@ -191,11 +191,7 @@ def _confidence(text: str) -> float:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("compare", __doc__)
 
     def paths(text: str) -> list[Path]:
         return [Path(part) for part in text.split(",") if part]

@@ -10,7 +10,6 @@ those of `emulator_cases.CASES`, the accesses those of `emulator_banks.ACCESSES`
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import emulator_banks, environment
+from benchmarks import command_line, emulator_banks, environment
 from benchmarks.table import markdown
 
 RESULTS = Path(__file__).parent / "results" / "sweeps" / "emulator_nsight.json"
@@ -228,7 +227,7 @@ def write_table(notes: Path, kernels: dict[str, dict[str, Any]], steps: dict[str
 
 def main() -> None:
     """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line.parser("emulator_nsight", __doc__)
     parser.add_argument("mode", choices=("profile", "kernels", "accesses", "table"))
     parser.add_argument("--commit", default="", help="hash of the commit that is profiled")
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -11,7 +11,6 @@ a digest of them is kept beside each result.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import command_line, environment
 from benchmarks import emulator_bytes as eight
 from benchmarks import emulator_probes as probes
 from benchmarks import emulator_scalars as scalars
 from benchmarks import emulator_tf32 as tf32
-from benchmarks import environment
 from benchmarks.emulator_cases import CASES, keep
 
 SEED = 2511
@@ -142,7 +141,7 @@ RESULTS = {
 
 def main() -> None:
     """Record on the first GPU."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line.parser("emulator_record", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the fixtures")
     parser.add_argument("--commit", required=True, help="hash of the commit that records")
     parser.add_argument("--only", choices=RESULTS, nargs="+", default=list(RESULTS), help="which files")

@@ -16,7 +16,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from benchmarks import figures, fusions, gemm, inputs, results, runs, timing
+from benchmarks import command_line, figures, fusions, gemm, inputs, results, runs, timing
 from benchmarks.libraries import max_autotune
 from benchmarks.results import Case, Row
 from benchmarks.suites import EPILOGUES
@@ -129,11 +129,7 @@ def cases(names: list[str] | None = None) -> list[Case]:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.epilogue",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("epilogue", __doc__)
     add = parser.add_argument
     add(
         "--cases",

@@ -13,7 +13,6 @@ Each problem is judged by a fit to the others.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -23,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fit_cores, fit_loads, runs, tuned_rows
+from benchmarks import command_line, fit_cores, fit_loads, runs, tuned_rows
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import RECORDS, TIMES_FILE
 
@@ -93,11 +92,7 @@ def write(device: Device, part: str, source: str, path: Path = TIMES_FILE) -> No
 
 def main(arguments: list[str]) -> int:
     """Run the command; 1 where there is nothing to fit, or a fit is not good enough to be written."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("fit", __doc__)
     add, which = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
     add("--gpu", default=RECORDS[0].name, choices=[x.name for x in RECORDS], help="whose record")
     add("--sweeps", type=Path, nargs="*", help="files of sweeps; default those of benchmarks/results/sweeps")

@@ -14,7 +14,6 @@ not fitted to. Where no sweep does, each fifth of the problems is judged by a fi
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from benchmarks import runs, sweep_rows
+from benchmarks import command_line, runs, sweep_rows
 from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
@@ -326,11 +325,7 @@ def write(
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fit_cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("fit_cost", __doc__)
     parser.add_argument("--gpu", choices=tuple(OLDER), default="NVIDIA H200")
     parser.add_argument("--write", action="store_true", help="write the record")
     args = parser.parse_args(arguments)

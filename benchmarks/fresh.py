@@ -24,7 +24,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import fresh_bench, fresh_check, fresh_draws, fresh_tree, runs
+from benchmarks import command_line, fresh_bench, fresh_check, fresh_draws, fresh_tree, runs
 from benchmarks.fresh_bench import AGAIN, FIRST, PREFIX, Bench, Measure, Regret
 from benchmarks.results import Case, Results, Row
 from cutegemm.arch.device import Device
@@ -110,11 +110,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     Raises:
         SystemExit: it is wrong, or sources differ from the last commit.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fresh",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("fresh", __doc__)
     add = parser.add_argument
     families = tuple(fresh_draws.FAMILIES)
     add("--families", type=runs.names_among(families), default=list(families), help=", ".join(families))

@@ -9,7 +9,6 @@ none left out, and every plan is what the model alone gives with that commit's o
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import candidates, chain, contenders, fresh_bench, fresh_tree, gemm, results, sweep
+from benchmarks import (
+    candidates,
+    chain,
+    command_line,
+    contenders,
+    fresh_bench,
+    fresh_tree,
+    gemm,
+    results,
+    sweep,
+)
 from benchmarks.fresh_bench import AGAIN, CHAIN, CHAINED, FINAL, FIRST, PREFIX, SCREEN, SINGLE
 from benchmarks.results import Case, Row
 from cutegemm.arch.records import RECORDS
@@ -239,11 +248,7 @@ def last_trees(documents: Sequence[Document]) -> list[Document]:
 
 def main(arguments: list[str]) -> int:
     """Run the command; 1 when a file is not what it says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fresh_check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("fresh_check", __doc__)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument(
         "--here", action="store_true", help="judge by the present sources, not by the commit's"

@@ -18,7 +18,7 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import contenders, correctness, inputs, libraries, results, runs, suites, timing
+from benchmarks import command_line, contenders, correctness, inputs, libraries, results, runs, suites, timing
 from benchmarks.results import Case, Row
 from cutegemm.errors import GemmError
 from cutegemm.running.backends.launcher import current_device
@@ -167,11 +167,7 @@ def add_problems(parser: argparse.ArgumentParser) -> None:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gemm",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("gemm", __doc__)
     add_problems(parser)
     add = parser.add_argument
     add("--contenders", type=runs.names_among(contenders.CHOICES), default=list(contenders.NAMES))

@@ -6,7 +6,6 @@ python -m benchmarks.host_time --out benchmarks/results/host.json --commit HASH
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import statistics
@@ -20,7 +19,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks import contenders, correctness, environment, inputs, results
+from benchmarks import command_line, contenders, correctness, environment, inputs, results
 from benchmarks.results import Case, Measurement, Results
 
 CALL_SIZE = 256  # M = N = K: the GPU finishes sooner than the host enqueues, so the host is what is timed
@@ -123,11 +122,7 @@ def process_times(progress: Callable[[str], None] = lambda text: None) -> dict[s
 
 def main(arguments: list[str]) -> None:
     """Measure and write; the rows of an earlier run are replaced."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.host_time",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("host_time", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="results file")
     parser.add_argument("--commit", required=True, help="hash of the commit that is measured")
     args = parser.parse_args(arguments)

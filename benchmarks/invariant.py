@@ -13,7 +13,7 @@ import argparse
 import dataclasses
 import sys
 
-from benchmarks import contenders, gemm, results, runs, suites, timing
+from benchmarks import command_line, contenders, gemm, results, runs, suites, timing
 from benchmarks.results import Case
 from cutegemm.running.backends.launcher import current_device
 
@@ -28,11 +28,7 @@ def cases(names: list[str]) -> list[Case]:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.invariant",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("invariant", __doc__)
     add = parser.add_argument
     add("--suites", type=runs.names_among(suites.PRODUCTS), default=["decode", "prefill"])
     add("--regime", choices=tuple(timing.REGIMES), default="short")

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import correctness, results, runs, timing
+from benchmarks import command_line, correctness, results, runs, timing
 from benchmarks.model_cases import DEFAULT_WORKS, MODELS, TINY, WORKS, Scenario, Step, make_model
 from benchmarks.results import Measurement, Row
 from benchmarks.timing import Contender
@@ -208,11 +208,7 @@ def describe(row: Row) -> str:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("models", __doc__)
     add = parser.add_argument
     real = [name for name in MODELS if name not in TINY]
     add("--models", type=runs.names_among(list(MODELS)), default=real, help=f"default {','.join(real)}")

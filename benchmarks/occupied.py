@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import cutegemm
-from benchmarks import environment, results
+from benchmarks import command_line, environment, results
 from cutegemm import GemmSpec
 
 # The host's word is read ten thousand times a second: read two million times, across PCIe, it slows every other kernel
@@ -201,11 +201,7 @@ def shapes(text: str) -> list[tuple[int, int, int]]:
 
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.occupied",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("occupied", __doc__)
     parser.add_argument("--sms", type=int, default=20, help="SMs that the other kernel holds")
     default = shapes("8192x8192x8192,4096x4096x4096,2048x2112x7168")
     parser.add_argument("--shapes", type=shapes, default=default, help="MxNxK, comma-separated")

@@ -10,7 +10,6 @@ Nothing of those projects is kept here. Writes emulator_outside.json and prints 
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import command_line
 from cutegemm.emulator import Buffer, Launch, Module, Options, run_sequence
 from cutegemm.emulator.state import tensors
 from cutegemm.emulator.watch.findings import BY_THE_LETTER
@@ -246,7 +246,7 @@ def commit_of(checkout: Path) -> str:
 
 def main() -> None:
     """Run what the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = command_line.parser("outside_kernels", __doc__)
     parser.add_argument("--fast-cu", type=Path)
     parser.add_argument("--cutlass", type=Path)
     parser.add_argument("--only", default="", help="run cases whose project and name start with this")

@@ -10,7 +10,6 @@ their own host code, whose launches are recorded; Triton (pip install triton) co
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib.util
 import os
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import command_line
 from benchmarks.outside_kernels import Row, commit_of, examine, report
 from cutegemm.emulator import Launch, Module, tensor_buffer
 from cutegemm.errors import EmulatorError
@@ -242,7 +242,7 @@ def _aligned(shape: tuple[int, int]) -> np.ndarray:
 
 def main() -> None:
     """Run what the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = command_line.parser("outside_python", __doc__)
     parser.add_argument("--cutlass", type=Path, help="a checkout of CUTLASS")
     parser.add_argument("--triton", type=Path, help="the tutorial's file")
     parser.add_argument(

@@ -16,7 +16,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import contenders, gemm, libraries, peer_rows, results, runs, suites, timing
+from benchmarks import command_line, contenders, gemm, libraries, peer_rows, results, runs, suites, timing
 from benchmarks.results import Case, Row
 
 NAMES = [*contenders.NAMES, *libraries.NAMES]
@@ -97,11 +97,7 @@ def part_of(text: str) -> Part:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("peers", __doc__)
     add = parser.add_argument
     add("--suites", type=runs.names_among(tuple(suites.PEERS)), default=list(suites.PEERS))
     add("--contenders", type=runs.names_among(NAMES), default=NAMES)

@@ -9,7 +9,6 @@ its own with its name, sorted by its work.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from benchmarks import results  # noqa: E402
+from benchmarks import command_line, results  # noqa: E402
 from benchmarks.results import Row  # noqa: E402
 
 LINES_INCHES = (8, 7)
@@ -132,11 +131,7 @@ def _by_shape(found: dict[str, list[Row]], names: list[str]) -> Figure:
 
 def main(arguments: list[str]) -> None:
     """Draw every suite of a file whose rows are products."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.plot",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("plot", __doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="folder of the pictures")
     args = parser.parse_args(arguments)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import host_time, models, results, runs, timing
+from benchmarks import command_line, host_time, models, results, runs, timing
 from benchmarks.pytorch_cases import (
     CHAIN,
     Call,
@@ -190,11 +190,7 @@ def cases_of(what: Sequence[str]) -> list[str]:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pytorch",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("pytorch", __doc__)
     parser.add_argument("--what", type=runs.names_among(list(CASES)), default=list(CASES))
     runs.add_options(parser)
     return parser.parse_args(arguments)

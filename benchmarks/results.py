@@ -6,7 +6,6 @@ python -m benchmarks.results OUT IN...       merge files measured on one environ
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -15,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks import command_line
 
 SCHEMA = 1
 Row = dict[str, Any]
@@ -301,7 +302,7 @@ def summary(rows: Iterable[Row]) -> list[Row]:
 
 def main(arguments: list[str]) -> None:
     """Merge files into one."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.results", description="Merge results files.")
+    parser = command_line.parser("results", __doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("sources", type=Path, nargs="+", help="files of one environment")
     args = parser.parse_args(arguments)

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command_line
 from benchmarks.combinations.cover import Array
 from benchmarks.combinations.factors import declared, shortened
 from cutegemm import plan
@@ -171,11 +172,7 @@ def against(path: Path, args: argparse.Namespace) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run the command; 1 where a kernel differs."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.same_ptx",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("same_ptx", __doc__)
     add = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--save", type=Path, help="write this file, or complete it")

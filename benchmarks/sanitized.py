@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import cutegemm
+from benchmarks import command_line
 from cutegemm import DType, GemmSpec, Tile
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.quantize import quantized
@@ -272,11 +273,7 @@ def error_of(name: str, device: str = "cuda", backend: str | None = None) -> flo
 
 def main(arguments: list[str]) -> int:
     """Run the command; 1 where a result is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sanitized",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("sanitized", __doc__)
     parser.add_argument("--only", type=names, default=list(EVERY), help="cases, comma-separated")
     given, wrong = parser.parse_args(arguments), []
     for name in given.only:

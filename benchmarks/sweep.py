@@ -24,7 +24,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks import candidates, contenders, correctness, gemm, inputs, results, runs, timing
+from benchmarks import candidates, command_line, contenders, correctness, gemm, inputs, results, runs, timing
 from benchmarks.candidates import Fields
 from benchmarks.results import Case, Row
 from cutegemm import GemmSpec, KernelPlan, Problem
@@ -202,11 +202,7 @@ def summary(rows: Sequence[Row]) -> Table:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("sweep", __doc__)
     add = parser.add_argument
     add("--specs", type=Path, required=True, help="JSON file of specs; see benchmarks/candidates.py")
     gemm.add_problems(parser)

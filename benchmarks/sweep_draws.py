@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import chain, contenders, fresh_draws
+from benchmarks import chain, command_line, contenders, fresh_draws
 from benchmarks.results import Case, Row
 from cutegemm import GemmSpec, KernelPlan, Problem
 from cutegemm.arch.device import Device
@@ -246,7 +246,7 @@ def counts(text: str) -> dict[str, int]:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_draws", description=__doc__)
+    parser = command_line.parser("sweep_draws", __doc__)
     add = parser.add_argument
     add("--seeds", type=lambda x: [int(y) for y in x.split(",")], required=True)
     add("--counts", type=counts, default=COUNTS, help="problems of a seed and family: NAME=COUNT,...")

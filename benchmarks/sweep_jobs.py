@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from benchmarks import (
+    command_line,
     contenders,
     correctness,
     environment,
@@ -316,7 +317,7 @@ def _told(job: Row, line: Row) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_jobs", description=__doc__)
+    parser = command_line.parser("sweep_jobs", __doc__)
     add = parser.add_argument
     add("--jobs", type=Path, required=True)
     add("--out", type=Path, required=True)

@@ -9,13 +9,12 @@ slowed down by from short to long samples of the same problem.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 from pathlib import Path
 
-from benchmarks import sweep_jobs
+from benchmarks import command_line, sweep_jobs
 from benchmarks.contenders import BASELINE
 from benchmarks.results import Row
 from benchmarks.sweep_draws import COLUMNS
@@ -75,7 +74,7 @@ def text(of: Row) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_table", description=__doc__)
+    parser = command_line.parser("sweep_table", __doc__)
     for name in ("jobs", "lines", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args(arguments)

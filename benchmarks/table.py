@@ -11,14 +11,13 @@ With --readme only the tables of these files are written.
 
 from __future__ import annotations
 
-import argparse
 import posixpath
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contenders, figures, fresh_check, libraries, peer_rows, results
+from benchmarks import command_line, contenders, figures, fresh_check, libraries, peer_rows, results
 from benchmarks.results import Row
 from benchmarks.suites import PRODUCTS
 from handwritten.ladder import worklog
@@ -356,11 +355,7 @@ def found(folder: Path) -> dict[str, Document]:
 
 def main(arguments: list[str]) -> int:
     """Write, or with --check only compare: 1 when a text is out of date or cannot be filled."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.table",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("table", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a text is out of date")
     parser.add_argument("--readme", type=Path, nargs="+", help="these files alone, without the ladder")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))

@@ -33,7 +33,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import contenders, environment, gemm, results, runs
+from benchmarks import command_line, contenders, environment, gemm, results, runs
 from benchmarks.results import Case
 from benchmarks.watchdog import NEVER, Beat, again, watch
 from cutegemm import GemmSpec, Problem
@@ -298,11 +298,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     from cutegemm.tuning.race import Regime
 
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tune",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("tune", __doc__)
     gemm.add_problems(parser)
     add = parser.add_argument
     add("--seconds", type=runs.positive_seconds, default=math.inf, help="budget; the same command goes on")

@@ -10,7 +10,6 @@ chip's clock did meanwhile, too.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import candidates, results, suites
+from benchmarks import candidates, command_line, results, suites
 from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.records import RECORDS
 from cutegemm.database.entry import Key, gpu_text, kind_text, spec_text
@@ -86,11 +85,7 @@ def _named_problem(key: Key) -> tuple[str, str] | None:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tuned_rows",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("tuned_rows", __doc__)
     parser.add_argument("database", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--gpu", default=RECORDS[0].name, choices=[x.name for x in RECORDS])

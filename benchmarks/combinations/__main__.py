@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command_line
 from benchmarks.combinations import farm, group_factors, group_runs
 from benchmarks.combinations.cover import HARD_ATTEMPTS, Array, drawn, legal, needs
 from benchmarks.combinations.factors import declared, shortened
@@ -155,11 +156,7 @@ def failed(line: farm.Entry) -> bool:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.combinations",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("combinations", __doc__)
     add = parser.add_argument
     choices = ("gpu", "emulator", "none")
     add(

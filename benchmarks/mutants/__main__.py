@@ -29,6 +29,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command_line
 from benchmarks.mutants.changes import PACKAGES, Mutant, sample
 from benchmarks.mutants.judge import Baseline, Tree, files_of, judged
 
@@ -150,11 +151,7 @@ def judge_all(run: Run, trees: list[Tree], wanted: list[Mutant], further: bool =
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.mutants",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("mutants", __doc__)
     add = parser.add_argument
     add("--seed", type=int, default=SEED)
     add("--count", type=int, default=COUNT, help="mutants of the sample")

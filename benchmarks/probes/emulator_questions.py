@@ -11,13 +11,14 @@ registers per thread, and `out`, with the environment of the recording.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from benchmarks import command_line
 
 SOURCE = Path(__file__).with_suffix(".cu")
 SECONDS = 10  # after which a kernel counts as hanging
@@ -114,7 +115,7 @@ def ask_apart(name: str) -> dict[str, object]:
 
 def main() -> None:
     """Ask every question, or the one named."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line.parser("probes.emulator_questions", __doc__)
     parser.add_argument("--out", type=Path, help="folder of questions.json")
     parser.add_argument("--commit", default="", help="hash of the commit that records")
     parser.add_argument("--ask", choices=QUESTIONS, help="ask one question in this process")

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import fresh_draws, runs
+from benchmarks import command_line, fresh_draws, runs
 from benchmarks.probes import beside
 from benchmarks.probes.beside import CHECKED_ROWS, Case, Given, Kind, Ours, normal
 from cutegemm import GemmSpec
@@ -214,11 +214,7 @@ def promotions(text: str) -> list[Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Time every kind on every suite; 1 when one of ours refused a problem or was wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.probes.fp8",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("probes.fp8", __doc__)
     beside.add_options(parser, kinds(["auto"]), "short")
     names = (*SHAPES, *fresh_draws.FAMILIES)
     parser.add_argument(

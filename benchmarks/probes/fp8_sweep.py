@@ -13,7 +13,6 @@ what the GPU slowed down by from short to long samples. Each result is compared 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -25,7 +24,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment, fresh_draws, runs, sweep_draws, sweep_jobs, sweep_table, timing
+from benchmarks import (
+    command_line,
+    environment,
+    fresh_draws,
+    runs,
+    sweep_draws,
+    sweep_jobs,
+    sweep_table,
+    timing,
+)
 from benchmarks.probes import beside, fp8
 from benchmarks.results import Row
 from cutegemm import Gemm
@@ -143,11 +151,7 @@ def table(jobs: list[Row], lines: list[Row]) -> Row:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.probes.fp8_sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("probes.fp8_sweep", __doc__)
     add = parser.add_argument
     add("--jobs", type=Path, required=True, help="file of problems and configs")
     add("--draw", action="store_true", help="write it, and compile")

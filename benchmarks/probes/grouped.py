@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import host_time, models, results, runs, timing
+from benchmarks import command_line, host_time, models, results, runs, timing
 from benchmarks.probes import grouped_cases, grouped_mixtures
 from benchmarks.probes.grouped_cases import LAYERS, OURS, SPREADS, TOKENS, TORCH, Case, Draw
 from benchmarks.probes.grouped_kernels import recorded
@@ -324,11 +324,7 @@ def describe(row: Row) -> str:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.probes.grouped",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("probes.grouped", __doc__)
     add = parser.add_argument
     for name, values in (("kinds", KINDS), ("layers", tuple(LAYERS)), ("spreads", SPREADS)):
         add(f"--{name}", type=runs.names_among(values), default=list(values), help=", ".join(values))

@@ -13,14 +13,13 @@ torch's time over ours; `benchmarks.probes.beside` says what stands in the file.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from benchmarks import fresh_draws, runs
+from benchmarks import command_line, fresh_draws, runs
 from benchmarks.probes import beside
 from benchmarks.probes.beside import CHECKED_ROWS, Case, Kind, Ours, normal
 from benchmarks.suites import SUITES
@@ -110,11 +109,7 @@ def cases(names: Sequence[str], suites: Sequence[str], every: bool) -> Iterator[
 
 def main(arguments: Sequence[str]) -> int:
     """Time every kind on every suite; 1 when one of ours refused a problem or was wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.probes.majors",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("probes.majors", __doc__)
     beside.add_options(parser, KINDS, "sustained")
     parser.add_argument("--suites", type=runs.names_among(tuple(SHAPES)), default=list(SHAPES))
     args = parser.parse_args(arguments)

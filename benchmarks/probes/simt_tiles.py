@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import command_line
 from benchmarks.fit_cores import name_of
 from benchmarks.inputs import InputSet, make_sets, set_count
 from benchmarks.results import Case
@@ -228,9 +229,7 @@ def timed(case: Case, tiles: list[SimtTile]) -> dict[str, Any]:
 
 def arguments() -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.parser("probes.simt_tiles", __doc__)
     parser.add_argument("--out", type=Path, help="JSON file")
     parser.add_argument("--shapes", help="MxNxK of the table, commas between")
     parser.add_argument("--majors", default="kk", help="of A and B, commas between")
