@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what an H200 computes for the probes and the small GEMMs, for the emulator to reproduce.
+"""Records the results of probes and small GEMMs on an H200, as a reference for the emulator.
 
     python -m benchmarks.emulator_record --out tests/emulator/fixtures --commit HASH
 
-Writes matrix.npz (bit patterns of D), scalar.npz (of approximate functions; of exact ones digests of 256 elements),
-gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched), tf32.npz (digests of D's rows), bytes.npz
-(digests of rows of D, and of values and scales of `quantize`) and environment.json (of each). Inputs come from seeds;
-a digest of them is kept beside each result.
+Writes matrix.npz (bit patterns of D), scalar.npz (bit patterns of approximate functions, digests of 256 elements of
+exact ones), gemm.npz and tf32.npz (digests of D's rows), kernels.json.xz (launches of the GEMMs), bytes.npz (digests of
+rows of D, and of values and scales of `quantize`) and environment.json (of each file). Inputs come from seeds; a digest
+of them is stored with each result.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Module:
         self._module = self._check(driver.cuModuleLoadData(ptx.encode() + b"\0"))
 
     def launch(self, name: str, grid: int, threads: int, arrays: list[np.ndarray]) -> np.ndarray:
-        """Run kernel `name` on arrays passed by pointer; returns the first, which it fills."""
+        """Run kernel `name` on arrays passed by pointer. Returns the first, which is its output."""
         import ctypes
 
         driver = self._driver
@@ -116,7 +116,7 @@ def tf32_results() -> dict[str, np.ndarray]:
 
 
 def bytes_results() -> dict[str, np.ndarray]:
-    """Digests of the rows of what launches on operands of 8 bits give."""
+    """Digests of the result rows of 8-bit launches."""
     out = {}
     for name, case in eight.CASES.items():
         for i, found in enumerate(case.results(emulated=False)):
