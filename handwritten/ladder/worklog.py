@@ -149,7 +149,7 @@ def _line(figures: Figures, stage: Stage) -> str:
     if whole and unsplit:
         times = unsplit["us"] / whole["us"]
         parts.append(
-            f"128×128×16384 {whole['us']:.1f} µs, {times:.1f} × one part, {whole['ratio']:.0%} of cuBLAS"
+            f"128×128×16384 {whole['us']:.1f} µs, {times:.1f} × one split, {whole['ratio']:.0%} of cuBLAS"
         )
     return label + "; ".join(parts) + "." if parts else ""
 
@@ -163,7 +163,7 @@ def tables(figures: Figures, source: str) -> str:
         parts.append(f"\n**{dtype}, beta 0**\n\n{_squares(figures, dtype)}")
     parts.append(f"\n**bf16, beta {BETA:g}**\n\n{_with_c(figures)}")
     parts.append(
-        f"\n**Beside the builder, bf16, TFLOP/s: one field of `GemmSpec` a row**\n\n{_knobs(figures)}"
+        f"\n**The same kernels by cutegemm, bf16, TFLOP/s: one field of `GemmSpec` per row**\n\n{_knobs(figures)}"
     )
     parts.append(f"\n**Split-K, bf16, 128×128×16384**\n\n{_split_k(figures)}")
     return "\n".join(parts)
@@ -236,4 +236,4 @@ def _split_k(figures: Figures) -> str:
         row = figures.row("bf16", SPLIT_K_SHAPE, name)
         if row:
             rows.append([name, "", f"{row['us']:.1f}", "", f"{row['ratio']:.1%}"])
-    return _markdown(["stage", "one part, µs", "split, µs", "×", "of cuBLAS"], rows)
+    return _markdown(["stage", "one split, µs", "split-K, µs", "×", "of cuBLAS"], rows)
