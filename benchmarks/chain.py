@@ -104,7 +104,7 @@ def make_operands(chain: Chain, device: str) -> Operands:
 Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]  # (x, W^T, out)
 
 
-def walk(name: str, multiply: Callable[[int], Multiply], plan: str | None = None) -> Contender:
+def layered(name: str, multiply: Callable[[int], Multiply], plan: str | None = None) -> Contender:
     """A contender whose call runs the chain; `multiply(i)` computes layer i."""
 
     def call(operands: Operands) -> None:
@@ -128,7 +128,7 @@ def make(name: str, chain: Chain, declared: GemmSpec) -> Contender:
         GemmError: cutegemm refuses a layer.
     """
     if name == contenders.BASELINE:
-        return walk(name, lambda i: lambda x, weight, out: torch.mm(x, weight, out=out))
+        return layered(name, lambda i: lambda x, weight, out: torch.mm(x, weight, out=out))
     if name == ROOF:
         # as integers, whose maximum takes one operation per element and no NaN test
         return Contender(name, lambda operands: operands.flat.view(torch.int32).amax())
@@ -143,7 +143,7 @@ def make(name: str, chain: Chain, declared: GemmSpec) -> Contender:
         gemm = gemms[shapes[i]]
         return lambda x, weight, out: gemm.run(x, weight, out=out)
 
-    return walk(name, multiply, plan_words(declared, plans))
+    return layered(name, multiply, plan_words(declared, plans))
 
 
 def plan_words(declared: GemmSpec, plans: Sequence[KernelPlan]) -> str:

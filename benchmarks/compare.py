@@ -91,10 +91,10 @@ def with_baselines(documents: Iterable[dict[str, Any]]) -> list[list[Row]]:
         }
         rows = []
         for row in document["rows"]:
-            beside = base.get(_place(row, contender="*"))
-            same_run = beside is not None and beside["us"] == row["baseline_us"]
-            pairs = same_run and len(beside["samples"]) == len(row.get("samples") or ())  # type: ignore[index]
-            rows.append(row | ({"baseline_samples": beside["samples"]} if pairs and beside else {}))
+            its = base.get(_place(row, contender="*"))
+            same_run = its is not None and its["us"] == row["baseline_us"]
+            pairs = same_run and len(its["samples"]) == len(row.get("samples") or ())  # type: ignore[index]
+            rows.append(row | ({"baseline_samples": its["samples"]} if pairs and its else {}))
         found.append(rows)
     return found
 

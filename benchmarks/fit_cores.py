@@ -110,8 +110,8 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, SimtTile, 
             continue
         if isinstance(config, SimtConfig):
             tile = SimtTile(**{x.name: getattr(config, x.name) for x in dataclasses.fields(SimtTile)})
-            beside = row.get("baseline_us") or row["us"] * row["ratio"]
-            yield data["environment"]["gpu"], row.get("suite", SUITE), of, tile, beside / row["ratio"]
+            baseline_us = row.get("baseline_us") or row["us"] * row["ratio"]
+            yield data["environment"]["gpu"], row.get("suite", SUITE), of, tile, baseline_us / row["ratio"]
 
 
 def predicted(of: Timed, device: Device) -> dict[SimtTile, float]:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from benchmarks import command_line, runs, sweep_rows
+from benchmarks import command_line, runs, sweep_draws, sweep_rows
 from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
@@ -123,26 +123,12 @@ def fresh(path: Path) -> list[Measured]:
         if of.a.tma_reason() is not None or of.b.tma_reason() is not None:
             continue
         configs, us, chosen = [], [], None
-        for (
-            swapped,
-            m,
-            n,
-            k,
-            across,
-            along,
-            schedule,
-            consumers,
-            splits,
-            held,
-            reduction,
-            took,
-            _,
-            beside,
-        ) in x["rows"]:
-            chosen = took if "chosen" in beside else chosen
-            one = Candidate((m, n, k), (across, along), schedule, consumers, splits, held, reduction)
-            if not beside.keys() - {"chosen"} and reduction in REDUCTIONS:
-                configs.append((bool(swapped), one))
+        for row in x["rows"]:
+            config = sweep_draws.read_config(row)
+            took, _, extra = row[len(sweep_draws.COLUMNS) :]
+            chosen = took if "chosen" in extra else chosen
+            if not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
+                configs.append(config)
                 us.append(took)
         held, settled = x.get("held_back", False), x["suite"] != CHAIN
         if len(us) > 1:
@@ -332,8 +318,8 @@ def main(arguments: list[str]) -> int:
     device = runs.record_of(args.gpu)
     names = FRESH.get(args.gpu, []), OLDER[args.gpu]
     judged = [x for name in names[0] for x in fresh(SWEEPS / name)]
-    beside = older([SWEEPS / name for name in names[1]], device)
-    found = judged + beside
+    others = older([SWEEPS / name for name in names[1]], device)
+    found = judged + others
     start = START if judged else next(x.cost for x in RECORDS if x.name in FRESH)
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
@@ -345,7 +331,7 @@ def main(arguments: list[str]) -> int:
         model = fit(scaled, model, names=SCALED)
         factors |= scaled.factors(model)
         judged = judged + eight
-    reported = judged or beside
+    reported = judged or others
     regret = Data(reported, device).regret(model, factors)
     if any(x.held_back for x in judged):
         held = [r if x.held_back else math.nan for x, r in zip(judged, regret, strict=True)]

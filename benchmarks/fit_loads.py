@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import candidates as specs
-from benchmarks import tuned_rows
+from benchmarks import sweep_draws, tuned_rows
 from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.device import Device, LoadModel
 from cutegemm.arch.records import DEFAULT
@@ -62,7 +62,7 @@ def read(paths: Sequence[Path]) -> list[Loaded]:
     return [x for x in found.values() if len(x.us) > 1]
 
 
-def _odd(of: Problem) -> bool:
+def _unaligned(of: Problem) -> bool:
     return of.a.tma_reason() is not None or of.b.tma_reason() is not None
 
 
@@ -73,7 +73,7 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
         if not isinstance(given, dict) or not row.get("ratio") or not given or not set(given) <= CHOSEN:
             continue
         of = tuned_rows.problem_of(row)
-        if not _odd(of):
+        if not _unaligned(of):
             continue
         try:
             made = plan(specs.spec(given), of, DEFAULT)
@@ -91,19 +91,14 @@ def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
         if case.get("held_back"):
             continue
         of = problem(case["m"], case["n"], case["k"], batch=case["batch"], majors=case["majors"])
-        for swapped, m, n, k, across, along, *how, us, _, beside in case["rows"] if _odd(of) else ():
+        for row in case["rows"] if _unaligned(of) else ():
+            us, _, extra = row[len(sweep_draws.COLUMNS) :]
             loads = tuple(
-                beside.get(f"{name}_load", "tma" if getattr(of, name).tma_reason() is None else None)
+                extra.get(f"{name}_load", "tma" if getattr(of, name).tma_reason() is None else None)
                 for name in "ab"
             )
-            if None not in loads and beside.keys() <= {"chosen", "a_load", "b_load"}:
-                yield (
-                    data["gpu"],
-                    case["suite"],
-                    of,
-                    (loads, bool(swapped), Candidate((m, n, k), (across, along), *how)),
-                    us,
-                )
+            if None not in loads and extra.keys() <= {"chosen", "a_load", "b_load"}:
+                yield data["gpu"], case["suite"], of, (loads, *sweep_draws.read_config(row)), us
 
 
 def predicted_us(of: Loaded, device: Device) -> dict[Config, float]:

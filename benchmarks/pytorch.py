@@ -120,10 +120,10 @@ class Bench:
             errors |= dict.fromkeys(ready, _text(error))
         rows = []
         baseline = "bare" if case == "replay" else "torch"
-        beside = {row["contender"]: row for row in results.compare(times, baseline)}
+        compared = {row["contender"]: row for row in results.compare(times, baseline)}
         for key in self.keys(case):
             name = key["contender"]
-            row = dict.fromkeys(results.PYTORCH_FIELDS) | beside.get(name, {}) | key
+            row = dict.fromkeys(results.PYTORCH_FIELDS) | compared.get(name, {}) | key
             row |= {"peak_mib": peaks.get(name), "error": errors.get(name)}
             if name in times:
                 m = times[name]

@@ -151,8 +151,8 @@ def compare(measured: dict[str, Measurement], baseline: str) -> list[Row]:
     rows = []
     for name, m in measured.items():
         numbers = {"contender": name} | asdict(m) | {"samples": list(m.samples)}
-        beside = {"baseline": None if base is None else baseline, "baseline_us": base}
-        rows.append(numbers | beside | {"ratio": None if base is None else base / m.us})
+        reference = {"baseline": None if base is None else baseline, "baseline_us": base}
+        rows.append(numbers | reference | {"ratio": None if base is None else base / m.us})
     return rows
 
 

@@ -82,6 +82,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def read_config(row: Sequence[Any]) -> tuple[bool, Candidate]:
+    """Whether operands are swapped, and the candidate, from a row that starts with `COLUMNS`."""
+    swapped, m, n, k, across, along, *others = row[: len(COLUMNS)]
+    return bool(swapped), Candidate((m, n, k), (across, along), *others)
+
+
 def cases(seeds: list[int], counts: dict[str, int] = COUNTS) -> Iterator[tuple[int, Case]]:
     """(Seed, problem) with interleaved families, so that a partial sweep has some of each."""
     drawn = [
@@ -194,11 +200,11 @@ def taken(pools: list[list[Option]], kernels: int, configs: int = CONFIGS) -> li
     return chosen
 
 
-def _worth(x: Option, beside: list[Option], configs: int) -> float:
-    if len(beside) >= configs:
+def _worth(x: Option, others: list[Option], configs: int) -> float:
+    if len(others) >= configs:
         return 0.0
-    wanted = WANTED if len(beside) < FEW else 1.0
-    return wanted * x.worth * AGAIN ** sum(x.kind == y.kind for y in beside)
+    wanted = WANTED if len(others) < FEW else 1.0
+    return wanted * x.worth * AGAIN ** sum(x.kind == y.kind for y in others)
 
 
 def _pool(of: tuple[int, Case], device: Device) -> list[Option]:

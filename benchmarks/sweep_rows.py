@@ -50,7 +50,7 @@ class Measured:
         us: time of each candidate with its best measured raster, in thousandths of the baseline's time.
         best: the same of the best measured spec, whatever its fields.
         baseline: microseconds of the baseline; None without a baseline.
-        beside: name of the baseline.
+        baseline_name: of the baseline.
     """
 
     gpu: str
@@ -59,7 +59,7 @@ class Measured:
     us: dict[Candidate, float]
     best: float | None = None
     baseline: float | None = None
-    beside: str = BASELINE
+    baseline_name: str = BASELINE
 
     @functools.cached_property
     def times(self) -> NDArray[np.float64]:
@@ -104,16 +104,16 @@ def _joined(found: list[Measured]) -> Iterator[Measured]:
     """Merge the measurements of several files that share GPU, problem and baseline."""
     groups: dict[tuple[str, Problem, str], list[Measured]] = {}
     for x in found:
-        groups.setdefault((x.gpu, x.problem, x.beside), []).append(x)
+        groups.setdefault((x.gpu, x.problem, x.baseline_name), []).append(x)
     # for tuned problems older sweeps measured older kernels
-    tuned = {(gpu, of) for gpu, of, beside in groups if beside == tuned_rows.BASELINE}
-    for (gpu, of, beside), group in groups.items():
-        if beside != tuned_rows.BASELINE and (gpu, of) in tuned:
+    tuned = {(gpu, of) for gpu, of, name in groups if name == tuned_rows.BASELINE}
+    for (gpu, of, name), group in groups.items():
+        if name != tuned_rows.BASELINE and (gpu, of) in tuned:
             continue
         us = {y: min(x.us[y] for x in group if y in x.us) for y in {y: 0 for x in group for y in x.us}}
         baselines = [x.baseline for x in group if x.baseline is not None]
         baseline = statistics.median(baselines) if baselines else None
-        yield Measured(gpu, group[0].suite, of, us, min(x.least for x in group if x.us), baseline, beside)
+        yield Measured(gpu, group[0].suite, of, us, min(x.least for x in group if x.us), baseline, name)
 
 
 def _tiles(data: dict[str, Any]) -> Iterator[Measured]:
@@ -178,7 +178,12 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
         group = groups.setdefault(
             (*place, made.swapped),
             Measured(
-                data["environment"]["gpu"], suite, seen, {}, baseline=row["us"] / us * 1e3, beside=place[-1]
+                data["environment"]["gpu"],
+                suite,
+                seen,
+                {},
+                baseline=row["us"] / us * 1e3,
+                baseline_name=place[-1],
             ),
         )
         times = walked.setdefault((*place, made.swapped), {}) if "raster" in given else group.us

@@ -35,10 +35,10 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
             continue
         config = job["configs"][int(name)]
         given = config.get("loads", {}) | config["fields"]
-        beside = {x: given[x] for x in BESIDE if x in given}
-        beside |= {} if config["fields"] else {"chosen": True}
+        extra = {x: given[x] for x in BESIDE if x in given}
+        extra |= {} if config["fields"] else {"chosen": True}
         took = last.get(name, min(us) * slower)
-        rows.append([*config["config"], round(took, 3), int(name in last), beside])
+        rows.append([*config["config"], round(took, 3), int(name in last), extra])
     # torch does not support every problem
     us = last.get(baseline)
     return {name: job[name] for name in PROBLEM} | {"cublas": us and round(us, 4), "rows": rows}

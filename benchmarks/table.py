@@ -198,7 +198,7 @@ def occupied_table(rows: list[Row]) -> list[str]:
         alone, held = found[0], found[max(found)]
         slower = f"**{held['us'] / alone['us']:.2f}**"
         lines.append([size, who, f"{alone['us']:.1f}", str(held["held"]), f"{held['us']:.1f}", slower])
-    return markdown(["M×N×K", "scheduler", "µs alone", "SMs held", "µs beside", "times longer"], lines)
+    return markdown(["M×N×K", "scheduler", "µs alone", "SMs occupied", "µs then", "times longer"], lines)
 
 
 PEERS_SAY = (
