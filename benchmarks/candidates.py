@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Specs to measure, from a JSON file.
 
-The file is a list. An entry is an object of `GemmSpec` fields, {} being the planner's own choice; a field whose value
-is an object {"any": [...]} stands for an entry with each of its values, so that
+The file is a list of objects with `GemmSpec` fields; {} is the planner's own choice. A field with the value
+{"any": [...]} expands to one spec for each value. So
 
     [{}, {"tile": {"any": [[128, 256, 64], [128, 192, 64]]}, "cluster": {"any": [[1, 1], [2, 1]]}}]
 
-are five specs.
+has five specs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ANY = "any"
 
 
 def load(path: Path) -> list[Fields]:
-    """Read a file of specs, each once.
+    """Read a file of specs and drop duplicates.
 
     Raises:
-        ValueError: the file is not such a list, or an entry is no spec; says which.
+        ValueError: the file is not such a list, or an entry is not a spec; names the entry.
     """
     try:
         entries = json.loads(path.read_text())
@@ -47,7 +47,7 @@ def load(path: Path) -> list[Fields]:
 
 
 def expand(entry: Fields) -> list[Fields]:
-    """Every choice of the values that an entry leaves open."""
+    """Every combination of the values under "any"."""
     names = list(entry)
     values = [
         value[ANY] if isinstance(value, dict) and set(value) == {ANY} else [value] for value in entry.values()
@@ -56,10 +56,10 @@ def expand(entry: Fields) -> list[Fields]:
 
 
 def spec(fields: Fields) -> GemmSpec:
-    """The spec of an entry's fields; lists become tuples, that of the tile a `Tile`.
+    """The spec with these fields; lists become tuples, the tile's a `Tile`.
 
     Raises:
-        GemmError: a value has no legal meaning.
+        GemmError: a value is illegal.
         TypeError: there is no such field.
     """
     given: Fields = {
@@ -71,7 +71,7 @@ def spec(fields: Fields) -> GemmSpec:
 
 
 def label(fields: Fields) -> str:
-    """A spec in words, its fields in order of name: what names it among contenders."""
+    """A spec in words, fields sorted by name: its contender name."""
 
     def word(value: Any) -> str:
         return "x".join(map(str, value)) if isinstance(value, list) else str(value)

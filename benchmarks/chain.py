@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of decode chains: layer after layer in one CUDA graph, each reading what the one before it wrote.
+"""Speed of decode chains: layers in one CUDA graph, each reading the output of the one before.
 
     python -m benchmarks.chain --out benchmarks/results/chain.json --commit HASH [--chains 7168x7168 --rows 1,16]
 
-y[M, N] = x[M, K] W[N, K]^T, with more weights than L2 holds. A third contender reads the same weights and nothing else:
-its speed, in the same run, is the roof. Times are those of a layer, averaged over the chain.
+y[M, N] = x[M, K] W[N, K]^T, with more weights than L2 holds. A third contender only reads the weights; its speed in the
+same run is the roof. Times are per layer, averaged over the chain.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 import cutegemm
-from benchmarks import contenders, correctness, results, runs, timing
+from benchmarks import command_line, contenders, correctness, results, runs, timing
 from benchmarks.results import Measurement, Row
 from benchmarks.suites import CHAIN_BYTES, CHAIN_ROWS, CHAINS
 from benchmarks.timing import Contender
@@ -35,13 +34,13 @@ UNDECLARED = "cutegemm_undeclared"  # ours, the weights not declared constant
 
 
 def label(layers: Sequence[Layer]) -> str:
-    """Layers in one word, as in "14336x4096-4096x14336"."""
+    """Layers in one word, such as "14336x4096-4096x14336"."""
     return "-".join(f"{n}x{k}" for n, k in layers)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Layers at one M, repeated until there are `weight_bytes` of weights or more."""
+    """Layers at one M, repeated until the weights have at least `weight_bytes`."""
 
     layers: tuple[Layer, ...]
     m: int
@@ -49,7 +48,7 @@ class Chain:
 
     @property
     def depth(self) -> int:
-        """How many layers run."""
+        """The number of layers that run."""
         once = sum(n * k for n, k in self.layers) * DTYPE.itemsize
         return len(self.layers) * max(1, math.ceil(self.weight_bytes / once))
 
@@ -60,7 +59,7 @@ class Chain:
 
     @property
     def layer_bytes(self) -> float:
-        """Bytes of a layer's weights, averaged."""
+        """Average bytes of a layer's weights."""
         return sum(n * k for n, k in self.shapes) * DTYPE.itemsize / self.depth
 
     def __str__(self) -> str:
@@ -73,8 +72,8 @@ class Operands:
 
     Attributes:
         x: (M, K) of the first layer.
-        flat: all weights, one after the other.
-        weights: views of it, (N, K) each.
+        flat: all weights, contiguous.
+        weights: (N, K) views of `flat`.
         outputs: (M, N) of each layer.
     """
 
@@ -85,7 +84,7 @@ class Operands:
 
 
 def make_operands(chain: Chain, device: str) -> Operands:
-    """Draw x with variance 1 and weights with variance 1 / K, so that every layer's output has variance 1."""
+    """Draw x with variance 1 and weights with variance 1 / K, so every output has variance 1."""
     generator = torch.Generator(device).manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -105,7 +104,7 @@ def make_operands(chain: Chain, device: str) -> Operands:
 Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]  # (x, W^T, out)
 
 
-def walk(name: str, multiply: Callable[[int], Multiply], plan: str | None = None) -> Contender:
+def layered(name: str, multiply: Callable[[int], Multiply], plan: str | None = None) -> Contender:
     """A contender whose call runs the chain; `multiply(i)` computes layer i."""
 
     def call(operands: Operands) -> None:
@@ -118,20 +117,20 @@ def walk(name: str, multiply: Callable[[int], Multiply], plan: str | None = None
 
 
 def spec(*, constant: bool) -> GemmSpec:
-    """The spec that is measured; the weights are declared constant where asked."""
+    """The measured spec, with weights declared constant or not."""
     return GemmSpec(constant=(WEIGHT,)) if constant else GemmSpec()
 
 
 def make(name: str, chain: Chain, declared: GemmSpec) -> Contender:
-    """Our chain, cuBLAS's, or the reader of the weights.
+    """Our chain, cuBLAS's, or the kernel that reads the weights.
 
     Raises:
         GemmError: cutegemm refuses a layer.
     """
     if name == contenders.BASELINE:
-        return walk(name, lambda i: lambda x, weight, out: torch.mm(x, weight, out=out))
+        return layered(name, lambda i: lambda x, weight, out: torch.mm(x, weight, out=out))
     if name == ROOF:
-        # As integers, in which a maximum is one operation an element and has no NaN to look for.
+        # as integers, whose maximum takes one operation per element and no NaN test
         return Contender(name, lambda operands: operands.flat.view(torch.int32).amax())
     if name == UNDECLARED:
         declared = spec(constant=False)
@@ -144,30 +143,29 @@ def make(name: str, chain: Chain, declared: GemmSpec) -> Contender:
         gemm = gemms[shapes[i]]
         return lambda x, weight, out: gemm.run(x, weight, out=out)
 
-    return walk(name, multiply, plan_words(declared, plans))
+    return layered(name, multiply, plan_words(declared, plans))
 
 
 def plan_words(declared: GemmSpec, plans: Sequence[KernelPlan]) -> str:
-    """One line that tells a chain's plans from others."""
+    """The plans of a chain on one line."""
     words = "weights constant: " if declared.constant else ""
     return words + " | ".join(map(contenders.plan_label, plans))
 
 
 def check(contender: Contender, operands: Operands) -> None:
-    """Poison every output, run the chain once, and hold each layer to the product of what it was given.
+    """Fill every output with NaN, run the chain once, and compare each layer with fp64 of its input.
 
-    A layer that reads its input before it is written, or another's output, is found.
+    This detects a layer that reads its input too early, or the output of another layer.
 
     Raises:
-        WrongResult: a layer is wrong; says which.
+        WrongResult: a layer is wrong; names the layer.
     """
     for out in operands.outputs:
         out.fill_(math.nan)
     contender.call(operands)
     x = operands.x
     for i, (weight, out) in enumerate(zip(operands.weights, operands.outputs, strict=True)):
-        reference = x.double() @ weight.T.double()
-        error = float((out.double() - reference).norm() / reference.norm())
+        error = correctness.relative_error(out, x.double() @ weight.T.double())
         bound = correctness.FROBENIUS_BOUND[DTYPE]
         if not error <= bound:
             raise correctness.WrongResult(
@@ -181,11 +179,11 @@ class Bench:
 
     Args:
         regime: of timing.
-        sensors: of the GPU, read meanwhile.
+        sensors: of the GPU, read during samples.
         constant: whether to declare the weights constant.
         names: of the contenders.
-        device: what captures and times.
-        memory: torch's name of the device that holds the operands.
+        device: captures graphs and times them.
+        memory: torch device of the operands.
     """
 
     def __init__(
@@ -204,12 +202,12 @@ class Bench:
         self._memory = memory
 
     def keys(self, chain: Chain) -> list[Row]:
-        """The key fields of the rows that measuring `chain` gives."""
+        """The key fields of the rows that `measure(chain)` returns."""
         fixed = {"suite": "chain", "what": label(chain.layers), "dtype": "bf16", "m": chain.m}
         return [fixed | {"contender": name, "regime": self._regime.name} for name in self._names]
 
     def measure(self, chain: Chain) -> tuple[list[Row], runs.Failures]:
-        """Rows of the contenders that are right, and (contender, why) of the others."""
+        """Rows of the correct contenders, and (contender, reason) of the others."""
         operands = make_operands(chain, self._memory)
         right: list[Contender] = []
         failures: runs.Failures = []
@@ -229,8 +227,8 @@ class Bench:
 def rows(
     chain: Chain, times: dict[str, Measurement], *, plans: dict[str, str | None], regime: str
 ) -> list[Row]:
-    """Rows of one chain, measured together; times are divided by the number of layers."""
-    layered = {name: _layer(times[name], chain.depth) for name in times}
+    """Rows of one chain with times per layer; all contenders were measured together."""
+    layered = {name: measured.divided(chain.depth) for name, measured in times.items()}
     roof = chain.layer_bytes / layered.pop(ROOF).us / 1e3
     found = []
     for row in results.compare(layered, contenders.BASELINE):
@@ -242,32 +240,17 @@ def rows(
     return found
 
 
-def _layer(whole: Measurement, depth: int) -> Measurement:
-    return dataclasses.replace(
-        whole,
-        us=whole.us / depth,
-        us_min=whole.us_min / depth,
-        us_max=whole.us_max / depth,
-        samples=tuple(us / depth for us in whole.samples),
-    )
-
-
 def describe(row: Row) -> str:
     """A row on one line: us a layer | TB/s | share of the roof | x baseline."""
-    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
     return (
         f"chain {row['what']:24} M {row['m']:3} {row['contender']:10} {row['us']:8.2f} us a layer | "
-        f"{row['gb_s'] / 1e3:5.2f} TB/s | {row['of_roof']:5.1%} of the read roof{ratio}"
+        f"{row['gb_s'] / 1e3:5.2f} TB/s | {row['of_roof']:5.1%} of the read roof{results.ratio_text(row)}"
     )
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.chain",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("chain", __doc__)
     legal = [label(layers) for layers in CHAINS]
     add = parser.add_argument
     add("--chains", type=runs.names_among(legal), default=legal, help=f"default {','.join(legal)}")
@@ -285,7 +268,7 @@ def _rows(text: str) -> list[int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a contender refused a layer or was wrong."""
+    """Run the command; returns 1 if a contender refused a layer or was wrong."""
     args = parse(arguments)
     console, sensors, out = runs.open_run(args)
     chains = [Chain(layers, m) for layers in CHAINS if label(layers) in args.chains for m in args.rows]

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is B better than A, worse, or is there no difference? Row by row, with a confidence interval.
+"""Whether B is better than A, worse, or no different: row by row, with a confidence interval.
 
     python -m benchmarks.compare before.json after.json
     python -m benchmarks.compare a1.json,a2.json,a3.json,a4.json b1.json,b2.json,b3.json,b4.json
     python -m benchmarks.compare one.json one.json --contenders cublas,cutegemm
 
-Compared is the ratio to the baseline, which was timed in the same rounds, so that clock and temperature of two runs do
-not count; without a baseline the times are. Two contenders of one file are compared within their rounds.
+It compares ratios to the baseline, which was timed in the same rounds, so clock and temperature of two runs cancel.
+Without a baseline it compares times. Two contenders of one file are compared within their rounds.
 
-A run differs from the next by more than its rounds differ from each other: at the power cap by up to 3 %. So a row is
-better or worse only when its whole interval lies beyond --margin, which is 3 % unless both sides are four runs or more
-or the contenders were timed in the same rounds.
+Two runs differ by more than the rounds of one run: by up to 3 % at the power cap. So a row is better or worse only if
+its whole interval lies beyond --margin. The margin is 3 %, or 0 if each side has four runs or more, or if the
+contenders were timed in the same rounds.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import results, runs
+from benchmarks import command_line, results, runs
 from benchmarks.contenders import OURS
 from benchmarks.results import Row
 from cutegemm.tuning import interval
 
-RUN_TO_RUN = 0.03  # by which ratios of two runs of the same sources differ at the power cap
-ENOUGH_RUNS = 4  # on a side, for the runs themselves to show by how much they differ
+RUN_TO_RUN = 0.03  # difference between ratios of two runs of the same sources at the power cap
+ENOUGH_RUNS = 4  # runs per side that show the difference between runs
 CONFIDENCE = 0.95
 BETTER, WORSE, SAME = "better", "worse", "no difference"
 
@@ -41,13 +41,13 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Change:
-    """One row of A beside the same of B.
+    """A row of A compared with the same row of B.
 
     Attributes:
         what: the problem.
-        factor: how many times as fast B is as A.
-        low, high: bounds of the factor; None where there are too few samples for any.
-        verdict: of B.
+        factor: speed-up of B over A.
+        low, high: bounds of the factor; None if there are too few samples.
+        verdict: on B.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Change:
 
 
 def verdict(low: float | None, high: float | None, margin: float) -> str:
-    """What an interval of a factor says, where factors within `margin` of 1 do not count."""
+    """The verdict on an interval of a factor; factors within `margin` of 1 do not count."""
     if low is not None and low > 1 + margin:
         return BETTER
     if high is not None and high < 1 / (1 + margin):
@@ -67,21 +67,21 @@ def verdict(low: float | None, high: float | None, margin: float) -> str:
 
 
 def speeds(row: Row) -> list[float]:
-    """The logarithm of a row's speed, relative to the baseline where there is one, for every round."""
+    """The logarithm of a row's speed in every round, relative to the baseline if there is one."""
     samples, base = row.get("samples") or [row["us"]], row["baseline_us"]
     us_of_base = row.get("baseline_samples") or [base or 1.0] * len(samples)
     return [math.log(b / us) for b, us in zip(us_of_base, samples, strict=True)]
 
 
 def _place(row: Row, *, contender: str | None = None) -> Key:
-    """What makes two rows comparable: everything of their key but the contender, if that is given."""
+    """The key of comparable rows; `contender`, if given, replaces the row's own."""
     return tuple(
         contender if contender and field == "contender" else row.get(field) for field in results.KEY_FIELDS
     )
 
 
 def with_baselines(documents: Iterable[dict[str, Any]]) -> list[list[Row]]:
-    """The rows of each document, each with the samples of the baseline that was timed beside it."""
+    """The rows of each document, each with the samples of its own run's baseline."""
     found = []
     for document in documents:
         base = {
@@ -91,10 +91,10 @@ def with_baselines(documents: Iterable[dict[str, Any]]) -> list[list[Row]]:
         }
         rows = []
         for row in document["rows"]:
-            beside = base.get(_place(row, contender="*"))
-            same_run = beside is not None and beside["us"] == row["baseline_us"]
-            pairs = same_run and len(beside["samples"]) == len(row.get("samples") or ())  # type: ignore[index]
-            rows.append(row | ({"baseline_samples": beside["samples"]} if pairs and beside else {}))
+            its = base.get(_place(row, contender="*"))
+            same_run = its is not None and its["us"] == row["baseline_us"]
+            pairs = same_run and len(its["samples"]) == len(row.get("samples") or ())  # type: ignore[index]
+            rows.append(row | ({"baseline_samples": its["samples"]} if pairs and its else {}))
         found.append(rows)
     return found
 
@@ -107,7 +107,7 @@ def compare(
     margin: float | None = None,
     confidence: float = CONFIDENCE,
 ) -> list[Change]:
-    """Every problem of both sides: A's contender `names[0]` beside B's `names[1]`; a side is one run or several."""
+    """Compare A's contender `names[0]` with B's `names[1]` on every common problem; a side has one or more runs."""
     sides = []
     for documents, name in zip((before, after), names, strict=True):
         places: dict[Key, list[Row]] = {}
@@ -142,7 +142,7 @@ def _change(
 
 
 def _pooled(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """The samples of one run are its rounds, those of several runs each run's median."""
+    """The samples of a side: the rounds of few runs, or the medians of `ENOUGH_RUNS` or more."""
     if len(rounds) < ENOUGH_RUNS:
         return [value for run in rounds for value in run]
     return [sorted(run)[len(run) // 2] for run in rounds]
@@ -154,13 +154,13 @@ def name_of(row: Row) -> str:
         return str(row["what"])
     if row["suite"] == "chain":
         return f"chain {row['what']} M {row['m']}"
-    size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+    size = results.size_of(row)
     fused = "" if row["epilogue"] == "none" else f" {row['epilogue']}"
     return f"{row['suite']} {size} {row['dtype']} {row['majors']}{fused}"
 
 
 def show(changes: Sequence[Change], console: Console) -> None:
-    """Print every row, then how many are better, worse and the same, and the geometric mean of the factors."""
+    """Print every row, the number of rows per verdict, and the geometric mean of the factors."""
     table = Table("problem", "B over A", "interval", "")
     for change in changes:
         bounds = "too few samples" if change.low is None else f"{change.low:.3f} to {change.high:.3f}"
@@ -191,11 +191,7 @@ def _confidence(text: str) -> float:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("compare", __doc__)
 
     def paths(text: str) -> list[Path]:
         return [Path(part) for part in text.split(",") if part]
@@ -204,9 +200,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("before", type=paths, help="A: a results file, or several runs, comma-separated")
     add("after", type=paths, help="B: the same")
     add("--contenders", default=OURS, help="one name for both sides, or A's and B's; default cutegemm")
-    add(
-        "--margin", type=_margin, help=f"changes within it do not count; default {RUN_TO_RUN} or 0, see above"
-    )
+    add("--margin", type=_margin, help=f"smaller changes do not count; default {RUN_TO_RUN} or 0, see above")
     add("--confidence", type=_confidence, default=CONFIDENCE, help=f"default {CONFIDENCE}")
     args = parser.parse_args(arguments)
     names = args.contenders.split(",")
@@ -217,7 +211,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a row is worse, 2 when nothing can be compared."""
+    """Run the command; returns 1 if a row is worse, 2 if nothing can be compared."""
     args = parse(arguments)
     try:
         before, after = ([results.load(path) for path in side] for side in (args.before, args.after))
@@ -226,7 +220,7 @@ def main(arguments: list[str]) -> int:
         return 2
     changes = compare(before, after, names=args.names, margin=args.margin, confidence=args.confidence)
     if not changes:
-        print("python -m benchmarks.compare: no problem stands on both sides", file=sys.stderr)
+        print("python -m benchmarks.compare: no problem is in the files of both sides", file=sys.stderr)
         return 2
     show(changes, runs.console())
     return 1 if any(change.verdict == WORSE for change in changes) else 0

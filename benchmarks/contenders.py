@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contenders of a benchmark: cutegemm and cuBLAS; other libraries stand in `libraries`."""
+"""The contenders of a benchmark: cutegemm and cuBLAS. Other libraries are in `libraries`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Compile = Callable[[Iterable[Config]], None]
 
 OURS = "cutegemm"
 BASELINE = "cublas"
-# our kernels where a row's bits must not depend on M
+# our batch-invariant kernels
 INVARIANT = "cutegemm_invariant"
-# our kernels as the model alone chooses them, whatever a tuning database holds
+# our kernels as the cost model chooses them, without a tuning database
 MODEL = "cutegemm_model"
-# who is measured by default, and who may be asked for
+# measured by default, and all that can be requested
 NAMES = (OURS, BASELINE)
 CHOICES = (*NAMES, MODEL, INVARIANT, *libraries.NAMES)
 
-# Fields of a kernel's config that name it in a results row, where the family has them.
+# Config fields in the label of a plan, if the family has them.
 _PLAN_FIELDS = ("family", "tile", "cluster", "stages", "consumers", "pingpong", "persistent")
 
 
@@ -44,7 +44,7 @@ def make(name: str, case: Case) -> Contender:
 
     Raises:
         GemmError: cutegemm refuses the problem.
-        libraries.LeftOut: another library is not installed or does not serve the problem.
+        libraries.LeftOut: the library is not installed or does not support the problem.
     """
     if name in libraries.NAMES:
         return libraries.make(name, case)
@@ -56,7 +56,7 @@ def make(name: str, case: Case) -> Contender:
 
 
 def _cublas(case: Case) -> Contender:
-    """torch.mm, or torch.bmm of a batch: cuBLAS, in exact fp32 where the operands are fp32."""
+    """cuBLAS through torch.mm, or torch.bmm for a batch; fp32 operands without tf32."""
     torch.backends.cuda.matmul.allow_tf32 = False
     multiply = torch.mm if case.batch == 1 else torch.bmm
 
@@ -67,7 +67,7 @@ def _cublas(case: Case) -> Contender:
 
 
 def _model(case: Case) -> Contender:
-    """Our kernel for a case, no database read: neither where it is built nor where it first runs."""
+    """Our kernel without a tuning database, when it is built and when it first runs."""
     with no_database():
         ours = cutegemm_contender(case, name=MODEL)
 
@@ -80,7 +80,7 @@ def _model(case: Case) -> Contender:
 
 @contextlib.contextmanager
 def no_database() -> Iterator[None]:
-    """Within it, `build` and `run` take what the model alone chooses."""
+    """Within the context `build` and `run` use no tuning database."""
     before = os.environ.get("CUTEGEMM_DATABASE")
     os.environ["CUTEGEMM_DATABASE"] = "off"
     try:
@@ -93,12 +93,12 @@ def no_database() -> Iterator[None]:
 
 
 def problem(case: Case) -> cutegemm.Problem:
-    """The problem that a case's operands, freshly allocated, pose."""
+    """The problem of a case, with freshly allocated operands."""
     return cutegemm.problem(case.m, case.n, case.k, batch=case.batch, dtype=case.dtype, majors=case.majors)
 
 
 def cutegemm_contender(case: Case, spec: GemmSpec | None = None, name: str = OURS) -> Contender:
-    """Our kernel for a case, everything that the spec leaves open chosen by the planner.
+    """Our kernel for a case; the planner chooses unspecified fields.
 
     Raises:
         GemmError: cutegemm refuses the problem or the spec.
@@ -115,13 +115,13 @@ def cutegemm_contender(case: Case, spec: GemmSpec | None = None, name: str = OUR
 def ready(
     names: Sequence[str], cases: Sequence[Case], device: Device, compile: Compile = kernel_cache.ensure
 ) -> int:
-    """Have our contenders' kernels for all cases compiled side by side, instead of one by one as each is built.
+    """Compile our kernels of all cases in parallel, ahead of the measurements. Returns their number.
 
     Args:
         names: of the contenders.
-        cases: that are measured.
-        device: that is planned for.
-        compile: has kernels compiled, side by side.
+        cases: to measure.
+        device: to plan for.
+        compile: compiles kernels in parallel.
     """
     configs = []
     for name, case in itertools.product(names, cases):
@@ -129,7 +129,7 @@ def ready(
             spec = GemmSpec(batch_invariant=True) if name == INVARIANT else GemmSpec()
             planner = plan if name == MODEL else lambda *x: choose(*x).plan
             with contextlib.suppress(GemmError):
-                # whoever is refused says so when it is made
+                # a refused contender reports the error when it is made
                 configs += [step.config for step in planner(spec, problem(case), device).steps]
     wanted = list(dict.fromkeys(configs))
     with contextlib.suppress(GemmError):
@@ -138,7 +138,7 @@ def ready(
 
 
 def plan_label(plan: KernelPlan) -> str:
-    """One line that tells a plan from others: its launches, then the GEMM kernel's choices."""
+    """A plan on one line: its launches, then the fields of the GEMM kernel."""
     config = plan.config
     words = [" -> ".join(step.name for step in plan.steps)]
     for field in _PLAN_FIELDS:

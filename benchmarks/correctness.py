@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a contender right? Sampled rows and columns of D, of every product of a batch, against fp64, before timing."""
+"""Checks contenders before timing: sampled rows and columns of D, in every batch, against fp64."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 from benchmarks.inputs import InputSet
 
-SAMPLES = 16  # rows and as many columns of D that are compared
+SAMPLES = 16  # rows, and columns, of D that are compared
 
-# Bound on |D - reference| / |reference| in the Frobenius norm. 16-bit: twice the unit roundoff of D's type,
-# room for one rounding of D plus partial sums kept in that type, as cuBLAS may. fp32: four times what a
-# random walk of roundings along K = 16384 reaches (2**-24 * sqrt(16384) = 7.6e-6).
+# Bound on |D - reference| / |reference| in the Frobenius norm. 16-bit: twice the unit roundoff of D's type, for one
+# rounding of D and for partial sums in that type, which cuBLAS may have. fp32: four times a random walk of roundings
+# along K = 16384 (2**-24 * sqrt(16384) = 7.6e-6).
 FROBENIUS_BOUND = {torch.bfloat16: 2 * 2**-9, torch.float16: 2 * 2**-12, torch.float32: 3e-5}
-# A single element may err by this many Frobenius bounds times the reference's root mean square: values reach
-# five times that, and their rounding errors with them.
+# Bound on a single element's error, in Frobenius bounds times the reference's root mean square. Values reach five
+# times the root mean square, and their rounding errors scale with them.
 ELEMENT_FACTOR = 16
 
 
@@ -26,7 +26,7 @@ class WrongResult(Exception):
 
 
 def check(call: Callable[[InputSet], Any], inputs: InputSet) -> float:
-    """Poison D, run the contender once, compare. A call that returns something returns its own D.
+    """Fill D with NaN, run the contender once, and compare. If the call returns a tensor, that is D.
 
     Returns:
         The larger relative Frobenius error of the sampled rows and of the sampled columns.
@@ -49,10 +49,16 @@ def check(call: Callable[[InputSet], Any], inputs: InputSet) -> float:
 
 
 def _sample(extent: int, device: torch.device) -> torch.Tensor:
-    """Up to `SAMPLES` indices, the first and the last among them."""
+    """Up to `SAMPLES` indices, including the first and the last."""
     generator = torch.Generator().manual_seed(extent)
     inner = torch.randperm(max(extent - 2, 0), generator=generator)[: SAMPLES - 2] + 1
     return torch.cat([torch.tensor(sorted({0, extent - 1})), inner]).to(device)
+
+
+def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The Frobenius norm of the difference over that of what is wanted, in fp64."""
+    wanted = wanted.double()
+    return float((found.double() - wanted).norm() / wanted.norm())
 
 
 def _compare(got: torch.Tensor, reference: torch.Tensor, dtype: torch.dtype) -> float:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems that nobody chose: extents drawn log-uniformly from fixed seeds. All of them are training data.
+"""Random problems: extents drawn log-uniformly from fixed seeds. All are training data.
 
-Those of two seeds were meant to judge the model, until rules were made for some. `fresh_draws` took their place.
+Two seeds used to judge the cost model, until planner rules were made for their problems. `fresh_draws` replaced them.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import random
 Shape = tuple[int, int, int]  # M, N, K
 
 COUNT = 40
-ROWS = (8, 16_384)  # of M and of N, least and most
-DEPTH = (16, 32_768)  # of K
-STEP = 8  # extents are multiples of it, or odd
+ROWS = (8, 16_384)  # bounds of M and of N
+DEPTH = (16, 32_768)  # bounds of K
+STEP = 8  # extents are odd or multiples of this
 LEAST_FLOPS = 10_000_000
 MOST_BYTES = 4 << 30  # of A, B and D together, 2 bytes an element
 EVEN_SEED, ODD_SEED, SAMPLED_SEED = 20_261_122, 20_261_123, 20_261_124
 
 
 def shapes(seed: int, odd: bool, count: int = COUNT) -> list[Shape]:
-    """Shapes drawn one after another, those that are too small or too large left out.
+    """Random shapes, without those that are too small or too large.
 
     `random.Random.random` gives the same numbers in every version of Python.
 
     Args:
-        seed: of the draw.
-        odd: whether every extent is odd; all are multiples of `STEP` otherwise.
-        count: how many.
+        seed: of the random numbers.
+        odd: whether every extent is odd; otherwise all are multiples of `STEP`.
+        count: number of shapes.
     """
     draw = random.Random(seed)
 

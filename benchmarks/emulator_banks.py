@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared-memory wavefronts and global sectors of single warp instructions, as the hardware counts them.
 
-Each pattern is a launch of one warp that makes one access with given lane addresses; Nsight Compute counts it.
-The emulator's meter is fitted to, and tested against, these counts.
+Each pattern is a launch of one warp with one access at given lane addresses, counted by Nsight Compute. The emulator's
+meter is fitted to these counts and tested with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.emulator_probes import HEADER, Draws
 
-IDLE = 0xFFFFFFFF  # offset of a lane that takes no part
+IDLE = 0xFFFFFFFF  # offset of an inactive lane
 SHARED_BYTES = 8192
 LANES = np.arange(32)
 _DATA = {4: "b32", 8: "v2.b32", 16: "v4.b32"}
@@ -22,7 +22,7 @@ _DATA = {4: "b32", 8: "v2.b32", 16: "v4.b32"}
 
 @dataclass(frozen=True)
 class Access:
-    """One instruction: its kernel's name, bytes per lane address, and what it does."""
+    """One instruction: kernel name, bytes per lane address, and PTX."""
 
     name: str
     size: int  # alignment of the offsets
@@ -45,7 +45,7 @@ def _accesses() -> Iterator[Access]:
     yield Access("cp_async_16", 16, "cp.async.cg.shared.global [%r3], [%rd4], 16;")
     yield Access("cp_async_ca_4_fill", 4, "cp.async.ca.shared.global [%r4], [%rd3], 4, %r20;")
     yield Access("cp_async_ca_16", 16, "cp.async.ca.shared.global [%r3], [%rd4], 16;")
-    # %r20: 0 in idle lanes.
+    # %r20: 0 in inactive lanes
     yield Access("cp_async_16_fill", 16, "cp.async.cg.shared.global [%r4], [%rd3], 16, %r20;")
 
 
@@ -53,7 +53,7 @@ ACCESSES = {a.name: a for a in _accesses()}
 
 
 def module() -> str:
-    """Kernels (out, offsets, data): lane i uses shared address and global address `data` + offsets[i]."""
+    """Kernels (out, offsets, data): lane i accesses shared offset offsets[i] and global `data` + offsets[i]."""
     out = HEADER
     for access in ACCESSES.values():
         whole_warp = "matrix" in access.name or access.name.endswith("fill")
@@ -80,7 +80,7 @@ def module() -> str:
 
 
 def patterns(access: Access, seed: int = 17) -> np.ndarray:
-    """Offsets of the 32 lanes, (patterns, 32): strides, broadcasts, swizzles, random ones, idle lanes."""
+    """Offsets of the 32 lanes, (patterns, 32): strides, broadcasts, swizzles, random offsets, inactive lanes."""
     size, rng = access.size, Draws(seed, *access.name.encode())
     out = [LANES * size * k for k in (0, 1, 2, 4)] + [LANES % 16 * 128 + LANES // 16 * size, LANES * 144]
     out += [LANES % 8 * 128 + LANES // 8 * size, (LANES % 8 ^ LANES // 8) * 16 + LANES // 8 * 128]

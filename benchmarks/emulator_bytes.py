@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GEMMs of 8-bit operands and `quantize`, small, that run on a GPU and on the emulator alike.
+"""Small 8-bit GEMMs and `quantize`, which run on a GPU and on the emulator.
 
-Operands come from a seed: fp8 is normally distributed, of "special" cases with infinities, NaN and zeros among it;
-integers are uniform. Tiles are given, so that sums are added in one order whatever the planner chooses.
+Operands come from a seed: fp8 is normally distributed, with infinities, NaN and zeros in "special" cases; integers are
+uniform. Specs fix the tile, so the order of sums does not depend on the planner.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Product:
     """D = A @ B under a spec.
 
     Attributes:
-        spec: with kinds of scales and of zero points.
+        spec: with scales and zero points.
         shape: (M, N, K).
         types: of A and of B.
         majors: the unit-stride axes of A and B.
-        offset: bytes from a multiple of 16 to the first of A, and of B one more.
+        offset: misalignment of A in bytes, relative to 16; B has one byte more.
         exponents: whether scales of blocks are ue8m0.
         special: whether A has infinities, NaN and zeros.
     """
@@ -89,9 +89,9 @@ class Quantized:
     Attributes:
         shape: (rows, K).
         kind: of the scales.
-        dtype, source: types of the values and of what is quantised.
+        dtype, source: types of the values and of the input.
         exponents: whether scales of blocks are ue8m0.
-        turned: whether the matrix is contiguous along its rows.
+        turned: whether the matrix is column-major.
     """
 
     shape: tuple[int, int]
@@ -112,7 +112,7 @@ class Quantized:
         return {"x": x.T.contiguous().T if self.turned else x}
 
     def results(self, emulated: bool) -> tuple[Tensor, ...]:
-        """Values and scales, from the emulator or a GPU; a NaN of fp32, which is any NaN, as -1."""
+        """Values and scales, from the emulator or a GPU; fp32 NaNs become -1, since their bits may differ."""
         x = self.inputs()["x"]
         if emulated:
             found, _ = kernel.quantized_by(kernel.on_emulator, x, self.kind, self.dtype, None, self.exponents)
@@ -126,7 +126,7 @@ class Quantized:
 def _lying(
     dtype: torch.dtype, rows: int, columns: int, turned: bool, offset: int, draw: torch.Generator
 ) -> Tensor:
-    """A matrix in memory that begins `offset` bytes behind a multiple of 16 and ends with its last element."""
+    """A matrix that starts `offset` bytes after a multiple of 16, in an allocation that ends with its last element."""
     shape = (rows * columns + offset,)
     if dtype.is_floating_point:
         flat = torch.randn(shape, generator=draw).to(dtype)[offset:]
@@ -137,7 +137,7 @@ def _lying(
 
 
 def _moved(x: Tensor) -> Tensor:
-    """A matrix on the GPU that lies as it does on the CPU, its alignment included."""
+    """A copy on the GPU with the same strides and alignment."""
     offset = x.data_ptr() % 16 // x.element_size()
     span = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) + 1
     memory = torch.empty(span + offset, dtype=x.dtype, device="cuda")

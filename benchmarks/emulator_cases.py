@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole kernels that run on a GPU and on the emulator alike: handwritten stages and built ones, on small problems.
+"""Whole kernels on small problems, which run on a GPU and on the emulator: handwritten stages and planned kernels.
 
-Operands come from a seed, so that both machines have the same; alpha is 1.5 and beta 0.5. What a case launches (PTX,
-geometry, parameters) can be kept as text, so that the emulator later runs exactly what the GPU ran, whatever has become
-of the sources.
+Operands come from a seed, so both machines have the same; alpha is 1.5 and beta 0.5. The launches of a case (PTX,
+geometry, parameters) can be stored as text, so the emulator later runs exactly what the GPU ran.
 """
 
 from __future__ import annotations
@@ -33,12 +32,14 @@ from handwritten.ladder.problem import Matrix, Problem
 ALPHA, BETA = 1.5, 0.5
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _MAP_KIND = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
-STANDS_FOR = {name: 0x5EED00 + i << 32 for i, name in enumerate("abcdw")}  # addresses in kept parameters
+STANDS_FOR = {
+    name: 0x5EED00 + i << 32 for i, name in enumerate("abcdw")
+}  # placeholder addresses in stored parameters
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kept launch; parameters are hexadecimal, with `STANDS_FOR` in place of addresses."""
+    """One stored launch; parameters are hexadecimal, with `STANDS_FOR` instead of addresses."""
 
     ptx: str
     kernel: str
@@ -59,7 +60,7 @@ class Case:
     shape: tuple[int, int, int]
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A (M, K), B (K, N) and C (M, N) on the CPU, the same wherever it is asked."""
+        """A (M, K), B (K, N) and C (M, N) on the CPU, the same on every machine."""
         m, n, k = self.shape
         rng = Draws(m, n, k)
         values = (rng.integers(-(2**15), 2**15, s) / 2.0**13 for s in ((m, k), (k, n), (m, n)))
@@ -67,7 +68,7 @@ class Case:
         return a, b, c
 
     def prepared(self) -> Callable[[], torch.Tensor]:
-        """A call that computes D on the GPU from operands already there."""
+        """A function that computes D on the GPU; operands are copied there before."""
         a, b, c = (x.cuda() for x in self.operands())
         if isinstance(self.what, GemmSpec):
             gemm = cutegemm.build(self.what)
@@ -76,7 +77,7 @@ class Case:
         return lambda: stage.run(a, b, c, ALPHA, BETA)
 
     def steps(self) -> list[Step]:
-        """What the case launches now, as compiled here."""
+        """The launches of the case, as compiled here."""
         if isinstance(self.what, GemmSpec):
             return _spec_steps(self, self.what)
         return _stage_steps(self, _stage(self.what))
@@ -106,7 +107,7 @@ class Case:
 
 
 def _three(extents: Sequence[int]) -> tuple[int, int, int]:
-    """Extents as they are launched; kept ones are lists."""
+    """Extents as a tuple; stored ones are lists."""
     x, y, z = extents
     return x, y, z
 
@@ -177,13 +178,13 @@ def _parameter(argument: Any) -> bytes:
 
 
 def keep(path: Path) -> None:
-    """Write what every case launches, as compiled on this machine."""
+    """Write the launches of every case, as compiled on this machine."""
     kept = {name: [asdict(step) for step in case.steps()] for name, case in CASES.items()}
     path.write_bytes(lzma.compress(json.dumps(kept).encode(), preset=9))
 
 
 def kept(path: Path) -> dict[str, list[Step]]:
-    """What `keep` wrote."""
+    """The launches that `keep` wrote."""
     cases = json.loads(lzma.decompress(path.read_bytes()))
     return {name: [Step(**step) for step in steps] for name, steps in cases.items()}
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two checkouts of the emulator on the same launches: memory afterwards, findings, counters and coverage must agree.
+"""Compares two checkouts of the emulator: final memory, findings, counters and coverage of all launches must agree.
 
     python -m benchmarks.emulator_compare OLD_CHECKOUT tests/emulator/watch tests/emulator/test_own_kernels.py
 
-runs these tests in either checkout and writes down every launch on the way, faults and deadlocks too; random draws
-are seeded. Exits with 1, and shows the first difference, where the two differ. Addresses of host memory are left out.
+runs these tests in both checkouts and logs every launch, including faults and deadlocks; random draws are seeded. Exits
+with 1 and shows the first difference, if there is one. Host addresses are not compared.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-LOG = "CUTEGEMM_EMULATOR_LOG"  # environment variable: where a run writes its launches down
+LOG = "CUTEGEMM_EMULATOR_LOG"  # environment variable: path of the log
 ADDRESS = re.compile(r"0x[0-9a-f]{7,}|(?<=base=)\d{7,}")
 
 
 class Recorder:
-    """A pytest plugin that writes down each test's name, and each launch it makes."""
+    """A pytest plugin that logs each test's name and its launches."""
 
     def __init__(self, path: str) -> None:
         self.log = open(path, "w")
@@ -35,16 +35,16 @@ class Recorder:
         vars(self.launching)["_report"] = lambda executor, rules: self.reported(executor, rules)
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        """A test begins."""
+        """Log the start of a test."""
         self.write(f"test {item.nodeid}")
 
     def write(self, text: str) -> None:
-        """A line, without addresses."""
+        """Log a line without addresses."""
         self.log.write(ADDRESS.sub("ADDRESS", text).replace("\n", "\\n") + "\n")
         self.log.flush()
 
     def watched(self, executor: Any) -> None:
-        """Run a launch; what stops it is written down with what was found before."""
+        """Run a launch, and log an error that stops it, with the findings before."""
         try:
             self.run(executor)
         except Exception as e:
@@ -52,9 +52,9 @@ class Recorder:
             raise
 
     def reported(self, executor: Any, rules: Any) -> Any:
-        """The report of a launch, written down with what memory holds."""
+        """The report of a launch, logged with hashes of memory."""
         made = self.report(executor, rules)
-        # A workspace begins as anything.
+        # a workspace is uninitialized
         regions = [r for r in executor.device.memory.regions if r.name != "workspace"]
         memory = sorted(hashlib.md5(r.data[r.first : r.size].tobytes()).hexdigest() for r in regions)
         sizes = [len(block.code) for block in executor.device.program.blocks]
@@ -67,7 +67,7 @@ class Recorder:
 
 
 def record(checkout: Path, log: Path, tests: list[str]) -> None:
-    """Run tests in a checkout with the recorder."""
+    """Run tests of a checkout with the recorder."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), LOG: str(log)}
     command = [sys.executable, str(Path(__file__).resolve()), "--record", *tests]
     if subprocess.run(command, cwd=checkout, env=environment).returncode > 1:  # 1: some tests failed
@@ -75,7 +75,7 @@ def record(checkout: Path, log: Path, tests: list[str]) -> None:
 
 
 def main() -> int:
-    """Record both and compare."""
+    """Record both checkouts and compare."""
     if sys.argv[1:2] == ["--record"]:
         import pytest
 
@@ -83,7 +83,7 @@ def main() -> int:
         return int(pytest.main(options, plugins=[Recorder(os.environ[LOG])]))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("old", type=Path, help="a checkout to compare with")
-    parser.add_argument("tests", nargs="+", help="what to run: as pytest takes it")
+    parser.add_argument("tests", nargs="+", help="tests, as arguments of pytest")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, name) for name in ("old", "new")]

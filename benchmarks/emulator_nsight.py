@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nsight Compute counts on an H200, beside what the emulator's meters count.
+"""Compares counts of Nsight Compute on an H200 with those of the emulator's meters.
 
-    python -m benchmarks.emulator_nsight profile --commit HASH      on the GPU: runs ncu on every kernel and access
-    python -m benchmarks.emulator_nsight table                      anywhere: both sides into NOTES-emulator.md
+    python -m benchmarks.emulator_nsight profile --commit HASH      on the GPU: run ncu on every kernel and access
+    python -m benchmarks.emulator_nsight table                      anywhere: write both sides into NOTES-emulator.md
 
-The first writes benchmarks/results/sweeps/emulator_nsight.json and tests/emulator/fixtures/accesses.npz; kernels are
-those of `emulator_cases.CASES`, the accesses those of `emulator_banks.ACCESSES`.
+`profile` writes benchmarks/results/sweeps/emulator_nsight.json and tests/emulator/fixtures/accesses.npz. Kernels are
+those of `emulator_cases.CASES`, accesses those of `emulator_banks.ACCESSES`.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -23,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import emulator_banks, environment
+from benchmarks import command_line, emulator_banks, environment
 from benchmarks.table import markdown
 
 RESULTS = Path(__file__).parent / "results" / "sweeps" / "emulator_nsight.json"
 NOTES = Path(__file__).parent / "NOTES-emulator.md"
 MARKERS = ("<!-- nsight:kernels -->", "<!-- /nsight:kernels -->")
 FIXTURE = Path(__file__).parent.parent / "tests" / "emulator" / "fixtures" / "accesses.npz"
-RUNS = 5  # of each kernel: what TMA and the tensor cores get in the way of changes from run to run
+RUNS = 5  # of each kernel: interference of TMA and tensor cores varies between runs
 
 _PIPE, _SASS = (
     "l1tex__data_pipe_lsu_wavefronts_mem_shared",
@@ -63,7 +62,7 @@ KERNEL_METRICS = ACCESS_METRICS | {
 
 
 def launch_kernels() -> None:
-    """Launch every case `RUNS` times inside the profiler's window; a first launch outside compiles and warms."""
+    """Launch every case `RUNS` times inside the profiler's window, after a warm-up launch outside."""
     import torch
 
     from benchmarks.emulator_cases import CASES
@@ -95,13 +94,13 @@ def launch_accesses() -> None:
 
 
 def ncu(what: str, metrics: dict[str, str]) -> list[dict[str, str]]:
-    """Run `launch_kernels` or `launch_accesses` under Nsight Compute: the named metrics of each launch, as text."""
+    """Run `launch_kernels` or `launch_accesses` under Nsight Compute; the metrics of each launch as text."""
     command = ["ncu", "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw",
                "--print-units", "base", "--print-metric-instances", "details", "--metrics", ",".join(metrics.values()),
                sys.executable, "-m", "benchmarks.emulator_nsight", what]  # fmt: skip
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = csv.DictReader(io.StringIO(text[text.index('"ID"') :]))
-    # One row without ID holds units.
+    # a row without an ID has units
     return [{k: row[v] for k, v in metrics.items()} for row in rows if row["ID"]]
 
 
@@ -116,7 +115,7 @@ def number(text: str) -> int:
 
 
 def profile(out: Path, fixture: Path, commit: str) -> None:
-    """Both profiles into their files."""
+    """Write both profiles."""
     from benchmarks.emulator_cases import CASES, keep
 
     rows = ncu("kernels", KERNEL_METRICS)
@@ -141,14 +140,14 @@ def profile(out: Path, fixture: Path, commit: str) -> None:
 EXACT = ("ffma", "fmul", "fadd", "hgmma", "hmma", "global_load_requests", "global_load_sectors",
          "global_store_requests", "global_store_sectors", "wgmma_wavefronts")  # fmt: skip
 WAVEFRONTS = ("shared_load_wavefronts", "shared_store_wavefronts")
-TOLERANCE = 0.02  # of wavefronts
+TOLERANCE = 0.02  # relative, of wavefronts
 
 
 def hardware(counts: dict[str, Any]) -> dict[str, int]:
-    """The GPU's counts under the names above; of wavefronts the least disturbed run.
+    """The GPU's counts under the names above; wavefronts are those of the least disturbed run.
 
-    Where every access of a kind is an LDS or STS the count per instruction says what the pattern costs, without what
-    TMA and the tensor cores get in its way; that counter leaves out LDSM and STSM.
+    If every access of a kind is an LDS or STS, the counter per instruction is used, which excludes interference of TMA
+    and tensor cores. That counter does not count LDSM and STSM.
     """
     out = {name: counts[name] for name in EXACT if name in counts}
     for unit in ("hgmma", "hmma"):
@@ -181,7 +180,7 @@ def emulator(reports: Sequence[Any]) -> dict[str, int]:
 
 
 def disagreements(gpu: dict[str, int], ours: dict[str, int]) -> list[str]:
-    """What differs by more than it may."""
+    """The counts that differ by more than their tolerance."""
     wrong = [f"{x}: {gpu[x]} on the GPU, {ours[x]} emulated" for x in EXACT if gpu[x] != ours[x]]
     for x in WAVEFRONTS:
         if abs(gpu[x] - ours[x]) > TOLERANCE * gpu[x]:
@@ -190,7 +189,7 @@ def disagreements(gpu: dict[str, int], ours: dict[str, int]) -> list[str]:
 
 
 def emulated(name: str, steps: dict[str, Any]) -> dict[str, int]:
-    """The emulator's counts of a kept case."""
+    """The emulator's counts of a stored case."""
     from benchmarks.emulator_cases import CASES
     from cutegemm.emulator import Options
 
@@ -198,7 +197,7 @@ def emulated(name: str, steps: dict[str, Any]) -> dict[str, int]:
 
 
 def table(kernels: dict[str, dict[str, Any]], ours: dict[str, dict[str, int]]) -> list[str]:
-    """Both sides of every kernel as Markdown; a cell with one number is equal on both."""
+    """Both sides of every kernel as Markdown; equal counts appear once."""
     names = {
         "ffma": "FFMA, lanes",
         "products": "HGMMA and HMMA, warps",
@@ -228,7 +227,7 @@ def write_table(notes: Path, kernels: dict[str, dict[str, Any]], steps: dict[str
 
 def main() -> None:
     """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line.parser("emulator_nsight", __doc__)
     parser.add_argument("mode", choices=("profile", "kernels", "accesses", "table"))
     parser.add_argument("--commit", default="", help="hash of the commit that is profiled")
     parser.add_argument("--out", type=Path, default=RESULTS)

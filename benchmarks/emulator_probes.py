@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor-core probes: PTX kernels that each issue one matrix instruction per CTA, and inputs that tell models apart.
+"""Tensor-core probes: PTX kernels with one matrix instruction per CTA, and inputs that distinguish numerical models.
 
-Matrices are plain: A is (M, K) and B is (N, K), K contiguous; C and D are (M, N). A launch of `grid` CTAs takes
-that many of each, one after another; the parameters are the addresses of D, A, B and C.
+A is (M, K) and B is (N, K), both contiguous along K; C and D are (M, N). A launch of `grid` CTAs reads that many
+consecutive matrices of each; the parameters are the addresses of D, A, B and C.
 
 Source: PTX ISA 9.0, 9.7.14.5 (mma fragments), 9.7.15.5 (wgmma layouts).
 """
@@ -24,7 +24,7 @@ Operands = tuple[Array, Array, Array]  # A (M, K), B (N, K), C (M, N)
 HEADER = ".version 8.4\n.target sm_90a\n.address_size 64\n"
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "f32": 4}
 MANTISSA = {"f16": 10, "bf16": 7, "tf32": 10, "e4m3": 3, "e5m2": 2, "f32": 23}
-TF32_BITS = 13  # that fp32 has below tf32's
+TF32_BITS = 13  # low bits of fp32 that tf32 lacks
 EXPONENT = {"f16": 5, "bf16": 8, "tf32": 8, "e4m3": 4, "e5m2": 5, "f32": 8}
 
 
@@ -50,7 +50,7 @@ class Form:
 
     @property
     def ptx(self) -> str:
-        """A module with the one kernel."""
+        """A module with this kernel."""
         return HEADER + {"wgmma": _wgmma, "mma": _mma, "wmma": _wmma}[self.unit](self)
 
     @property
@@ -135,7 +135,7 @@ def _wgmma(form: Form) -> str:
     m, n, k = form.shape
     load, store, list_ = _accumulators(form)
     before = ".shared .align 128 .b8 sa[2048];\n.shared .align 128 .b8 sb[256];"
-    # Rows of 32 bytes; 8 rows x 16 bytes make a core matrix of 128 bytes, two of them side by side along K.
+    # rows of 32 bytes; 8 rows x 16 bytes form a core matrix of 128 bytes, and two core matrices are adjacent along K
     body = f"""{load}
  shr.u32 %r9, %r0, 1; and.b32 %r10, %r0, 1; shr.u32 %r11, %r9, 3; and.b32 %r12, %r9, 7;
  shl.b32 %r13, %r11, 8; shl.b32 %r14, %r10, 7; add.u32 %r13, %r13, %r14; shl.b32 %r14, %r12, 4;
@@ -174,7 +174,7 @@ def _wmma(form: Form) -> str:
 
 
 class Draws:
-    """Reproducible draws: PCG64's raw words, whose stream NumPy keeps, and plain arithmetic on them."""
+    """Reproducible random numbers from the raw words of PCG64, whose stream is the same in all versions of NumPy."""
 
     def __init__(self, *seed: int) -> None:
         self._words = np.random.PCG64(np.random.SeedSequence(seed))
@@ -189,12 +189,12 @@ class Draws:
         return low + (high - low) * unit
 
     def integers(self, low: int, high: int, shape: Shape) -> Array:
-        """Integers in [low, high]; the range is far below 2**32, so the bias of a remainder does not matter."""
+        """Integers in [low, high]; the range is far below 2**32, so the bias of the remainder is negligible."""
         drawn: Array = (self.words(shape) >> np.uint64(32)).astype(np.int64)
         return drawn % (high - low + 1) + low
 
     def normal(self, shape: Shape) -> Array:
-        """Nearly normal deviates: twelve uniforms."""
+        """Nearly normal deviates, as sums of twelve uniform ones."""
         extents = (int(extent) for extent in np.atleast_1d(shape))
         return np.asarray(self.uniform(-0.5, 0.5, (*extents, 12)).sum(-1))
 
@@ -204,13 +204,13 @@ class Draws:
 
 
 def encode(x: np.ndarray, kind: str) -> np.ndarray:
-    """fp64 values to bit patterns of a type, truncated toward zero and saturated: any pattern will do for a probe."""
+    """Bit patterns of fp64 values in another type, truncated toward zero and saturated."""
     x = np.asarray(x, np.float64)
     mantissa, bits = MANTISSA[kind], EXPONENT[kind]
     bias = (1 << bits - 1) - 1
     fraction, e = np.frexp(np.abs(x))
-    e = np.maximum(e - 1, 1 - bias)  # subnormals share the least exponent
-    # 1.0 is 2**mantissa.
+    e = np.maximum(e - 1, 1 - bias)  # subnormals have the least exponent
+    # 1.0 is 2**mantissa
     steps = np.floor(np.ldexp(np.where(np.isfinite(x), np.abs(x), 0), mantissa - e)).astype(np.int64)
     pattern = np.where(steps >> mantissa > 0, (e + bias << mantissa) + (steps - (1 << mantissa)), steps)
     top = ((1 << bits) - 1 << mantissa) - 1 if kind != "e4m3" else 0x7E
@@ -235,7 +235,7 @@ def families(form: Form, rng: Draws) -> dict[str, Operands]:
 
 
 def _plain(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dict[str, Operands]:
-    """Everyday values, and sums whose alignment and truncation show."""
+    """Ordinary values, and sums that reveal alignment and truncation."""
     m, k = sa
     out = {
         "normal": (rng.normal(sa), rng.normal(sb), rng.normal(sc)),
@@ -243,7 +243,7 @@ def _plain(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dic
         "near": (_spread(rng, sa, -3, 3), _spread(rng, sb, -3, 3), _spread(rng, sc, -3, 3)),
         "far": (_spread(rng, sa, -8, 8), _spread(rng, sb, -8, 8), _spread(rng, sc, -14, 15)),
     }
-    a, b = np.ones(sa), np.ones(sb)  # one product of 1, others smaller and smaller
+    a, b = np.ones(sa), np.ones(sb)  # one product of 1, others ever smaller
     a[:, 1:] = np.ldexp(1.0, -rng.integers(0, 15, (m, k - 1)))
     b[:, 1:] = np.ldexp(rng.choice([-1, 1, 1.5], (len(b), k - 1)), -rng.integers(0, 15, (len(b), k - 1)))
     out["align"] = (a, b, np.ldexp(rng.choice([-1.0, 1.0], sc), rng.integers(-14, 3, sc)))
@@ -267,7 +267,7 @@ def _plain(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dic
 
 
 def _edges(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dict[str, Operands]:
-    """The ends of the types: subnormals, overflow, cancelling giants, signed zeros, infinities and NaNs."""
+    """Limits of the types: subnormals, overflow, cancelling large values, signed zeros, infinities and NaNs."""
     top, end = ((1 << EXPONENT[x] - 1) - 1 for x in (form.a, form.d))  # greatest exponents of operands and D
     bottom, least = 2 - top - MANTISSA[form.a], 1 - end - MANTISSA[form.d]  # of their subnormals
     half = (least + 12) // 2  # products around D's least number
@@ -281,7 +281,7 @@ def _edges(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dic
                      rng.choice([-2.0**end * 1.9, 2.0**end * 1.9, 0.0], sc)),
         "signed_zeros": (rng.choice([0.0, -0.0], sa), rng.choice([0.0, -0.0], sb), rng.choice([0.0, -0.0], sc)),
     }  # fmt: skip
-    # Giants that cancel exactly.
+    # large values that cancel exactly
     a, b, k = _spread(rng, sa, top - 3, top), _spread(rng, sb, top - 3, top), sa[1]
     a[:, k // 2 :], b[:, k // 2 :] = a[:, : k // 2], -b[:, : k // 2]
     out["giants"] = (a, b, _spread(rng, sc, -14, end))
@@ -298,14 +298,14 @@ def _edges(form: Form, rng: Draws, sa: Extents, sb: Extents, sc: Extents) -> dic
 
 
 def problems(form: Form, seed: int, repeats: int = 1) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-    """(family of each, A, B, C): the bit patterns of a batch of problems."""
+    """The bit patterns of a batch of problems: (family of each, A, B, C)."""
     names, parts = [], []
     for i in range(repeats):
         for name, values in families(form, Draws(seed, i)).items():
             names.append(name)
             kinds = (form.a, form.b, form.d)
             parts.append([encode(x, kind) for x, kind in zip(values, kinds, strict=True)])
-        if form.a == "tf32":  # bits of fp32 that tf32 does not have
+        if form.a == "tf32":  # nonzero bits that tf32 ignores
             names.append("stray bits")
             *operands, c = parts[names.index("normal")]
             stray = Draws(seed, i, TF32_BITS)

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what an H200 computes for the probes and the small GEMMs, for the emulator to reproduce.
+"""Records the results of probes and small GEMMs on an H200, as a reference for the emulator.
 
     python -m benchmarks.emulator_record --out tests/emulator/fixtures --commit HASH
 
-Writes matrix.npz (bit patterns of D), scalar.npz (of approximate functions; of exact ones digests of 256 elements),
-gemm.npz (digests of D's rows), kernels.json.xz (what the GEMMs launched), tf32.npz (digests of D's rows), bytes.npz
-(digests of rows of D, and of values and scales of `quantize`) and environment.json (of each). Inputs come from seeds;
-a digest of them is kept beside each result.
+Writes matrix.npz (bit patterns of D), scalar.npz (bit patterns of approximate functions, digests of 256 elements of
+exact ones), gemm.npz and tf32.npz (digests of D's rows), kernels.json.xz (launches of the GEMMs), bytes.npz (digests of
+rows of D, and of values and scales of `quantize`) and environment.json (of each file). Inputs come from seeds; a digest
+of them is stored with each result.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import command_line, environment
 from benchmarks import emulator_bytes as eight
 from benchmarks import emulator_probes as probes
 from benchmarks import emulator_scalars as scalars
 from benchmarks import emulator_tf32 as tf32
-from benchmarks import environment
 from benchmarks.emulator_cases import CASES, keep
 
 SEED = 2511
@@ -53,7 +52,7 @@ class Module:
         self._module = self._check(driver.cuModuleLoadData(ptx.encode() + b"\0"))
 
     def launch(self, name: str, grid: int, threads: int, arrays: list[np.ndarray]) -> np.ndarray:
-        """Run kernel `name` on arrays passed by pointer; returns the first, which it fills."""
+        """Run kernel `name` on arrays passed by pointer. Returns the first, which is its output."""
         import ctypes
 
         driver = self._driver
@@ -117,7 +116,7 @@ def tf32_results() -> dict[str, np.ndarray]:
 
 
 def bytes_results() -> dict[str, np.ndarray]:
-    """Digests of the rows of what launches on operands of 8 bits give."""
+    """Digests of the result rows of 8-bit launches."""
     out = {}
     for name, case in eight.CASES.items():
         for i, found in enumerate(case.results(emulated=False)):
@@ -142,7 +141,7 @@ RESULTS = {
 
 def main() -> None:
     """Record on the first GPU."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line.parser("emulator_record", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the fixtures")
     parser.add_argument("--commit", required=True, help="hash of the commit that records")
     parser.add_argument("--only", choices=RESULTS, nargs="+", default=list(RESULTS), help="which files")

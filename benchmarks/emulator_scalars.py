@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scalar floating-point probes: one PTX instruction per kernel, and operands that include every edge.
+"""Scalar floating-point probes: one PTX instruction per kernel, and operands with all special values.
 
-`EXACT` instructions have one right answer; `APPROXIMATE` ones an error the PTX ISA documents.
+`EXACT` instructions have one correct result; `APPROXIMATE` ones have a documented error bound.
 
 Source: PTX ISA 9.0, 9.7.3 (floating point), 9.7.4 (half precision), 9.7.6 (comparison), 9.7.9.22 (cvt).
 """
@@ -25,7 +25,7 @@ BITS = {"f16": 16, "bf16": 16, "f16x2": 32, "bf16x2": 32, "f32": 32, "f64": 64, 
 
 @dataclass(frozen=True)
 class Probe:
-    """One instruction: operand types in order, and the type of its result."""
+    """One instruction: operand types in order, and result type."""
 
     op: str
     operands: tuple[str, ...]
@@ -39,7 +39,7 @@ class Probe:
 
     @property
     def entry(self) -> str:
-        """The kernel: element `tid + ctaid * ntid` of every operand array to the same of the result."""
+        """The kernel: one thread per element of the operand arrays and the result."""
         params = ", ".join(f".param .u64 p{i}" for i in range(len(self.operands) + 1))
         lines = [
             " mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r0, %r1, %r2, %r0;"
@@ -134,7 +134,7 @@ APPROXIMATE = {probe.op: probe for probe in _arithmetic(_APPROXIMATE)}
 
 
 def module(probes: Iterable[Probe]) -> str:
-    """One PTX module with the kernels of some probes."""
+    """A PTX module with the kernels of probes."""
     return HEADER + "\n".join(probe.entry for probe in probes)
 
 
@@ -145,7 +145,7 @@ _EDGES = {  # exponent bits, mantissa bits
 
 
 def _edges(kind: str) -> np.ndarray:
-    """Zeros, least and greatest subnormals and normals, ones and halves and their neighbours, infinity, NaNs."""
+    """Zeros, least and greatest subnormals and normals, ones, halves and their neighbours, infinities, NaNs."""
     exponent, mantissa = _EDGES[kind]
     one = ((1 << exponent - 1) - 1) << mantissa
     infinity = ((1 << exponent) - 1) << mantissa
@@ -159,7 +159,7 @@ def _edges(kind: str) -> np.ndarray:
 
 
 def _random(kind: str, count: int, rng: Draws) -> np.ndarray:
-    """A third any bit pattern, a third nearly normal deviates, a third values around the integers and halves."""
+    """One third random bit patterns, one third nearly normal deviates, one third values near multiples of 1/2."""
     exponent, mantissa = _EDGES[kind]
     bits = exponent + mantissa + 1
     pattern = (rng.words(count) >> np.uint64(64 - bits)).astype(UINT[bits])
@@ -173,7 +173,7 @@ def _random(kind: str, count: int, rng: Draws) -> np.ndarray:
 
 
 def operands(probe: Probe, count: int, seed: int) -> list[np.ndarray]:
-    """Operand patterns of a probe: every pair of edges as far as half of `count` allows, then random ones."""
+    """Operand patterns of a probe: pairs of special values in at most half of `count`, then random ones."""
     rng = Draws(seed, *probe.op.encode())
     out = [_operand(kind, i, count, rng) for i, kind in enumerate(probe.operands)]
     if probe.op.startswith("fma") and probe.operands[0] in ("f32", "f64"):
@@ -206,9 +206,9 @@ def _column(kind: str, position: int, count: int, rng: Draws) -> np.ndarray:
 
 
 def _cancel(columns: list[np.ndarray], kind: str) -> None:
-    """Make a quarter of the addends the negated, rounded product: what is left is its rounding error.
+    """Set a quarter of the addends to the negated, rounded product, so the sum is the rounding error.
 
-    A few sums lie just beside the least normal number.
+    A few sums are just below the least normal number.
     """
     float_type: Any = np.float32 if kind == "f32" else np.float64
     a, b, c = (x.view(float_type) for x in columns)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GEMMs of fp32 operands on the tensor cores that run on a GPU and on the emulator alike: D = A @ B, small.
+"""Small GEMMs D = A @ B of fp32 operands on the tensor cores, which run on a GPU and on the emulator.
 
-Operands come from a seed: normally distributed; of "wide" cases with exponents that differ by up to 240, so that sums
-cancel and subnormals occur; of "special" ones also with infinities, NaN, zeros and what overflows.
+Operands come from a seed and are normally distributed. In "wide" cases exponents differ by up to 240, so that sums
+cancel and subnormals occur. "special" cases also have infinities, NaN, zeros and overflow.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 
 from cutegemm import Gemm, GemmSpec, Tile
 
-EXPONENT = 60  # the most of a wide case's factors
-SIGNALLING = 0x7F800001  # a NaN whose bits that tf32 has are infinity's
+EXPONENT = 60  # bound on the exponents of a wide case's factors
+SIGNALLING = 0x7F800001  # a NaN that becomes infinity in tf32
 
 
 @dataclass(frozen=True)
 class Case:
-    """One spec on one problem: (M, N, K), A and B contiguous along K; `seed` is that of a wide case's exponents."""
+    """A spec and a problem (M, N, K) with A and B contiguous along K; `seed` draws the exponents of a wide case."""
 
     spec: GemmSpec
     shape: tuple[int, int, int]

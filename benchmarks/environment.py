@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of a measurement: hardware, its state, versions, sources. Reads settings, changes none."""
+"""The environment of a measurement: hardware, clocks, power, versions, sources. It changes no settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NOT_MEASURED = ("emulator", "explain")  # packages no timed call runs: figures outlive a change there
+NOT_MEASURED = ("emulator", "explain")  # packages that no timed call runs; changes there keep results valid
 SOURCES = Path(__file__).resolve().parent.parent / "cutegemm"
-DIGEST_LENGTH = 16  # hex digits: 64 bits, enough to tell the states of one source tree apart
+DIGEST_LENGTH = 16  # hex digits: 64 bits distinguish all states of a source tree
 
 
 class Sensors:
@@ -48,7 +48,7 @@ class Sensors:
         }
 
     def _watts(self) -> float:
-        """Power at this instant; the plain query averages over a second on this chip (NVML manual)."""
+        """Instantaneous power in W; the plain NVML query averages over a second on this chip (NVML manual)."""
         field = self._nvml.nvmlDeviceGetFieldValues(self._gpu, [self._nvml.NVML_FI_DEV_POWER_INSTANT])[0]
         if field.nvmlReturn == self._nvml.NVML_SUCCESS:
             return float(field.value.uiVal) / 1e3
@@ -56,7 +56,7 @@ class Sensors:
 
 
 def sensors(device: int = 0) -> Sensors:
-    """The sensors of torch's CUDA device number `device`."""
+    """The sensors of torch's CUDA device `device`."""
     import pynvml
     import torch
 
@@ -65,7 +65,7 @@ def sensors(device: int = 0) -> Sensors:
 
 
 def source_digest(root: Path = SOURCES) -> str:
-    """A digest of the names and contents of the Python files under `root` that a timed call can run."""
+    """A digest of names and contents of the Python files under `root` that a timed call may run."""
     digest = hashlib.sha256()
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     for name in names:
@@ -78,7 +78,7 @@ def source_digest(root: Path = SOURCES) -> str:
 
 
 def select(device: int) -> None:
-    """Make torch's CUDA device number `device` the current one.
+    """Make torch's CUDA device `device` current.
 
     Raises:
         ValueError: there is no such device.
@@ -98,9 +98,9 @@ def record(commit: str, reader: Sensors, device: int = 0) -> dict[str, Any]:
     """The environment of a results file.
 
     Args:
-        commit: hash of the commit being measured; the machine that measures may hold no repository.
+        commit: hash of the measured commit; the measuring machine may have no repository.
         reader: the GPU's sensors.
-        device: torch's number of the GPU.
+        device: torch's index of the GPU.
     """
     import torch
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of fused epilogues beside the plain GEMM, torch.compile, eager torch and cuBLAS.
+"""Speed of fused epilogues compared with the plain GEMM, torch.compile, eager torch and cuBLAS.
 
     python -m benchmarks.epilogue --out benchmarks/results/epilogue.json --commit HASH [--cases swiglu ...]
 
-Results are written after every problem; the same command goes on where an earlier one stopped.
+Results are written after every problem, and the same command continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from benchmarks import figures, fusions, gemm, inputs, results, runs, timing
+from benchmarks import command_line, figures, fusions, gemm, inputs, results, runs, timing
 from benchmarks.libraries import max_autotune
 from benchmarks.results import Case, Row
 from benchmarks.suites import EPILOGUES
@@ -30,11 +30,11 @@ class Bench:
 
     Args:
         regime: of timing.
-        sensors: of the GPU, read meanwhile.
-        compiler: of torch_compile's functions; None leaves that contender out.
-        console: told which epilogue the next rows are of.
-        device: what captures and times.
-        memory: torch's name of the device that holds the operands.
+        sensors: of the GPU, read during samples.
+        compiler: compiles torch_compile's functions; None leaves that contender out.
+        console: prints the epilogue of the next rows.
+        device: captures graphs and times them.
+        memory: torch device of the operands.
     """
 
     def __init__(
@@ -53,20 +53,20 @@ class Bench:
         self._compiled: dict[Case, Contender] = {}
 
     def names(self, case: Case) -> list[str]:
-        """The contenders that are measured."""
+        """The measured contenders."""
         left_out = fusions.COMPILED if self._compiler is None else None
         return [name for name in fusions.names(case) if name != left_out]
 
     def keys(self, case: Case) -> list[Row]:
-        """The key fields of the rows that measuring `case` gives."""
+        """The key fields of the rows that `measure(case)` returns."""
         return [asdict(case) | {"contender": name, "regime": self._regime.name} for name in self.names(case)]
 
     def compile(
         self, cases: list[Case], *, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Let torch.compile compile and tune each case's function, until `seconds` have passed.
+        """Compile and tune each case's function with torch.compile, until `seconds` have passed.
 
-        A failure is told when the case is measured.
+        A failure is reported again when the case is measured.
         """
         start = clock()
         for case in cases:
@@ -83,7 +83,7 @@ class Bench:
             self._console.print(f"{case} {case.epilogue}: torch.compile took {clock() - began:.1f} s")
 
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
-        """Rows of the contenders that are right, and (epilogue and contender, why) of the others."""
+        """Rows of the correct contenders, and (epilogue and contender, reason) of the others."""
         self._console.print(f"{case.epilogue}, beta {case.beta}")
         sets = fusions.make_sets(case, self._memory, inputs.set_count(case))
         right: list[Contender] = []
@@ -91,7 +91,7 @@ class Bench:
         for name in self.names(case):
             try:
                 right.append(self._ready(name, case, sets[0]))
-            except Exception as error:  # whatever one contender dies of, the others are measured
+            except Exception as error:  # an error of one contender must not stop the others
                 failures.append((f"{case.epilogue} {name}", runs.reason(error)))
         if not right:
             return [], failures
@@ -103,7 +103,7 @@ class Bench:
         return rows, failures
 
     def _ready(self, name: str, case: Case, x: fusions.Operands) -> Contender:
-        """A contender that is right and can be captured, all it compiles or loads on first use behind it."""
+        """A correct contender that can be captured, after all compiling and loading of its first use."""
         contender = self._make(name, case)
         fusions.check(contender, case, x)
         contender.call(x)
@@ -129,11 +129,7 @@ def cases(names: list[str] | None = None) -> list[Case]:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.epilogue",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("epilogue", __doc__)
     add = parser.add_argument
     add(
         "--cases",
@@ -148,7 +144,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a contender failed or was wrong."""
+    """Run the command; returns 1 if a contender failed or was wrong."""
     args = parse(arguments)
     console, sensors, out = runs.open_run(args)
     compiler = None if args.no_compile else max_autotune

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures that fused epilogues are to reach, computed from the rows of suite "epilogue"."""
+"""The targets of fused epilogues, and their values from rows of suite "epilogue"."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LLAMA, DECODE = (4096, 2 * 28672, 8192), (16, 14336, 4096)
 
 @dataclass(frozen=True)
 class Figure:
-    """Time of contender `over` in times of contender `under`, with the bound it is to keep.
+    """The time of contender `over` divided by that of `under`, with a target.
 
-    `most` and `least` bound it from above and below; with neither it is only reported.
+    `most` and `least` bound it from above and below; without either it is only reported.
     """
 
     what: str
@@ -32,13 +32,13 @@ class Figure:
 
     @property
     def target(self) -> str:
-        """The bound in words."""
+        """The target in words."""
         if self.most is not None:
             return f"at most {self.most:.2f}"
         return "" if self.least is None else f"at least {self.least:.2f}"
 
     def verdict(self, value: float | None) -> str:
-        """Whether a value keeps the bound."""
+        """Whether a value meets the target."""
         if not self.target:
             return ""
         if value is None:
@@ -77,20 +77,22 @@ FIGURES = (
 
 
 def by_case(rows: Iterable[Row]) -> dict[tuple[str, Size], dict[str, Row]]:
-    """Per epilogue and size the contenders' rows that were measured together with the last one of them."""
+    """Per epilogue and size the rows that were measured together with the last one."""
     groups: dict[tuple[str, Size], dict[str, Row]] = {}
     for row in rows:
         if row["suite"] == "epilogue":
             place = row["epilogue"], (row["m"], row["n"], row["k"])
             groups.setdefault(place, {})[row["contender"]] = row
     for place, group in groups.items():
-        run = list(group.values())[-1]["baseline_us"]  # one run times the baseline once: it tells runs apart
+        run = list(group.values())[-1][
+            "baseline_us"
+        ]  # a run times the baseline once, so its time identifies the run
         groups[place] = {name: row for name, row in group.items() if row["baseline_us"] == run}
     return groups
 
 
 def values(rows: Iterable[Row]) -> list[tuple[Figure, float | None]]:
-    """Every figure with its value; None where one of its two contenders has no row."""
+    """Every figure with its value; None if one of its contenders has no row."""
     groups = by_case(rows)
     found = []
     for figure in FIGURES:
@@ -101,7 +103,7 @@ def values(rows: Iterable[Row]) -> list[tuple[Figure, float | None]]:
 
 
 def table(rows: Iterable[Row]) -> Table:
-    """All figures beside their targets, for a terminal."""
+    """All figures and targets, for a terminal."""
     shown = Table("epilogue", "M x N x K", "figure", "value", "target", "")
     for figure, value in values(rows):
         number = "" if value is None else f"{value:.3f}"

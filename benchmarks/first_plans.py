@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microseconds of the first plans of some shapes on a quiet machine: `python -m benchmarks.first_plans`.
+"""Microseconds of the first plan of some shapes on an idle machine: `python -m benchmarks.first_plans`.
 
 The tests count the function calls of the same plans instead (`tests/planning/test_why.py`).
 """
@@ -13,23 +13,22 @@ from cutegemm import GemmSpec, problem
 from cutegemm.planning import planner
 from cutegemm.planning.planner import plan
 
-# what takes a plan longest: parts of K, operands that threads load, both ways round weighed with parts of K
+# the slowest plans: split-K, operands loaded by threads, swapped and unswapped operands with split-K
 SHAPES = {
     "square": (4096, 4096, 4096),
     "few rows": (16, 4096, 4096),
-    "parts of K": (128, 128, 16384),
+    "split-K": (128, 128, 16384),
     "odd": (1023, 1023, 1023),
     "few odd rows": (19, 1029, 7109),
-    "both ways": (216, 248, 2848),
-    "both ways, few columns": (2088, 24, 7712),
-    "both ways, a small D": (56, 8, 9832),
+    "swapped or not": (216, 248, 2848),
+    "swapped or not, few columns": (2088, 24, 7712),
+    "swapped or not, small D": (56, 8, 9832),
 }
-MOST = 2.5e-3  # seconds that one may take where nothing else runs
+MOST = 2.5e-3  # seconds that a plan may take on an idle machine
 
 
 def seconds(shape: tuple[int, int, int]) -> float:
-    """The best of 60 problems that were never planned, or of as many as four seconds allow where others keep the
-    machine busy."""
+    """The least time of 60 unplanned problems, repeated for up to four seconds on a busy machine."""
     m, n, k = shape
     plan(GemmSpec(), problem(*shape))
     found: list[float] = []

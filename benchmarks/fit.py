@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fit what unaligned operands or CUDA-core kernels take on a GPU to committed sweeps, and say how well it ranks.
+"""Fit the time of unaligned loads, or of CUDA-core kernels, to committed sweeps, and report how well it ranks.
 
-    python -m benchmarks.fit --gpu "NVIDIA H200" --loads            # fit, and print; nothing is written
-    python -m benchmarks.fit --gpu "NVIDIA H200" --cores --write    # and write the record, where it ranks better
+    python -m benchmarks.fit --gpu "NVIDIA H200" --loads            # fit and print; write nothing
+    python -m benchmarks.fit --gpu "NVIDIA H200" --cores --write    # write the record if it ranks better
 
-The record is `cutegemm/arch/times.json`; `benchmarks.fit_cost` fits the rates of tensor-core kernels. What is minimised
-is the expected regret: how much longer than the best measured a config takes that is drawn by predicted time, as if
-predictions were off by 2 %. A little of the error of predicted times comes to it, and of how far the constants are from
-where they began. Constants are searched one by one in their logarithm, with steps that halve: there is no gradient.
-Each problem is judged by a fit to the others.
+The record is `cutegemm/arch/times.json`; `benchmarks.fit_cost` fits the rates of tensor-core kernels. The fit minimizes
+the expected regret: the time of a config drawn by its predicted time, with an assumed prediction error of 2 %, over the
+best measured time. Small terms add the error of predicted times and the distance of constants from their start. The
+objective has no gradient, so constants are searched one by one in the logarithm, with halving steps. Each problem is
+judged by a fit to the others.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -23,34 +22,34 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fit_cores, fit_loads, runs, tuned_rows
+from benchmarks import command_line, fit_cores, fit_loads, runs, tuned_rows
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import RECORDS, TIMES_FILE
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
-# the error of predicted times counts so much beside regret
+# weight of the error of predicted times relative to regret
 RATIO_WEIGHT = 0.1
-# what a constant's squared logarithm costs: as much as the whole of one problem's regret where it is off by this factor
+# cost of a constant's squared logarithm, as a share of one problem's regret
 MOVED_WEIGHT = 0.03
 # assumed relative error of predictions
 BLUR = 0.02
 # first and last step of a constant's logarithm
 FIRST_STEP, LAST_STEP = 0.3, 0.02
-# problems of a fit
+# minimum problems of a fit
 LEAST_BESIDE = 3
 
 
 def search(
     of: Callable[[Device], float], start: Device, moving: Sequence[str], problems: int, part: str
 ) -> Device:
-    """The device with the constants that cost least, one by one in their logarithm with steps that halve.
+    """The device with the constants of least cost, searched one by one in the logarithm with halving steps.
 
     Args:
-        of: what a device costs, the mean over problems.
-        start: where the search begins, and what is believed where problems say little.
-        moving: constants that may move.
-        problems: how many there are.
-        part: of the device, which holds them.
+        of: cost of a device, averaged over problems.
+        start: start of the search, and the prior of constants that problems do not determine.
+        moving: constants that may change.
+        problems: number of problems.
+        part: part of the device with these constants.
     """
     known = getattr(start, part)
 
@@ -79,47 +78,40 @@ def _moved(device: Device, part: str, constants: dict[str, float]) -> Device:
 
 
 def put(name: str, part: str, model: Any, source: str, path: Path = TIMES_FILE) -> None:
-    """Put a model's constants into a GPU's record, to four digits, with where they come from."""
+    """Write a model's constants into a GPU's record, to four digits, with their source."""
     data = json.loads(path.read_text())
     data.setdefault(name, {})[f"{part}_source"] = source
     data[name][part] = {x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()}
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 
-def write(device: Device, part: str, source: str, path: Path = TIMES_FILE) -> None:
-    """Put a device's constants of one part into the record."""
-    put(device.name, part, getattr(device, part), source, path)
-
-
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 where there is nothing to fit, or a fit is not good enough to be written."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Run the command; returns 1 if there is too little to fit, or if the fit does not rank better."""
+    parser = command_line.parser("fit", __doc__)
     add, which = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
-    add("--gpu", default=RECORDS[0].name, choices=[x.name for x in RECORDS], help="whose record")
+    runs.add_gpu(parser, "GPU whose record is fitted")
     add("--sweeps", type=Path, nargs="*", help="files of sweeps; default those of benchmarks/results/sweeps")
     add("--write", action="store_true", help="write the record")
-    which.add_argument("--loads", action="store_true", help="fit what unaligned operands take")
-    which.add_argument("--cores", action="store_true", help="fit the kernels of the CUDA cores")
+    which.add_argument("--loads", action="store_true", help="fit loads of unaligned operands")
+    which.add_argument("--cores", action="store_true", help="fit CUDA-core kernels")
     names = [x.name for x in RECORDS]
-    add("--onto", choices=names, help="whose record is written to; default the GPU's")
+    add("--onto", choices=names, help="GPU whose record is written; default the fitted GPU")
     add("--record", type=Path, default=TIMES_FILE, help="the record's file")
     args = parser.parse_args(arguments)
     of: Any = fit_cores if args.cores else fit_loads
     paths = args.sweeps or sorted([*SWEEPS.glob(of.FILES), *SWEEPS.glob(f"*{tuned_rows.SUFFIX}")])
-    start = next(x for x in RECORDS if x.name == args.gpu)
+    start = runs.record_of(args.gpu)
     found = [x for x in of.read(paths) if x.gpu == start.name]
     console = runs.console()
-    known = getattr(next(x for x in RECORDS if x.name == (args.onto or start.name)), of.PART)
+    known = getattr(runs.record_of(args.onto or start.name), of.PART)
     start = _moved(start, of.PART, {name: getattr(known, name) for name in of.NAMES})
     if len(found) < LEAST_BESIDE:
-        console.print(f"{args.gpu}: {len(found)} problems with several {of.WHAT}, {LEAST_BESIDE} are wanted")
+        console.print(
+            f"{args.gpu}: {len(found)} problems with several {of.WHAT}, at least {LEAST_BESIDE} are needed"
+        )
         return 1
 
-    # fits to all problems but one begin alike: a problem's score is wanted again with the same constants
+    # fits to all problems but one start alike and need the same scores again
     known_scores: dict[tuple[int, Any], tuple[float, float, float]] = {}
 
     def scored(x: Any, device: Device) -> tuple[float, float, float]:
@@ -143,12 +135,12 @@ def main(arguments: list[str]) -> int:
     console.print(f"{args.gpu}: {len(found)} problems, {shown}")
     console.print(f"held back: cost {old:.4f} before, {new:.4f} after")
     if new >= old:
-        console.print("not written: it ranks what was held back no better")
+        console.print("not written: held-back problems are not ranked better")
         return 1
     if args.write:
-        onto = dataclasses.replace(best, name=args.onto or start.name)
         files = ", ".join(x.name for x in paths if of.read([x]))
-        write(onto, of.PART, f"fitted by benchmarks.fit to {files} of {start.name}", args.record)
+        source = f"fitted by benchmarks.fit to {files} of {start.name}"
+        put(args.onto or start.name, of.PART, after, source, args.record)
         console.print(f"written to {args.record}")
     return 0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured tiles of the CUDA cores, and how well their model of time ranks them (`cutegemm.planning.simt_tiles`).
+"""Measured tiles of CUDA-core kernels, and how well their cost model ranks them (`cutegemm.planning.simt_tiles`).
 
-Tiles are read from files of `benchmarks.probes.simt_tiles`, whose rows name any tile, and from sweeps and tuning
-databases, whose specs name those of the planner's list.
+Files of `benchmarks.probes.simt_tiles` name arbitrary tiles; specs of sweeps and tuning databases name tiles of the
+planner's list.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import estimate
 
-# the constants, what of a device holds them, and what is measured
+# the constants, the part of a device that holds them, and what is measured
 NAMES = tuple(x.name for x in dataclasses.fields(CoreModel))
 PART, WHAT = "cores", "tiles"
 FILES = "*.json"
-# fields of a spec that make a tile
+# spec fields that determine a tile
 CHOSEN = {"schedule", "tile", "stages", "split_k"}
 SUITE = "cores"
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One problem's tiles: microseconds, timed beside each other or beside one baseline."""
+    """Microseconds of one problem's tiles, timed in one run or relative to one baseline."""
 
     gpu: str
     suite: str
@@ -45,7 +45,7 @@ class Timed:
 
 
 def name_of(x: SimtTile) -> str:
-    """A tile in short: its extents, what a thread owns, and every field that is not the default."""
+    """A short name of a tile: its extents and every field that is not the default."""
     words = [f"{'S' if x.staged else 'R'}{'x'.join(map(str, x.tile))}"]
     for field in dataclasses.fields(x):
         value = getattr(x, field.name)
@@ -55,7 +55,7 @@ def name_of(x: SimtTile) -> str:
 
 
 def tile_of(name: str) -> SimtTile | None:
-    """The tile that `name_of` names; None where a name is no tile's."""
+    """The tile with a name of `name_of`; None if the text is not a name."""
     first, *words = name.split()
     if first[0] not in "SR" or not first[1:].replace("x", "").isdigit():
         return None
@@ -71,7 +71,7 @@ def _extents(text: str) -> tuple[int, ...]:
 
 
 def read(paths: Sequence[Path]) -> list[Timed]:
-    """Problems of which two tiles and more were timed."""
+    """The problems with two or more timed tiles."""
     found: dict[tuple[str, Problem, Path], Timed] = {}
     for path in paths:
         for gpu, suite, of, tile, us in _rows(path):
@@ -98,27 +98,27 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Problem, SimtTile, float]]:
 
 
 def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, SimtTile, float]]:
-    """Rows whose specs name a tile of the CUDA cores and nothing else."""
+    """Rows whose specs determine only a CUDA-core tile."""
     for row in data["rows"]:
         spec = row.get("spec")
         if row["dtype"] != "fp32" or not spec or not {"tile"} <= set(spec) <= CHOSEN or not row.get("ratio"):
             continue
-        of = problem(row["m"], row["n"], row["k"], batch=row["batch"], dtype="fp32", majors=row["majors"])
+        of = tuned_rows.problem_of(row)
         try:
             config = plan(specs.spec(spec), of).config
         except GemmError:
             continue
         if isinstance(config, SimtConfig):
             tile = SimtTile(**{x.name: getattr(config, x.name) for x in dataclasses.fields(SimtTile)})
-            beside = row.get("baseline_us") or row["us"] * row["ratio"]
-            yield data["environment"]["gpu"], row.get("suite", SUITE), of, tile, beside / row["ratio"]
+            baseline_us = row.get("baseline_us") or row["us"] * row["ratio"]
+            yield data["environment"]["gpu"], row.get("suite", SUITE), of, tile, baseline_us / row["ratio"]
 
 
 def predicted(of: Timed, device: Device) -> dict[SimtTile, float]:
-    """Microseconds of each tile by the device's model."""
+    """Predicted microseconds of each tile."""
     return {x: estimate(of.problem, x, device) / 1e3 for x in of.us}
 
 
 def score(of: Timed, device: Device, blur: float) -> tuple[float, float, float]:
-    """How the device's model ranks the tiles of one problem (`fit_loads.fared`)."""
+    """How well the device's model ranks the tiles of a problem (`fit_loads.fared`)."""
     return fared(predicted(of, device), of.us, blur)

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fit the rates of the cost model to committed sweeps of training problems, and say how well it chooses.
+"""Fit the rates of the cost model to committed sweeps of training problems, and report its regret.
 
-    python -m benchmarks.fit_cost --gpu "NVIDIA H200"            # fit, and print regret per family
-    python -m benchmarks.fit_cost --gpu "NVIDIA H200" --write    # and write the record, `cutegemm/arch/times.json`
+    python -m benchmarks.fit_cost --gpu "NVIDIA H200"            # fit and print regret per family
+    python -m benchmarks.fit_cost --gpu "NVIDIA H200" --write    # also write `cutegemm/arch/times.json`
 
-The fit minimises errors of predicted ratios. For each problem these are the logarithms of measured over predicted
-times, less their mean; configs near the best of their problem have the largest weight, and a large error counts in
-proportion, not squared. The mean itself has a small weight, as has the distance of a rate from where it started. Every
-rate is positive, and moves in its logarithm, by damped Gauss-Newton steps. What is left of the errors of one kernel on
-several problems is its own factor (`planning.known_kernels`). Problems that a sweep holds back judge the fit and are
-not fitted to. Where no sweep does, each fifth of the problems is judged by a fit to the others.
+The fit minimizes errors of predicted ratios. For each problem these are the logarithms of measured over predicted
+times, minus their mean. Configs near the best of their problem have the largest weight. A large error counts linearly,
+not squared. Small terms penalize the mean and the distance of a rate from its start. Rates are positive and change in
+the logarithm, by damped Gauss-Newton steps. The mean remaining error of a kernel becomes its own factor
+(`planning.known_kernels`). Held-back problems judge the fit and are not fitted to. Without any, each fifth of the
+problems is judged by a fit to the others.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from benchmarks import runs, sweep_rows
+from benchmarks import command_line, runs, sweep_draws, sweep_rows
 from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
@@ -44,25 +43,24 @@ from cutegemm.planning.swap import transposed_problem
 Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
-# configs of training problems, each timed beside the others of its problem
+# sweeps of training problems; all configs of a problem were timed in one run
 FRESH = {"NVIDIA H200": [f"fresh{x}_h200.json" for x in ("", "_2", "_3", "_4", "_5", "_6", "_7")]}
-# sweeps of single candidates and tuning, which count less a problem: they have fewer configs, of less different kinds
+# sweeps of single candidates and tuning; their problems weigh less, since they have fewer and more similar configs
 OLDER = {
     "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],
     "NVIDIA H100 80GB HBM3": ["deep_k_h100.json", "large_h100.json", "tuned_h100.json"],
 }
 OLDER_WEIGHT = 0.6
-# few problems have scales of rows in both operands
+# weight of problems with 1 x 128 scales in both operands, of which there are few
 OWN_WEIGHT = 3.0
-# the family whose weights are constant, so that launches overlap: ratios of its times count alone
+# the family with constant weights, whose launches overlap; only ratios of its times count
 CHAIN = "chain"
-# share over the best at which a config counts a third; weight of every other one; error beyond which it counts linearly
+# relative slowdown at which the weight falls to 1/e; least weight; error beyond which an error counts linearly
 NEAR, LEAST_WEIGHT, ROBUST = 0.12, 0.03, 0.03
-# what a problem's mean error counts, and what a rate's squared logarithm away from the start does
+# weight of a problem's mean error, and of a rate's squared logarithmic distance from its start
 LEVEL, HELD_BACK = 4.0, 0.3
 FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
-# where the GPU begins whose problems were swept: datasheet clocks, else guesses of the right size; others begin with
-# the rates of that GPU
+# start of the swept GPU: datasheet clocks, else guesses of the right magnitude; other GPUs start from its rates
 START = CostModel(
     mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.5, stage=10.0, lone=30.0, turn=10.0, bare=20.0,
     mma_turn=0.97, scaled=130.0, scale_read=6.0, promoted=0.2, latency=900.0, in_use=1.5, void=60.0, tile=600.0,
@@ -72,20 +70,20 @@ START = CostModel(
     dram_energy=30.0, watts=600.0, slows=1.0, launch=900.0, apart=500.0, cluster=180.0, first=500.0, first_bare=300.0,
     early_full=1000.0, early_cluster=100.0, early_sum=600.0, early_bare=400.0, early_fill=0.15,
 )  # fmt: skip
-# known from kernels of short K alone, which the sweeps lack; they hold still
+# known only from kernels with short K, which the sweeps lack; these rates stay fixed
 KNOWN = ("line", "inputs", "input_piece")
-# fp8 products, whose rates are fitted to them alone, after all others
+# fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {"NVIDIA H200": ["blocks_h200.json", "eight_h200.json"]}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
-# elements of K after which fp8 kernels of D in bf16 promote
+# elements of K between promotions of fp8 kernels with D in bf16
 PROMOTED = instruction(DType.FP8_E4M3, DType.FP8_E4M3).coarse
-# known from clocks, widths and the board's limit, so that they are held back by more
+# rates known from clocks, widths and the power limit, which are penalized more for changing
 FIRM = {"mma": 30.0, "smem": 30.0, "port": 10.0, "l2": 10.0, "dram": 30.0, "watts": 30.0}
-# a WGMMA takes its cycles at the highest clock at least
+# lower bound: the cycles of a WGMMA at the highest clock
 LEAST = {"mma": 1e3 / RECORD_MHZ}
-# a kernel's mean error: like how many configs none is, beyond which a config has outliers, its most weight over the
-# mean config's, and what is too little to record
+# factors of kernels: weight of the prior in configs, error at which outliers are clipped, largest weight of a config
+# relative to the mean, and the smallest deviation that is recorded
 NONE, OUTLIER, MOST_WEIGHT, LEAST_FACTOR = 2.0, 0.2, 3.0, 0.004
 
 
@@ -95,13 +93,13 @@ class Measured:
 
     Attributes:
         family: of the problem.
-        configs: (whether swapped, candidate of the GEMM that the kernel sees).
-        us: of each.
-        settled: whether times are microseconds, not shares of a baseline's.
+        configs: (whether operands are swapped, candidate of the kernel's GEMM).
+        us: time of each config.
+        settled: whether times are microseconds, not shares of a baseline's time.
         weight: of the problem.
-        chosen: microseconds of what the planner of the sweep's day chose.
-        held_back: whether nothing is fitted to it.
-        scales: kind of scales, as `benchmarks.probes.fp8` names them; "" without any.
+        chosen: microseconds of the planner's choice at the time of the sweep.
+        held_back: whether the problem is excluded from the fit.
+        scales: kind of scales in `benchmarks.probes.fp8`; "" without any.
     """
 
     family: str
@@ -116,7 +114,7 @@ class Measured:
 
 
 def fresh(path: Path) -> list[Measured]:
-    """The problems of a sweep whose operands TMA loads; configs that give more than a candidate are left out."""
+    """The problems of a sweep whose operands TMA loads, without configs that specify more than a candidate."""
     found = []
     for x in json.loads(path.read_text())["cases"]:
         of = problem(
@@ -125,26 +123,12 @@ def fresh(path: Path) -> list[Measured]:
         if of.a.tma_reason() is not None or of.b.tma_reason() is not None:
             continue
         configs, us, chosen = [], [], None
-        for (
-            swapped,
-            m,
-            n,
-            k,
-            across,
-            along,
-            schedule,
-            consumers,
-            splits,
-            held,
-            reduction,
-            took,
-            _,
-            beside,
-        ) in x["rows"]:
-            chosen = took if "chosen" in beside else chosen
-            one = Candidate((m, n, k), (across, along), schedule, consumers, splits, held, reduction)
-            if not beside.keys() - {"chosen"} and reduction in REDUCTIONS:
-                configs.append((bool(swapped), one))
+        for row in x["rows"]:
+            config = sweep_draws.read_config(row)
+            took, _, extra = row[len(sweep_draws.COLUMNS) :]
+            chosen = took if "chosen" in extra else chosen
+            if not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
+                configs.append(config)
                 us.append(took)
         held, settled = x.get("held_back", False), x["suite"] != CHAIN
         if len(us) > 1:
@@ -156,10 +140,10 @@ def fresh(path: Path) -> list[Measured]:
 
 
 def older(paths: list[Path], device: Device) -> list[Measured]:
-    """The problems of `benchmarks.sweep_rows` whose operands TMA loads; ratios of their times count alone.
+    """The problems of `benchmarks.sweep_rows` whose operands TMA loads; only ratios of their times count.
 
-    Fields that a spec of theirs leaves open are planned by the rates where the fit starts: by those of the record,
-    a fit would not give the same rates twice.
+    Unspecified fields are planned with the rates where the fit starts. With the record's rates, a second fit would
+    give other rates.
     """
     found = []
     for x in sweep_rows.read(paths, dataclasses.replace(device, cost=START, kernels={})):
@@ -172,7 +156,7 @@ def older(paths: list[Path], device: Device) -> list[Measured]:
 
 
 class Data:
-    """Problems as columns: what each config does, and what it took."""
+    """Problems as columns: counted work and measured time of each config."""
 
     def __init__(self, found: Sequence[Measured], device: Device) -> None:
         self.found = found
@@ -195,19 +179,19 @@ class Data:
         self.settled = np.array([x.settled for x in found])
 
     def errors(self, model: CostModel) -> Column:
-        """Residuals of the least squares, weighted: errors of ratios, then of levels."""
+        """Weighted residuals of the least squares: errors of ratios, then mean errors of problems."""
         ratios, level = self._off(model)
         weighted = np.sqrt(self.weight) * ratios / ROBUST
         return np.concatenate([weighted, np.where(self.settled, level, 0.0) * LEVEL])
 
     def _off(self, model: CostModel) -> tuple[Column, Column]:
-        """Logarithms of measured over predicted times of configs, less their problem's mean, and the means."""
+        """Logarithms of measured over predicted times minus their problem's mean, and the means."""
         raw = np.log(self.us * 1e3) - np.log(nanoseconds(self.counts, model))
         level = np.add.reduceat(self.share * raw, self.start)
         return raw - level[self.of], level
 
     def factors(self, model: CostModel) -> dict[str, float]:
-        """What each kernel takes over what is predicted, shrunk towards one where few problems measured it."""
+        """Measured over predicted time of each kernel, shrunk towards one if few problems measured it."""
         off = np.clip(self._off(model)[0], -OUTLIER, OUTLIER)
         weight = np.minimum(self.weight / self.weight.mean(), MOST_WEIGHT)
         names, of = np.unique(self.kernels, return_inverse=True)
@@ -216,21 +200,21 @@ class Data:
         return {name: factor for name, factor in found if abs(factor - 1) >= LEAST_FACTOR}
 
     def regret(self, model: CostModel, factors: Mapping[str, float]) -> list[float]:
-        """The regret of each problem: the time of the config that is predicted fastest, over the least time."""
+        """The regret of each problem: the time of the config predicted fastest over the least measured time."""
         ns = nanoseconds(self.counts, model) * np.array([factors.get(x, 1.0) for x in self.kernels.tolist()])
         parts = zip(np.split(ns, self.start[1:]), np.split(self.us, self.start[1:]), self.best, strict=True)
         return [float(us[int(x.argmin())] / best) for x, us, best in parts]
 
 
 def _counted(x: Measured, device: Device) -> Counts:
-    """What a problem's configs do, in their order."""
+    """The counted work of a problem's configs, in their order."""
     made, order = [], []
     for swapped in (False, True):
         places = [i for i, (turned, _) in enumerate(x.configs) if turned == swapped]
         if places:
             seen = transposed_problem(x.problem) if swapped else x.problem
             scaled = x.scales in ("block", "blocks")
-            # a thread reads those of columns, which are A's rows if swapped
+            # a thread reads scales of columns, which are A's rows if swapped
             read = scaled and (swapped or x.scales == "blocks") / 4
             promoted = PROMOTED if x.scales and not scaled else 0
             of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=read, promoted=promoted)
@@ -241,7 +225,7 @@ def _counted(x: Measured, device: Device) -> Counts:
 
 
 def fit(data: Data, start: CostModel, steps: int = STEPS, names: Sequence[str] = NAMES) -> CostModel:
-    """The rates that fit best, from some."""
+    """The best rates from a start."""
     begin = np.log([getattr(start, x) for x in names])
     firm = np.array([FIRM.get(x, HELD_BACK) for x in names])
     least_of = np.log([LEAST.get(x, 1e-30) for x in names])
@@ -276,7 +260,7 @@ def fit(data: Data, start: CostModel, steps: int = STEPS, names: Sequence[str] =
 
 
 def held_back(found: Sequence[Measured], device: Device, start: CostModel) -> list[float]:
-    """The regret of each problem under a fit to the others'; older sweeps are in every fit."""
+    """The regret of each problem under a fit without its fifth; older sweeps are in every fit."""
     regret = [0.0] * len(found)
     judged = [i for i, x in enumerate(found) if x.settled] or list(range(len(found)))
     for part in range(FOLDS):
@@ -295,7 +279,7 @@ def _mean(x: Sequence[float]) -> float:
 
 
 def shown(found: Sequence[Measured], fitted: Sequence[float], held: Sequence[float]) -> Table:
-    """Regret per family: of what was chosen when it was swept, of the fit, and held back (not a number: fitted to)."""
+    """Regret per family: of the choice at the time of the sweep, of the fit, and of held-back problems (else NaN)."""
     table = Table("family", "problems", "then", "worst", "fit", "worst", "held back", "worst")
     families: dict[str, list[int]] = {}
     for i, x in enumerate(found):
@@ -317,7 +301,7 @@ def write(
     path: Path = TIMES_FILE,
     kernels: Path = KERNELS_FILE,
 ) -> None:
-    """Put a GPU's rates and kernels into the record."""
+    """Write a GPU's rates and factors of kernels into the record."""
     put(name, "cost", model, source, path)
     data = json.loads(kernels.read_text())
     data[name] = {"source": source, "kernels": dict(factors)}
@@ -326,32 +310,28 @@ def write(
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fit_cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("fit_cost", __doc__)
     parser.add_argument("--gpu", choices=tuple(OLDER), default="NVIDIA H200")
     parser.add_argument("--write", action="store_true", help="write the record")
     args = parser.parse_args(arguments)
     console = runs.console()
-    device = next(x for x in RECORDS if x.name == args.gpu)
+    device = runs.record_of(args.gpu)
     names = FRESH.get(args.gpu, []), OLDER[args.gpu]
     judged = [x for name in names[0] for x in fresh(SWEEPS / name)]
-    beside = older([SWEEPS / name for name in names[1]], device)
-    found = judged + beside
+    others = older([SWEEPS / name for name in names[1]], device)
+    found = judged + others
     start = START if judged else next(x.cost for x in RECORDS if x.name in FRESH)
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
     eight = [x for name in EIGHT.get(args.gpu, ()) for x in fresh(SWEEPS / name)]
-    # what launches that overlap hide is no kernel's own
+    # overlap of launches is not a property of a kernel
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model)
     if eight:
         scaled = Data([x for x in eight if not x.held_back], device)
         model = fit(scaled, model, names=SCALED)
         factors |= scaled.factors(model)
         judged = judged + eight
-    reported = judged or beside
+    reported = judged or others
     regret = Data(reported, device).regret(model, factors)
     if any(x.held_back for x in judged):
         held = [r if x.held_back else math.nan for x, r in zip(judged, regret, strict=True)]

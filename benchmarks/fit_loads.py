@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured kernels of problems with unaligned operands, and how well the cost model ranks them by their ways in.
+"""Measured kernels with unaligned operands, and how well the cost model ranks their loads.
 
-Both whole sweeps of specs and those of drawn training problems are read; the rates of tensor-core kernels are taken as
-they are.
+Input are sweeps of specs and sweeps of random training problems. The rates of tensor-core kernels stay fixed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import candidates as specs
-from benchmarks import tuned_rows
+from benchmarks import sweep_draws, tuned_rows
 from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.device import Device, LoadModel
 from cutegemm.arch.records import DEFAULT
@@ -30,20 +29,20 @@ from cutegemm.planning.requirements import requested
 from cutegemm.planning.ways import ways_of
 from cutegemm.planning.why import option_of
 
-# the constants, what of a device holds them, what is measured, and where
+# the constants, the part of a device that holds them, what is measured, and the files
 NAMES = tuple(x.name for x in dataclasses.fields(LoadModel))
-PART, WHAT = "loads", "ways in"
+PART, WHAT = "loads", "loads"
 FILES = "*_h200.json"
-# fields of a spec that make a config
+# spec fields that determine a config
 CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reduction", "swap", "raster",
           "a_load", "b_load"}  # fmt: skip
-# (A's load, B's load), whether operands are swapped, the candidate of the GEMM that the kernel sees
+# (load of A, load of B), whether operands are swapped, the candidate of the kernel's GEMM
 Config = tuple[tuple[str, str], bool, Candidate]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """One problem's configs: microseconds, timed beside each other or beside one baseline."""
+    """Microseconds of one problem's configs, timed in one run or relative to one baseline."""
 
     gpu: str
     suite: str
@@ -52,10 +51,10 @@ class Loaded:
 
 
 def read(paths: Sequence[Path]) -> list[Loaded]:
-    """The problems of sweeps with an unaligned operand and several configs."""
+    """The problems with an unaligned operand and several configs."""
     found: dict[tuple[str, str, Problem], Loaded] = {}
     for path in paths:
-        # a tuning database says too little of ways in
+        # a tuning database does not record loads
         data = {} if path.suffix == tuned_rows.SUFFIX else json.loads(path.read_text())
         for gpu, suite, of, config, us in _drawn(data) if "cases" in data else _swept(data):
             group = found.setdefault((gpu, path.name, of), Loaded(gpu, suite, of, {}))
@@ -63,20 +62,18 @@ def read(paths: Sequence[Path]) -> list[Loaded]:
     return [x for x in found.values() if len(x.us) > 1]
 
 
-def _odd(of: Problem) -> bool:
+def _unaligned(of: Problem) -> bool:
     return of.a.tma_reason() is not None or of.b.tma_reason() is not None
 
 
 def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, float]]:
-    """The configs that the specs of a sweep's rows are planned as."""
+    """The configs planned for the specs of a sweep's rows."""
     for row in data.get("rows") or []:
         given = row.get("spec")
         if not isinstance(given, dict) or not row.get("ratio") or not given or not set(given) <= CHOSEN:
             continue
-        of = problem(
-            row["m"], row["n"], row["k"], batch=row["batch"], dtype=row["dtype"], majors=row["majors"]
-        )
-        if not _odd(of):
+        of = tuned_rows.problem_of(row)
+        if not _unaligned(of):
             continue
         try:
             made = plan(specs.spec(given), of, DEFAULT)
@@ -89,24 +86,19 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
 
 
 def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, float]]:
-    """The configs of drawn problems (`fit_cost.fresh`) that are not held back."""
+    """The configs of random problems (`fit_cost.fresh`) that are not held back."""
     for case in data["cases"]:
         if case.get("held_back"):
             continue
         of = problem(case["m"], case["n"], case["k"], batch=case["batch"], majors=case["majors"])
-        for swapped, m, n, k, across, along, *how, us, _, beside in case["rows"] if _odd(of) else ():
+        for row in case["rows"] if _unaligned(of) else ():
+            us, _, extra = row[len(sweep_draws.COLUMNS) :]
             loads = tuple(
-                beside.get(f"{name}_load", "tma" if getattr(of, name).tma_reason() is None else None)
+                extra.get(f"{name}_load", "tma" if getattr(of, name).tma_reason() is None else None)
                 for name in "ab"
             )
-            if None not in loads and beside.keys() <= {"chosen", "a_load", "b_load"}:
-                yield (
-                    data["gpu"],
-                    case["suite"],
-                    of,
-                    (loads, bool(swapped), Candidate((m, n, k), (across, along), *how)),
-                    us,
-                )
+            if None not in loads and extra.keys() <= {"chosen", "a_load", "b_load"}:
+                yield data["gpu"], case["suite"], of, (loads, *sweep_draws.read_config(row)), us
 
 
 def predicted_us(of: Loaded, device: Device) -> dict[Config, float]:
@@ -121,7 +113,7 @@ def predicted_us(of: Loaded, device: Device) -> dict[Config, float]:
 
 
 def fared(times: Mapping[Any, float], us: Mapping[Any, float], blur: float) -> tuple[float, float, float]:
-    """Regret, expected regret and mean error of times beside measured ones, as logarithms."""
+    """Regret, expected regret and mean error of predicted times, as logarithms."""
     measured = np.array([us[x] for x in times])
     logs = np.log(list(times.values()))
     drawn = np.exp((logs.min() - logs) / blur)
@@ -132,5 +124,5 @@ def fared(times: Mapping[Any, float], us: Mapping[Any, float], blur: float) -> t
 
 
 def score(of: Loaded, device: Device, blur: float) -> tuple[float, float, float]:
-    """How the device's model ranks the configs of one problem (`fared`)."""
+    """How well the device's model ranks the configs of a problem (`fared`)."""
     return fared(predicted_us(of, device), of.us, blur)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model alone on problems that nobody has seen, beside cuBLAS (no tuning database).
+"""The cost model's choices on unseen problems compared with cuBLAS, without a tuning database.
 
     python -m benchmarks.fresh --compile-only                # without a GPU: kernels go to CUTEGEMM_CACHE_DIR
-    python -m benchmarks.fresh --seconds 540                 # where the repository is
-    python -m benchmarks.fresh --trees A,B --commit HASH     # where it is not; `benchmarks.fresh_tree` prints these
-    python -m benchmarks.fresh --regret ...                  # the choice over the best of the tuner's candidates
-    python -m benchmarks.fresh_check FILE...                 # verifies files, prints their figures
+    python -m benchmarks.fresh --seconds 540                 # with a repository
+    python -m benchmarks.fresh --trees A,B --commit HASH     # without; `benchmarks.fresh_tree` prints these
+    python -m benchmarks.fresh --regret ...                  # compare with the tuner's candidates
+    python -m benchmarks.fresh_check FILE...                 # verify files and print their figures
 
-Problems follow from the sources that are measured (`fresh_tree`, `fresh_draws`). The header is written to
-`benchmarks/results/fresh-<tree>.json` before anything is measured. The same command goes on where an earlier one
-stopped; no row is ever replaced, and what could not be timed has a row that says why. The lowest rows of a family are
-measured again, and both values stand. `--training N` measures problems that the model may be fitted to.
+The measured sources determine the problems (`fresh_tree`, `fresh_draws`). The header is written to
+`benchmarks/results/fresh-<tree>.json` before anything is measured. The same command continues a run that stopped. No
+row is ever replaced, and a problem that could not be timed has a row with the reason. The lowest rows of a family are
+measured again, and both values are kept. `--training N` measures problems that the model may be fitted to.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import fresh_bench, fresh_check, fresh_draws, fresh_tree, runs
-from benchmarks.fresh_bench import AGAIN, FIRST, PREFIX, Bench, Measure, Regret
+from benchmarks import command_line, fresh_bench, fresh_check, fresh_draws, fresh_tree, runs
+from benchmarks.fresh_bench import AGAIN, FIRST, PREFIX, Bench, Regret
 from benchmarks.results import Case, Results, Row
 from cutegemm.arch.device import Device
-from cutegemm.arch.records import RECORDS
 from cutegemm.running.backends.launcher import current_device
 from cutegemm.tuning import CANDIDATES
 
 FOLDER = fresh_tree.ROOT / fresh_tree.BENCHMARKS / fresh_tree.RESULTS
-REGRETS = 8  # problems of a family whose candidates are measured
-NAMED = 12  # digits of a seed in a file's name
+REGRETS = 8  # problems per family with --regret
+NAMED = 12  # digits of the seed in a file name
 
 
 def name_of(seed: int | str, regret: bool) -> str:
-    """The name of a run's file."""
+    """The file name of a run."""
     words = ["fresh", f"training-{seed}" if isinstance(seed, int) else seed[:NAMED]]
     return "-".join([*words, *(["regret"] if regret else [])]) + ".json"
 
 
 def header(args: argparse.Namespace) -> Row:
-    """What a run says of itself before it measures."""
+    """The header of a run, written before it measures."""
     return {
         "seed": args.seed,
         "trees": None if args.trees is None else args.trees._asdict(),
@@ -55,10 +54,10 @@ def header(args: argparse.Namespace) -> Row:
 
 
 def begun(out: Results, said: Row) -> None:
-    """Write the header; a run that goes on adds its families to those of the file.
+    """Write the header. A continued run adds its families to those of the file.
 
     Raises:
-        ValueError: the file is another run's.
+        ValueError: the file belongs to another run.
     """
     before = out.environment.get("fresh")
     if before is not None:
@@ -71,13 +70,17 @@ def begun(out: Results, said: Row) -> None:
 
 
 def measure(
-    args: argparse.Namespace, first: Measure, again: Measure | None, out: Results, console: Console
+    args: argparse.Namespace,
+    first: runs.Bench[Case],
+    again: runs.Bench[Case] | None,
+    out: Results,
+    console: Console,
 ) -> runs.Outcome:
-    """Measure family after family, the lowest rows of each again, within the time."""
+    """runs.Bench[Case] family after family, the lowest rows of each again, within the time."""
     ends = time.monotonic() + args.seconds
     total = runs.Outcome(0, 0, [], 0)
 
-    def go(bench: Measure, cases: Sequence[Case]) -> None:
+    def go(bench: runs.Bench[Case], cases: Sequence[Case]) -> None:
         nonlocal total
         left = ends - time.monotonic()
         done = runs.run(cases, bench, out, seconds=left, console=console, describe=fresh_check.describe)
@@ -95,7 +98,7 @@ def measure(
 
 
 def compile_all(args: argparse.Namespace, record: Device, console: Console) -> int:
-    """Have the kernels of all problems compiled, side by side; returns how many there are."""
+    """Compile the kernels of all problems in parallel. Returns their number."""
     cases = list(itertools.chain(*(fresh_bench.cases_of(x, args.seed, args.count) for x in args.families)))
     configs = list(fresh_bench.configs(cases, record))
     if args.regret:
@@ -108,38 +111,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line.
 
     Raises:
-        SystemExit: it is wrong, or sources differ from the last commit.
+        SystemExit: the options are illegal, or sources differ from the last commit.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fresh",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("fresh", __doc__)
     add = parser.add_argument
     families = tuple(fresh_draws.FAMILIES)
     add("--families", type=runs.names_among(families), default=list(families), help=", ".join(families))
-    add(
-        "--seconds", type=runs.positive_seconds, default=float("inf"), help="budget; the same command goes on"
-    )
-    add(
-        "--trees",
-        type=fresh_tree.trees_from,
-        help="hashes of the measured trees, where there is no repository",
-    )
-    add("--commit", help="hash of the measured commit, beside --trees")
-    add("--training", type=int, help="draw with this training seed instead; nothing of it may be reported")
-    add("--regret", action="store_true", help="measure the tuner's candidates, not cuBLAS alone")
+    runs.add_budget(parser)
+    fresh_tree.add_option(parser)
+    add("--commit", help="hash of the measured commit, with --trees")
+    add("--training", type=int, help="draw with this training seed; its results may not be reported")
+    add("--regret", action="store_true", help="also measure the tuner's candidates")
     add(
         "--count",
         type=int,
-        help=f"problems of a family; default {fresh_draws.COUNT}, {REGRETS} with --regret",
+        help=f"problems per family; default {fresh_draws.COUNT}, {REGRETS} with --regret",
     )
-    add("--candidates", type=int, default=CANDIDATES, help=f"of a problem, at most; default {CANDIDATES}")
+    add("--candidates", type=int, default=CANDIDATES, help=f"maximum per problem; default {CANDIDATES}")
     add("--compile-only", action="store_true", help="compile the kernels and measure nothing")
-    names = [record.name for record in RECORDS]
-    add("--gpu", choices=names, default=names[0], help="that --compile-only plans for")
-    add("--folder", type=Path, default=FOLDER, help="of the results file")
-    add("--device", type=int, default=0, help="number of the GPU")
+    runs.add_gpu(parser, "GPU that --compile-only plans for")
+    add("--folder", type=Path, default=FOLDER, help="folder of the results file")
     args = parser.parse_args(arguments)
     try:
         _settle(args)
@@ -149,31 +140,29 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(str(error))
     args.count = args.count or (REGRETS if args.regret else fresh_draws.COUNT)
     if args.regret:
-        # candidates are of single GEMMs
+        # candidates exist for single GEMMs only
         args.families = [x for x in args.families if PREFIX + x != fresh_bench.CHAIN]
     args.out = args.folder / name_of(args.seed, args.regret)
     return args
 
 
 def _settle(args: argparse.Namespace) -> None:
-    """Take trees and commit from the repository where they are not given.
+    """Take missing trees and commit from the repository.
 
     Raises:
-        ValueError: there is none, or its sources differ from the last commit.
+        ValueError: there is no repository, or its sources differ from the last commit.
     """
     if args.training is None and args.trees is None:
-        if files := fresh_tree.changed():
-            raise ValueError(f"commit first what differs: {', '.join(files)}")
-        args.trees, args.commit = fresh_tree.trees_of(), fresh_tree.commit_of()
+        args.trees, args.commit = fresh_tree.committed(), fresh_tree.commit_of()
     elif args.commit is None:
-        raise ValueError("--commit must be given beside --trees and --training")
+        raise ValueError("--commit must be given with --trees or --training")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a contender refused a problem or was wrong, 2 when the file is another run's."""
+    """Run the command; returns 1 if a contender refused a problem or was wrong, 2 if the environment differs."""
     args = parse(arguments)
     if args.compile_only:
-        record = next(x for x in RECORDS if x.name == args.gpu)
+        record = runs.record_of(args.gpu)
         compile_all(args, record, runs.console())
         return 0
     before = args.out.exists()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fresh problems are measured: the model alone beside cuBLAS, and its choice beside the tuner's candidates.
+"""Measures fresh problems: the model's choice compared with cuBLAS, or with the tuner's candidates.
 
-A problem that cannot be timed has a row that says why, so that no row is missing.
+A problem that cannot be timed has a row with the reason, so no row is missing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks import candidates, chain, contenders, fresh_draws, gemm, results, runs, sweep, timing
 from benchmarks.results import Case, Row
@@ -19,49 +19,39 @@ from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
 from cutegemm.tuning import proposals
 
-PREFIX = "fresh_"  # before the names of families
+PREFIX = "fresh_"  # of suites, before the family
 CHAIN = f"{PREFIX}chain"
 # The contenders; the first is ours.
 SINGLE = (contenders.MODEL, contenders.BASELINE)
 CHAINED = (contenders.OURS, chain.UNDECLARED, contenders.BASELINE)
-# As hot as "sustained", since work follows work, in half of its time.
+# As hot as "sustained", since there is no rest, with samples of half the length.
 FIRST = timing.Regime(name="fresh", preheat=0.3, rest=0.0, sample=0.05, rounds=6)
 AGAIN = replace(FIRST, name="fresh_again")
-# All candidates shortly; then the best of them, cuBLAS and the model's choice longer.
+# All candidates briefly; then the best, cuBLAS and the model's choice longer.
 SCREEN = timing.Regime(name="screen", preheat=0.1, rest=0.0, sample=0.008, rounds=2)
 FINAL = timing.Regime(name="final", preheat=0.2, rest=0.0, sample=0.025, rounds=6)
 FINALISTS = 6
 
 
-class Measure(Protocol):
-    """Measures fresh problems; see `runs.Bench`."""
-
-    def keys(self, case: Case) -> list[Row]:
-        """The key fields of the rows that measuring `case` gives."""
-
-    def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
-        """Every row of a case."""
-
-
 def cases_of(family: str, seed: int | str, count: int) -> list[Case]:
-    """A family's problems, as rows name them."""
+    """A family's problems, with the suite names of rows."""
     return [replace(case, suite=PREFIX + case.suite) for case in fresh_draws.draw(family, seed, count)]
 
 
 def chain_of(case: Case) -> chain.Chain:
-    """The layers of a problem of family "chain": there and back."""
+    """The two layers of a problem of family "chain": N x K and K x N."""
     return chain.Chain(((case.n, case.k), (case.k, case.n)), case.m)
 
 
 class Bench:
-    """The model alone beside cuBLAS, of single GEMMs and of chains.
+    """Compares the model's choice with cuBLAS, on single GEMMs and chains.
 
     Args:
         regime: of timing.
-        sensors: of the GPU, read meanwhile.
-        device: what captures and times.
-        memory: torch's name of the device that holds the operands.
-        keep: stores rows of a problem whose measurement breaks off, before the error goes on.
+        sensors: of the GPU, read during samples.
+        device: captures graphs and times them.
+        memory: torch device of the operands.
+        keep: stores the rows of a problem whose measurement fails, before the error is raised.
     """
 
     def __init__(
@@ -79,16 +69,16 @@ class Bench:
         self._chain = chain.Bench(regime, sensors, names=CHAINED, **more)
 
     def keys(self, case: Case) -> list[Row]:
-        """The key fields of the rows that measuring `case` gives."""
+        """The key fields of the rows that `measure(case)` returns."""
         if case.suite != CHAIN:
             return self._single.keys(case)
         return [row | {"suite": CHAIN} for row in self._chain.keys(chain_of(case))]
 
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
-        """A row of every contender, and (contender, why) of those without times.
+        """A row of every contender, and (contender, reason) of those without times.
 
         Raises:
-            RuntimeError: measuring broke off, as when the device is lost; its rows say so.
+            RuntimeError: the measurement failed, for example by a lost device; rows with the reason are stored.
         """
         try:
             with contenders.no_database():
@@ -107,13 +97,13 @@ class Bench:
 
 
 class Regret:
-    """The model's choice beside the tuner's candidates: all of them shortly, then the best beside it.
+    """Compares the model's choice with the tuner's candidates: all of them briefly, then the best again.
 
     Args:
-        sensors: of the GPU, read meanwhile.
-        record: of the GPU that is planned for.
-        most: candidates of a problem.
-        more: of `sweep.Bench`.
+        sensors: of the GPU, read during samples.
+        record: of the GPU to plan for.
+        most: maximum candidates per problem.
+        more: arguments of `sweep.Bench`.
     """
 
     def __init__(self, sensors: timing.Readable | None, record: Device, most: int, **more: Any) -> None:
@@ -126,16 +116,16 @@ class Regret:
         return plan(spec, of, self._record)
 
     def keys(self, case: Case) -> list[Row]:
-        """That of the model's choice, which is measured last."""
+        """The key of the model's choice, which is measured last."""
         return [asdict(case) | {"contender": candidates.label({}), "regime": FINAL.name}]
 
     def group(self, case: Case) -> sweep.Group:
-        """A problem's candidates, the model's own first."""
+        """A problem's candidates, the model's choice first."""
         found = proposals.proposals(GemmSpec(), contenders.problem(case), self._record, self._most)
         return sweep.Group(case, tuple(json.dumps(dict(x.fields)) for x in found))
 
     def configs(self, cases: Sequence[Case]) -> Iterator[Any]:
-        """The configs of all kernels that are measured."""
+        """The configs of all measured kernels."""
         for case in cases:
             for fields in self.group(case).fields:
                 yield from (
@@ -144,7 +134,7 @@ class Regret:
                 )
 
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
-        """Rows of all candidates, and again of the best; nothing counts as a failure."""
+        """Rows of all candidates, and second rows of the best. Nothing counts as a failure."""
         with contenders.no_database():
             screened, _ = self._screen.measure(self.group(case))
             best = next(iter(sweep.best(screened).values()), [])[:FINALISTS]
@@ -154,7 +144,7 @@ class Regret:
 
 
 def configs(cases: Sequence[Case], record: Device) -> Iterator[Any]:
-    """The configs of all kernels that the model alone chooses for problems on a GPU."""
+    """The configs of all kernels that the model chooses for problems on a GPU."""
     for case in cases:
         specs, shapes = [GemmSpec()], [case]
         if case.suite == CHAIN:
@@ -165,12 +155,12 @@ def configs(cases: Sequence[Case], record: Device) -> Iterator[Any]:
                 try:
                     yield from (step.config for step in plan(spec, contenders.problem(shape), record).steps)
                 except GemmError:
-                    # who is refused says so when it is measured
+                    # a refused problem is reported when it is measured
                     continue
 
 
 def planned(case: Case, record: Device) -> dict[str, str]:
-    """What the model alone chooses for a problem, as rows tell it, by contender."""
+    """The labels of the model's choices for a problem, by contender."""
     if case.suite != CHAIN:
         return {contenders.MODEL: contenders.plan_label(plan(GemmSpec(), contenders.problem(case), record))}
     found = {}

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verifies files of `benchmarks.fresh`, and prints their figures, pooled over the last three trees.
+"""Verifies files of `benchmarks.fresh`, and prints their figures over the last three trees.
 
     python -m benchmarks.fresh_check benchmarks/results/fresh-*.json
 
-A file is right if its seed follows from its trees, those are its commit's, its rows are those of the draw, in order and
-none left out, and every plan is what the model alone gives with that commit's own sources.
+A file is valid if its seed follows from its trees, its trees are those of its commit, its rows are all drawn problems
+in order, and every plan is the model's choice with the sources of that commit.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -20,33 +19,43 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import candidates, chain, contenders, fresh_bench, fresh_tree, gemm, results, sweep
+from benchmarks import (
+    candidates,
+    chain,
+    command_line,
+    contenders,
+    fresh_bench,
+    fresh_tree,
+    gemm,
+    results,
+    runs,
+    sweep,
+)
 from benchmarks.fresh_bench import AGAIN, CHAIN, CHAINED, FINAL, FIRST, PREFIX, SCREEN, SINGLE
 from benchmarks.results import Case, Row
-from cutegemm.arch.records import RECORDS
 
 Document = dict[str, Any]
-POOLED = 3  # trees whose figures are taken together
-LOWEST = 3  # rows of a family that are measured again
-# `fresh_check --here`, run with a tree's own sources
+POOLED = 3  # number of last trees in the figures
+LOWEST = 3  # rows per family that are measured again
+# runs `fresh_check --here` with a tree's own sources
 TIES = Path(__file__).with_name("fresh_ties.py")
 _CASE = ("suite", "dtype", "majors", "batch", "m", "n", "k")
 
 
 def describe(row: Row) -> str:
-    """A row on one line: its times, or why it has none."""
+    """A row on one line: its times, or the reason for missing times."""
     if row["refused"]:
         return f"{row['suite']} {row.get('what') or ''} {row['m']} {row['contender']}: {row['refused']}"
     return chain.describe(row) if row["suite"] == CHAIN else gemm.describe(row)
 
 
 def problem_of(row: Row) -> tuple[Any, ...]:
-    """What a row's problem is known by."""
+    """The identity of a row's problem."""
     return (row["suite"], row["m"], row["what"]) if row["suite"] == CHAIN else tuple(row[x] for x in _CASE)
 
 
 def known_by(case: Case) -> tuple[Any, ...]:
-    """The same of a problem."""
+    """The same identity of a problem."""
     if case.suite == CHAIN:
         return case.suite, case.m, chain.label(fresh_bench.chain_of(case).layers)
     return tuple(getattr(case, x) for x in _CASE)
@@ -58,7 +67,7 @@ def contenders_of(suite: str) -> tuple[str, ...]:
 
 
 def lowest(cases: Sequence[Case], rows: Iterable[Row]) -> list[Case]:
-    """The problems of a family whose first rows of ours are lowest, in their order; none before all have rows."""
+    """The problems with our lowest first ratios, in the family's order; none until all problems have rows."""
     ours = {
         problem_of(row): row["ratio"]
         for row in rows
@@ -76,7 +85,7 @@ def complaints(document: Document, *, plans: bool = False) -> list[str]:
 
     Args:
         document: the file.
-        plans: whether to plan every problem again; only the measured sources give the same.
+        plans: whether to plan every problem again; only the measured sources give the same plans.
     """
     said = document["environment"].get("fresh")
     if said is None:
@@ -92,7 +101,7 @@ def complaints(document: Document, *, plans: bool = False) -> list[str]:
         mine = [row for row in rows if row["suite"] == PREFIX + family]
         found += _of_regret(family, cases, mine) if said["regret"] else _of_family(family, cases, mine)
     if plans and not found:
-        record = next(x for x in RECORDS if x.name == document["environment"]["gpu"])
+        record = runs.record_of(document["environment"]["gpu"])
         drawn = [case for cases in families.values() for case in cases]
         expected = {known_by(case): fresh_bench.planned(case, record) for case in drawn}
         found += list(_tuned(rows, expected))
@@ -100,7 +109,7 @@ def complaints(document: Document, *, plans: bool = False) -> list[str]:
 
 
 def _of_family(family: str, cases: Sequence[Case], rows: Sequence[Row]) -> list[str]:
-    """The defects of a family's rows beside cuBLAS."""
+    """The defects of a family's rows that compare with cuBLAS."""
     first = [(problem_of(x), x["contender"]) for x in rows if x["regime"] == FIRST.name]
     again = [(problem_of(x), x["contender"]) for x in rows if x["regime"] == AGAIN.name]
     found = [
@@ -117,7 +126,7 @@ def _of_family(family: str, cases: Sequence[Case], rows: Sequence[Row]) -> list[
 
 
 def _of_regret(family: str, cases: Sequence[Case], rows: Sequence[Row]) -> list[str]:
-    """The faults of a family's rows of candidates: a problem that is missing or added, or lacks the model's choice."""
+    """The defects of a family's candidate rows: wrong problems, or problems without the model's choice."""
     own = candidates.label({})
     seen = [problem_of(x) for x in rows if x["contender"] == own and x["regime"] == FINAL.name]
     found = [] if seen == [known_by(x) for x in cases][: len(seen)] else [f"{family}: not the drawn problems"]
@@ -128,7 +137,7 @@ def _of_regret(family: str, cases: Sequence[Case], rows: Sequence[Row]) -> list[
 
 
 def _tuned(rows: Iterable[Row], expected: dict[Any, dict[str, str]]) -> Iterable[str]:
-    """Rows whose plan is not the model's."""
+    """Rows whose plan is not the model's choice."""
     for row in rows:
         name = contenders.MODEL if row["contender"] == candidates.label({}) else row["contender"]
         plan = expected[problem_of(row)].get(name)
@@ -137,10 +146,10 @@ def _tuned(rows: Iterable[Row], expected: dict[Any, dict[str, str]]) -> Iterable
 
 
 def verify(path: Path, root: Path = fresh_tree.ROOT) -> list[str]:
-    """The faults of a file, judged by the sources that it was measured with.
+    """The defects of a file, judged by the measured sources.
 
     Raises:
-        ValueError: the repository does not have its commit.
+        ValueError: the repository lacks the file's commit.
     """
     environment = results.load(path)["environment"]
     commit, said = environment["commit"], environment.get("fresh") or {}
@@ -155,10 +164,10 @@ def verify(path: Path, root: Path = fresh_tree.ROOT) -> list[str]:
 
 
 def pooled(documents: Sequence[Document]) -> list[Row]:
-    """By family the figures of all documents together.
+    """The figures of all documents together by family.
 
-    `geomean` and `least` are of first rows; `again` is the least of those measured again; `missing` counts problems
-    that were not timed. Of candidates they are our time's ratio to the best one's.
+    `first` and `again` are the ratios of first and repeated rows, `undeclared` those of chains to undeclared weights,
+    and `missing` counts problems without times. With candidates, `first` is our speed over that of the best one.
     """
     found: dict[tuple[str, bool], Row] = {}
     for document in documents:
@@ -183,7 +192,7 @@ def _ratios(rows: Iterable[Row], regime: str, family: str) -> list[float]:
 
 
 def _over_undeclared(rows: Iterable[Row]) -> list[float]:
-    """How much faster chains are whose weights are declared constant."""
+    """Speed-ups of chains with weights declared constant over undeclared ones."""
     us: dict[Any, dict[str, float]] = {}
     for row in rows:
         if row["suite"] == CHAIN and row["us"] is not None:
@@ -215,7 +224,7 @@ def table(documents: Sequence[Document]) -> Table:
 
 
 def brief(documents: Sequence[Document]) -> list[str]:
-    """The README's line of all families together, but odd problems, which are far faster, and chains."""
+    """The README's line of all families, except chains and unaligned problems, which are far faster."""
     families = pooled([x for x in documents if not x["environment"]["fresh"]["regret"]])
     plain = [x for x in families if not x["family"].startswith(("odd", "chain"))]
     ratios = [ratio for x in plain for ratio in x["first"]]
@@ -227,7 +236,7 @@ def brief(documents: Sequence[Document]) -> list[str]:
 
 
 def last_trees(documents: Sequence[Document]) -> list[Document]:
-    """The documents of the last trees that were measured, by date."""
+    """The documents of the last measured trees."""
     dates: dict[str, str] = {}
     for document in documents:
         environment = document["environment"]
@@ -238,15 +247,11 @@ def last_trees(documents: Sequence[Document]) -> list[Document]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a file is not what it says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fresh_check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Run the command; returns 1 if a file has defects."""
+    parser = command_line.parser("fresh_check", __doc__)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument(
-        "--here", action="store_true", help="judge by the present sources, not by the commit's"
+        "--here", action="store_true", help="judge by the present sources, not by those of the commit"
     )
     args = parser.parse_args(arguments)
     wrong, documents = 0, []

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems drawn from frozen distributions: those that the cost model is fitted to, and those that judge it.
+"""Random problems of frozen distributions: training problems of the cost model, and problems that judge it.
 
 A seed gives every family a list of problems. Seeds below `TRAINING_SEEDS` are for fitting. A reported run draws with a
-digest of the sources that it measures (`fresh_tree`), so that nobody can have seen its problems.
+digest of the measured sources (`fresh_tree`), so nobody can have seen its problems.
 
-Training and reported problems never share an (N, K), in either order. A hash puts each pair on one side, so this holds
-for all training seeds at once. Pairs of the committed suites are always on the training side.
+Training and reported problems never share an (N, K), in either order: a hash assigns each pair to one side, for all
+training seeds. Pairs of the committed suites are always on the training side.
 
-The distributions are frozen: changing one makes reported figures of different dates incomparable.
+The distributions are frozen, since figures of different distributions cannot be compared.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ TRAINING_SEEDS = 1000
 COUNT = 40
 DTYPE = "bf16"
 MOST_BYTES = 4 << 30  # of A, B and D together
-COARSE, FINE = 128, 8  # N and K are multiples of one of them
+COARSE, FINE = 128, 8  # N and K are multiples of either
 COARSE_SHARE = 0.7
 THIN_COLUMNS = 1 / 3  # share of `odd_skinny` whose N is the thin extent, not M
-Range = tuple[int, int]  # least and most
+Range = tuple[int, int]  # least and greatest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How one kind of problem is drawn; every extent is log-uniform.
+    """The distribution of one kind of problem; every extent is log-uniform.
 
     Attributes:
-        m, n, k, batch: least and most.
+        m, n, k, batch: least and greatest extent.
         majors: unit-stride axes of A and B, as in `results.Case`.
-        cube: whether all three extents are N.
-        odd: whether N and K are any integers, not both multiples of 8.
+        cube: whether M and K equal N.
+        odd: whether N and K are arbitrary integers, but not both multiples of 8.
         flip: share of problems with M and N exchanged.
     """
 
@@ -63,7 +63,7 @@ def _prefill(majors: str) -> Family:
     return Family(m=(1024, 8192), n=(1024, 57_344), k=(512, 32_768), majors=majors)
 
 
-# BLAS's names of layouts: TN, which has no suffix, is A row-major and B column-major, NN both column-major.
+# BLAS's names of layouts: TN, without a suffix, has a row-major A and a column-major B; NN has both column-major.
 MAJORS = {"nn": "mk", "nt": "mn", "tt": "kn"}
 FAMILIES = {
     "square": _square("kk"),
@@ -76,7 +76,7 @@ FAMILIES = {
     "odd_skinny": Family(m=(1, 333), n=(1024, 50_257), k=(256, 8192), odd=True, flip=THIN_COLUMNS),
     "small": Family(m=(64, 1024), n=(64, 1024), k=(64, 1024)),
     "batched": Family(m=(1, 4096), n=(64, 4096), k=(64, 4096), batch=(2, 256)),
-    # layers N x K and K x N in turn
+    # layers N x K and K x N alternate
     "chain": Family(m=(1, 64), n=(1024, 16_384), k=(1024, 16_384)),
     **{f"square_{name}": _square(majors) for name, majors in MAJORS.items()},
     **{f"prefill_{name}": _prefill(majors) for name, majors in MAJORS.items()},
@@ -84,12 +84,12 @@ FAMILIES = {
 
 
 def draw(family: str, seed: int | str, count: int = COUNT) -> list[Case]:
-    """A family's problems under a seed, no (N, K) twice.
+    """A family's problems with a seed, without repeated (N, K).
 
     Args:
         family: of `FAMILIES`.
         seed: a number below `TRAINING_SEEDS`, or the SHA-256 of a reported run in hexadecimal.
-        count: how many; fewer are the first of more.
+        count: number of problems; a smaller count gives the first of a larger one.
 
     Raises:
         ValueError: the seed is neither.
@@ -109,14 +109,14 @@ def draw(family: str, seed: int | str, count: int = COUNT) -> list[Case]:
 
 
 def for_training(n: int, k: int) -> bool:
-    """Whether an (N, K), in either order, belongs to the training seeds; reported runs have all others."""
+    """Whether an (N, K), in either order, belongs to training seeds; all others belong to reported runs."""
     pair = min(n, k), max(n, k)
     return pair in _committed() or hashlib.sha256("{}x{}".format(*pair).encode()).digest()[0] % 2 == 0
 
 
 @functools.cache
 def _committed() -> frozenset[tuple[int, int]]:
-    """The (N, K) of the committed suites, which kernels were tuned on."""
+    """The (N, K) of the committed suites, on which kernels were tuned."""
     sizes = [(n, k) for suite in suites.PRODUCTS for _, _, n, k in suites.extents(suite)]
     sizes += [layer for chain in suites.CHAINS for layer in chain]
     sizes += [(n, k) for _, _, (_, n, k) in suites.EPILOGUES]
@@ -124,7 +124,7 @@ def _committed() -> frozenset[tuple[int, int]]:
 
 
 def _problem(name: str, family: Family, source: random.Random) -> Case:
-    """One problem of a family, whatever its size and side.
+    """One problem of a family, before it is filtered by size and side.
 
     `random.Random.random` gives the same numbers in every version of Python.
     """
@@ -135,7 +135,7 @@ def _problem(name: str, family: Family, source: random.Random) -> Case:
         return min(high // step, max(-(-low // step), round(value / step))) * step
 
     def unit(high: int) -> int:
-        """What N or K is a multiple of."""
+        """The unit of N or K."""
         coarse = source.random() < COARSE_SHARE and high >= COARSE
         return COARSE if coarse else FINE
 
@@ -143,7 +143,7 @@ def _problem(name: str, family: Family, source: random.Random) -> Case:
     if family.cube:
         size = near(*family.n, unit(family.n[1]))
         return Case(suite=name, dtype=DTYPE, majors=family.majors, m=size, n=size, k=size)
-    # rows of a column-major A must be aligned, as those of the other operands are
+    # a column-major A needs an aligned M, as the other operands need aligned N and K
     m = near(*family.m, 1 if family.majors[0] == "k" else FINE)
     if not family.odd:
         n, k = near(*family.n, unit(family.n[1])), near(*family.k, unit(family.k[1]))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tree's own planner may choose for a drawn problem; `fresh_check.verify` runs this text inside that tree.
+"""Accepts every choice of equal cost when a file is verified; `fresh_check.verify` runs this text in the file's tree.
 
-Two configs may cost the same to the picosecond, a raster along m and one along n for a square D, say. The planners that
-measured earlier files took whichever NumPy's partition put first, which differs between processors with and without
-AVX-512. So each of the configs that cost the same is right. A planner that refuses a problem gives it no plan.
+Two configs may cost the same to the picosecond, such as rasters along m and n for a square D. The planners of earlier
+files took the one that NumPy's partition put first, which depends on AVX-512 of the processor. So every config of equal
+cost is valid. A problem that the planner refuses has no plan.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from benchmarks import fresh_bench, fresh_check
 from cutegemm.errors import GemmError
 
-# configs that are tried, fastest first, and nanoseconds within which two cost the same
+# configs that are tried, fastest first, and the tolerance of equal costs in nanoseconds
 TRIED, NEAR = 64, 0.002
 
 
 def earlier(place: int, options: Iterable[Any]) -> Iterator[Any]:
-    """The options in order, but the one at `place` before those that cost the same."""
+    """The options in order, with the one at `place` moved before those of equal cost."""
     rest = iter(options)
     found = list(itertools.islice(rest, TRIED))
     if place < len(found):
@@ -45,7 +45,7 @@ class Choices:
 
 
 def choices(planned: Callable[..., dict[str, str]], case: Any, record: Any) -> dict[str, Choices]:
-    """By contender what the planner may choose; nothing where it refuses."""
+    """The valid choices of the planner by contender; empty if it refuses."""
     own = fresh_bench.plan
 
     def ordered(place: int) -> dict[str, str]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sources a fresh run measures, and the seed that follows from them.
+"""The sources that a fresh run measures, and the seed derived from them.
 
     python -m benchmarks.fresh_tree        # the options of `benchmarks.fresh` on a machine without the repository
 
 The sources are two git trees: `cutegemm/`, and `benchmarks/` without its results. The seed is the SHA-256 of their
-hashes. So new problems are drawn whenever a source changes, and nobody can choose them.
+hashes. So every change of a source draws new problems, and nobody can choose them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Trees(NamedTuple):
 
     @property
     def seed(self) -> str:
-        """What a reported run draws with."""
+        """The seed of a reported run."""
         return hashlib.sha256(str(self).encode()).hexdigest()
 
 
@@ -66,6 +66,17 @@ def changed(root: Path = ROOT) -> list[str]:
     return _git(root, "status", "--porcelain", "--", PACKAGE, BENCHMARKS, outside).splitlines()
 
 
+def committed(root: Path = ROOT) -> Trees:
+    """The trees of the last commit.
+
+    Raises:
+        ValueError: there is no repository, or its sources differ from the last commit.
+    """
+    if files := changed(root):
+        raise ValueError(f"commit these files first: {', '.join(files)}")
+    return trees_of(root=root)
+
+
 def commit_of(root: Path = ROOT) -> str:
     """The hash of the last commit.
 
@@ -76,10 +87,10 @@ def commit_of(root: Path = ROOT) -> str:
 
 
 def trees_from(text: str) -> Trees:
-    """Read the two hashes, the package's first.
+    """Parse the two hashes, the package's first.
 
     Raises:
-        argparse.ArgumentTypeError: it is not that.
+        argparse.ArgumentTypeError: the text is malformed.
     """
     found = text.split(",")
     if len(found) != 2 or not all(re.fullmatch("[0-9a-f]{40}", x) for x in found):
@@ -89,8 +100,15 @@ def trees_from(text: str) -> Trees:
     return Trees(*found)
 
 
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--trees`."""
+    parser.add_argument(
+        "--trees", type=trees_from, help="hashes of the measured trees, where there is no repository"
+    )
+
+
 def export(commit: str, folder: Path, root: Path = ROOT) -> None:
-    """Write a commit's package and benchmarks, its results left out, into a folder.
+    """Write a commit's package and benchmarks, without results, into a folder.
 
     Raises:
         ValueError: there is no such commit.
@@ -112,11 +130,12 @@ def _run(root: Path, *words: str) -> bytes:
 
 
 def main() -> int:
-    """Print the options; 1 where sources differ from the last commit."""
-    if changed():
-        print("\n".join(["commit these first:", *changed()]), file=sys.stderr)
+    """Print the options; returns 1 if sources differ from the last commit."""
+    try:
+        print(f"--trees {committed()} --commit {commit_of()}")
+    except ValueError as error:
+        print(f"python -m benchmarks.fresh_tree: {error}", file=sys.stderr)
         return 1
-    print(f"--trees {trees_of()} --commit {commit_of()}")
     return 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused epilogues to measure: what each computes, written in torch, who computes it, and whether they are right."""
+"""Fused epilogues to measure: their formula in torch, their contenders, and the check of results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FUSED, PLAIN, COMPILED = "cutegemm", "cutegemm_plain", "torch_compile"
 BASELINE = PLAIN
 E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
-SCALE = E4M3_MAX / 8  # acc + bias has variance 2: 8 is beyond its largest of 2**26 draws
+SCALE = E4M3_MAX / 8  # acc + bias has variance 2; 8 exceeds the largest of 2**26 draws
 
-# On |D - reference| / |reference| in the Frobenius norm. e4m3 has a unit roundoff of 2**-4; the reference is
-# rounded too, so that only elements differ which another rounding moved over a boundary.
+# On |D - reference| / |reference| in the Frobenius norm. e4m3 has a unit roundoff of 2**-4. The reference is rounded
+# too, so only elements near a rounding boundary differ.
 BOUND = correctness.FROBENIUS_BOUND | {E4M3: 2**-5}
-ELEMENT_FACTOR = 8  # an element may err by so many bounds times (its magnitude + the root mean square)
+ELEMENT_FACTOR = 8  # bound on an element's error, in bounds times (its magnitude + the root mean square)
 
 Outputs = tuple[torch.Tensor, ...]  # D, then reductions
 Tensors = dict[str, Any]  # what an epilogue reads, by name
@@ -38,7 +38,7 @@ Compiler = Callable[[Formula], Formula]
 
 
 def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The plain product; here and below x is (M, K) and w (N, K), as a Linear holds it."""
+    """The plain GEMM; here and below x is (M, K) and w is (N, K), as in a Linear."""
     return F.linear(x, w)
 
 
@@ -51,7 +51,7 @@ def bias_gelu_residual(
 
 
 def linear_combination(x: torch.Tensor, w: torch.Tensor, *, c: torch.Tensor, beta: float) -> torch.Tensor:
-    """x w^T + beta c. torch copies c to the new D, then lets cuBLAS add to it."""
+    """x w^T + beta c; torch copies c to D, to which cuBLAS adds."""
     return torch.addmm(c, x, w.T, beta=beta)
 
 
@@ -64,7 +64,7 @@ def swiglu(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def bias_quantize_fp8(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor, scale: torch.Tensor
 ) -> Outputs:
-    """e4m3(h * scale), saturating, and the largest magnitude of h = x w^T + bias."""
+    """e4m3(h * scale) with saturation, and the largest magnitude of h = x w^T + bias."""
     h = F.linear(x, w, bias)
     return (h.float() * scale).clamp(-E4M3_MAX, E4M3_MAX).to(E4M3), h.abs().amax()
 
@@ -72,7 +72,7 @@ def bias_quantize_fp8(
 def _cublaslt(
     x: torch.Tensor, w: torch.Tensor, *, bias: torch.Tensor, residual: torch.Tensor
 ) -> torch.Tensor:
-    """`bias_gelu_residual` by cuBLASLt, which fuses bias and gelu, and a second launch."""
+    """`bias_gelu_residual` by cuBLASLt, which fuses bias and gelu, and a second launch for the residual."""
     h: torch.Tensor = torch._addmm_activation(bias, x, w.T, use_gelu=True)
     return h + residual
 
@@ -82,14 +82,14 @@ class Fusion:
     """One epilogue.
 
     Attributes:
-        formula: what it computes: (x, w, **tensors) -> D or (D, reductions...).
+        formula: (x, w, **tensors) -> D or (D, reductions...).
         graph: cutegemm's epilogue; None is the plain spec, which reads c and beta.
-        reads: kinds of the tensors it reads, by name: "row", "matrix" or "scalar".
-        outputs: dtypes by name, D first; None is that of A.
-        gated: D has half of B's columns.
-        peers: the other contenders, (x, w, **tensors) -> outputs; a peer whose name is in `WITHOUT` reads nothing.
-        roundings: how many values on the way to an element of D a contender may round to A's type, D itself among
-            them; 1 where it is not named.
+        reads: kinds of its input tensors by name: "row", "matrix" or "scalar".
+        outputs: dtypes by name, D first; None is A's dtype.
+        gated: whether D has half of B's columns.
+        peers: the other contenders, (x, w, **tensors) -> outputs; names in `WITHOUT` get no tensors.
+        roundings: per contender, the number of values per element that it may round to A's type, including D;
+            default 1.
     """
 
     formula: Formula
@@ -113,7 +113,7 @@ FUSIONS = {
             "cublaslt": _cublaslt,
             "cublas_plain": product,
         },
-        # The sum with the bias, gelu, D; torch.compile may leave the product to cuBLAS, cublaslt fuses gelu.
+        # sum with the bias, gelu, D; torch.compile may use cuBLAS for the GEMM; cublaslt fuses gelu
         roundings={"eager": 3, COMPILED: 2, "cublaslt": 2},
     ),
     "linear_combination": Fusion(
@@ -126,7 +126,7 @@ FUSIONS = {
         graph=lambda: epi.swiglu(layout="halves"),
         gated=True,
         peers={COMPILED: swiglu, "eager": swiglu},
-        # Gate, up, silu of the gate, D.
+        # gate, up, silu of the gate, D
         roundings={"eager": 4, COMPILED: 3},
     ),
     "bias_quantize_fp8": Fusion(
@@ -135,7 +135,7 @@ FUSIONS = {
         reads={"bias": "row", "scale": "scalar"},
         outputs={"d": E4M3, "amax": torch.float32},
         peers={COMPILED: bias_quantize_fp8, "eager": bias_quantize_fp8},
-        # The sum with the bias, D.
+        # sum with the bias, D
         roundings={COMPILED: 2, "eager": 2},
     ),
 }
@@ -149,8 +149,8 @@ class Operands:
         plain: A, B and the (M, N) output of the plain product.
         tensors: what the epilogue reads.
         out: where cutegemm's fused run writes.
-        results: of each contender the outputs of its last call on this set: kept, so that outputs which torch
-            allocates rotate with the sets, too.
+        results: outputs of each contender's last call on this set. They are kept so that outputs allocated by torch
+            rotate with the sets too.
     """
 
     plain: InputSet
@@ -160,7 +160,7 @@ class Operands:
 
 
 def make_sets(case: Case, device: str, count: int) -> list[Operands]:
-    """Draw operands from normal distributions: B's variance is 1 / K, so that of A @ B is 1, as is all else's."""
+    """Draw operands from normal distributions of variance 1, and B of variance 1 / K, so A @ B has variance 1."""
     fusion = FUSIONS[case.epilogue]
     cols = case.n // 2 if fusion.gated else case.n
     shapes = {"matrix": (case.m, cols), "row": (cols,)}
@@ -191,7 +191,7 @@ def names(case: Case) -> tuple[str, ...]:
 
 
 def make(name: str, case: Case, compiler: Compiler | None = None) -> Contender:
-    """A contender, which leaves its outputs in `Operands.results`; `compiler` makes torch_compile's function.
+    """A contender that stores its outputs in `Operands.results`; `compiler` compiles torch_compile's function.
 
     Raises:
         GemmError: cutegemm refuses the problem.
@@ -211,7 +211,7 @@ def make(name: str, case: Case, compiler: Compiler | None = None) -> Contender:
 
 
 def _gemm(case: Case, *, fused: bool) -> Gemm:
-    """cutegemm's kernels for a case, everything left to its planner."""
+    """cutegemm's kernels for a case, chosen by the planner."""
     make_graph = FUSIONS[case.epilogue].graph if fused else None
     graph = make_graph() if make_graph else None
     reads_c = fused and graph is None
@@ -248,7 +248,7 @@ def _theirs(function: Formula, name: str, compiler: Compiler | None) -> Callable
 
 
 def check(contender: Contender, case: Case, x: Operands) -> None:
-    """Poison what is written, run once, compare sampled rows and columns with fp64, reductions with fp32.
+    """Fill outputs with NaN, run once, compare sampled rows and columns with fp64, reductions with fp32.
 
     Raises:
         WrongResult: an element is not finite or an error exceeds its bound.
@@ -285,7 +285,7 @@ def _slice(
     cols: torch.Tensor | slice = slice(None),
     to: torch.dtype = torch.float64,
 ) -> Tensors:
-    """What sampled rows or columns of D read, in a wider type; scalars as they are."""
+    """The inputs of sampled rows or columns of D, in a wider type; scalars are unchanged."""
 
     def take(x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not x.ndim:
@@ -301,15 +301,15 @@ def _first(outputs: Any) -> torch.Tensor:
 
 
 def _bound(out: torch.dtype, operand: torch.dtype, roundings: int) -> float:
-    """The bound of an output of type `out`, after which and before which so many values are rounded.
+    """The bound of an output of type `out` after this number of roundings.
 
-    Roundings are independent, so that their errors add as squares: each but the last is one to the operands' type.
+    Roundings are independent, so their squared errors add. All but the last round to the operands' type.
     """
     return math.hypot(BOUND[out], math.sqrt(roundings - 1) * BOUND[operand])
 
 
 def _compare(what: str, got: torch.Tensor, want: torch.Tensor, bound: float) -> None:
-    """Hold a relative Frobenius error, and every element's, under their bounds."""
+    """Check the relative Frobenius error and the error of every element."""
     got, want = got.double(), want.double()
     difference = got - want
     error = float(difference.norm() / want.norm())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of cutegemm beside cuBLAS on the project's suites, each problem checked before it is timed.
+"""Speed of cutegemm and cuBLAS on the project's suites. Each problem is checked before it is timed.
 
     python -m benchmarks.gemm --suites square,batched,fp32 --out benchmarks/results/gemm.json --commit HASH
 
-cuBLAS is torch.mm, of a batch torch.bmm, in fp32 without tf32, timed in the same run. Results are written after every
-problem; the same command goes on where an earlier one stopped, be it for --seconds or for an error.
+cuBLAS runs through torch.mm, or torch.bmm for a batch, without tf32, in the same run. Results are written after every
+problem. The same command continues a run that stopped, because of --seconds or an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import contenders, correctness, inputs, libraries, results, runs, suites, timing
+from benchmarks import command_line, contenders, correctness, inputs, libraries, results, runs, suites, timing
 from benchmarks.results import Case, Row
 from cutegemm.errors import GemmError
 from cutegemm.running.backends.launcher import current_device
@@ -32,10 +32,10 @@ class Bench:
     Args:
         names: of the contenders.
         regime: of timing.
-        sensors: of the GPU, read meanwhile.
-        device: what captures and times.
-        memory: torch's name of the device that holds the operands.
-        baseline: the contender whose time is divided by the others'.
+        sensors: of the GPU, read during samples.
+        device: captures graphs and times them.
+        memory: torch device of the operands.
+        baseline: contender whose time is the numerator of all ratios.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Bench:
         self._baseline = baseline
 
     def keys(self, case: Case) -> list[Row]:
-        """The key fields of the rows that measuring `case` gives."""
+        """The key fields of the rows that `measure(case)` returns."""
         regime = self.regime(case).name
         return [asdict(case) | {"contender": name, "regime": regime} for name in self.names]
 
     def regime(self, case: Case) -> timing.Regime:
-        """How a case is timed."""
+        """The regime that times a case."""
         return self._regime
 
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
-        """Rows of the contenders that are right, and (contender, why) of the others."""
+        """Rows of the correct contenders, and (contender, reason) of the others."""
         sets = inputs.make_sets(case, self._memory, inputs.set_count(case))
         right: list[timing.Contender] = []
         failures: runs.Failures = []
@@ -74,7 +74,7 @@ class Bench:
                 contender = contenders.make(name, case)
                 correctness.check(contender.call, sets[0])
                 if name in libraries.NAMES:
-                    # what cannot be captured is found out before the others are timed beside it
+                    # fails before the timing if the library cannot be captured
                     self._device.capture(partial(contender.call, sets[0]))
                 right.append(contender)
             except (GemmError, libraries.LeftOut, correctness.WrongResult) as error:
@@ -88,11 +88,10 @@ class Bench:
 
 def describe(row: Row) -> str:
     """A row on one line: us | TFLOP/s | x baseline."""
-    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
-    size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+    size = results.size_of(row)
     return (
         f"{row['suite']:8} {size:20} {row['dtype']} {row['majors']} {row['contender']:10} "
-        f"{row['us']:10.2f} us | {row['tflops']:7.1f} TFLOP/s{ratio}"
+        f"{row['us']:10.2f} us | {row['tflops']:7.1f} TFLOP/s{results.ratio_text(row)}"
     )
 
 
@@ -109,7 +108,7 @@ def select(
 ) -> list[Case]:
     """Every problem of the suites, then the shapes as suite "custom", in each dtype and choice of majors.
 
-    A suite with an operand type of its own is in that; the others are in bf16 unless dtypes are given.
+    A suite that fixes its operand type keeps it. Other suites use bf16 unless dtypes are given.
     """
     sized = [(suite, size) for suite in names for size in suites.extents(suite)]
     sized += [("custom", (1, *shape)) for shape in shapes]
@@ -131,10 +130,10 @@ def select(
 
 
 def shapes_of(text: str) -> list[suites.Shape]:
-    """Read "4096x4096x512,64x64x64".
+    """Parse shapes such as "4096x4096x512,64x64x64".
 
     Raises:
-        argparse.ArgumentTypeError: it is not that, or an extent is not positive.
+        argparse.ArgumentTypeError: the text is malformed, or an extent is not positive.
     """
     try:
         found = [(m, n, k) for m, n, k in (map(int, shape.split("x")) for shape in text.split(",") if shape)]
@@ -148,7 +147,7 @@ def shapes_of(text: str) -> list[suites.Shape]:
 
 
 def add_problems(parser: argparse.ArgumentParser) -> None:
-    """The options that choose problems of single and batched products."""
+    """Add the options that choose single and batched GEMMs."""
     add = parser.add_argument
     add("--suites", type=runs.names_among(suites.PRODUCTS), default=[], help=", ".join(suites.PRODUCTS))
     add("--shapes", type=shapes_of, default=[], help="more problems, MxNxK,...: suite 'custom'")
@@ -167,11 +166,7 @@ def add_problems(parser: argparse.ArgumentParser) -> None:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gemm",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("gemm", __doc__)
     add_problems(parser)
     add = parser.add_argument
     add("--contenders", type=runs.names_among(contenders.CHOICES), default=list(contenders.NAMES))
@@ -184,7 +179,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a contender refused a problem or was wrong."""
+    """Run the command; returns 1 if a contender refused a problem or was wrong."""
     args = parse(arguments)
     todo = select(args.suites, args.shapes, args.dtype, args.majors)
     return carry_out(args, todo, Bench, describe, summarize)
@@ -197,13 +192,13 @@ def carry_out(
     describe: Callable[[Row], str],
     summarize: Callable[[list[Row], Console], None],
 ) -> int:
-    """Measure problems as a command line says; 1 when a contender refused one or was wrong.
+    """Measure problems with parsed options; returns 1 if a contender refused a problem or was wrong.
 
     Args:
-        args: with contenders, regime, and what `runs.add_options` adds.
+        args: contenders, regime, and the options of `runs.add_options`.
         todo: the problems.
-        bench_of: makes the bench of contenders, regime and sensors.
-        describe, summarize: what is printed of a row, and of all in the end.
+        bench_of: makes a bench from contenders, regime and sensors.
+        describe, summarize: print a row, and all rows in the end.
     """
     console, sensors, out = runs.open_run(args)
     bench = bench_of(args.contenders, timing.REGIMES[args.regime], sensors)

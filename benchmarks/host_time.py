@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time on the CPU: one call of run, the first kernel of a spec, the same from the cache, the import.
+"""Time on the CPU: one call, the first kernel of a spec, the same from the cache, the import.
 
 python -m benchmarks.host_time --out benchmarks/results/host.json --commit HASH
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import statistics
@@ -20,16 +19,16 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks import contenders, correctness, environment, inputs, results
+from benchmarks import command_line, contenders, correctness, environment, inputs, results
 from benchmarks.results import Case, Measurement, Results
 
-CALL_SIZE = 256  # M = N = K: the GPU finishes sooner than the host enqueues, so the host is what is timed
-CALLS = 200  # in a row without waiting for the GPU, fewer than its launch queue holds
+CALL_SIZE = 256  # M = N = K: the GPU is faster than the host, so the host time is measured
+CALLS = 200  # consecutive calls, fewer than the launch queue holds
 CALL_ROUNDS = 50
 PROCESS_ROUNDS = 5
-CORES = 2  # that a process which compiles may use, so that figures of different machines compare
+CORES = 2  # of a compiling process, so that machines can be compared
 
-# Every script prints the seconds it took; the cores are bounded before any thread starts.
+# Every script prints its seconds; the cores are limited before any thread starts.
 _SCRIPT = """\
 import os, time
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cores}])
@@ -40,7 +39,7 @@ start = time.perf_counter()
 print(time.perf_counter() - start)
 """
 _IMPORT = _SCRIPT.format(cores=CORES, before="", timed="import cutegemm")
-# From the declaration to the first result; the tensors and with them the CUDA context exist before.
+# From the spec to the first result; tensors and CUDA context exist before.
 _KERNEL = _SCRIPT.format(
     cores=CORES,
     before="import cutegemm\n"
@@ -57,12 +56,12 @@ def time_calls(
     clock: Callable[[], float] = time.perf_counter,
     seed: int = 0,
 ) -> dict[str, Measurement]:
-    """Host microseconds a call, interleaved.
+    """Host microseconds per call, interleaved.
 
     Args:
-        calls: what to call, by name; each has been called before.
+        calls: functions by name; each has been called before.
         rounds: samples per name, each of `CALLS` calls.
-        wait: returns when the GPU has finished; called between samples, outside the time.
+        wait: waits for the GPU; called between samples, outside the timed part.
     """
     order = random.Random(seed)
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -79,7 +78,7 @@ def time_calls(
 
 
 def summarize(us: list[float]) -> Measurement:
-    """Median and extremes of samples in microseconds."""
+    """Median, least and greatest of samples in microseconds."""
     return Measurement(us=statistics.median(us), us_min=min(us), us_max=max(us), rounds=len(us))
 
 
@@ -95,7 +94,7 @@ def call_time() -> dict[str, Measurement]:
 
 
 def process_time(script: str, cache: str) -> float:
-    """Seconds that `script` prints, run in a fresh process with its own kernel cache.
+    """The seconds printed by `script` in a new process with its own kernel cache.
 
     Raises:
         subprocess.CalledProcessError: the script failed.
@@ -111,7 +110,7 @@ def process_time(script: str, cache: str) -> float:
 
 
 def process_times(progress: Callable[[str], None] = lambda text: None) -> dict[str, Measurement]:
-    """Import beyond torch's; a spec's first result, import of the DSL included; the same from the cache."""
+    """Time of the import without torch's; of a spec's first result, with the DSL's import; the same from the cache."""
     samples: dict[str, list[float]] = {"import": [], "first_kernel": [], "from_cache": []}
     for round_number in range(PROCESS_ROUNDS):
         with tempfile.TemporaryDirectory() as cache:
@@ -123,11 +122,7 @@ def process_times(progress: Callable[[str], None] = lambda text: None) -> dict[s
 
 def main(arguments: list[str]) -> None:
     """Measure and write; the rows of an earlier run are replaced."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.host_time",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("host_time", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="results file")
     parser.add_argument("--commit", required=True, help="hash of the commit that is measured")
     args = parser.parse_args(arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input sets: so many copies of one problem's operands that a launch finds nothing of its own in L2."""
+"""Input sets: enough copies of a problem's operands that a launch finds none of its own in L2."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import torch
 from benchmarks.results import Case
 from cutegemm.arch.records import RECORDS
 
-L2_BYTES = max(record.l2_bytes for record in RECORDS)  # of the known GPU that has most
-ROTATION_BYTES = 2 * L2_BYTES  # touched between two uses of a set: evicts it without relying on exact LRU
+L2_BYTES = max(record.l2_bytes for record in RECORDS)  # the largest of all known GPUs
+ROTATION_BYTES = (
+    2 * L2_BYTES
+)  # accessed between two uses of a set; evicts the set without relying on exact LRU
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 MAJORS = ("kk", "kn", "mk", "mn")
 
 
 @dataclass(frozen=True)
 class InputSet:
-    """One problem's operands: a (M, K), b (K, N) and the output out (M, N); with a batch before, if there is one."""
+    """The operands of one problem: a (M, K), b (K, N) and out (M, N), with a leading batch dimension if batched."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -32,12 +34,12 @@ def set_bytes(case: Case) -> int:
 
 
 def set_count(case: Case) -> int:
-    """How many input sets to rotate: at least two, and together at least `ROTATION_BYTES`."""
+    """The number of input sets to rotate: at least two, and together at least `ROTATION_BYTES`."""
     return max(2, -(-ROTATION_BYTES // set_bytes(case)))
 
 
 def make_sets(case: Case, device: str, count: int, seed: int = 0) -> list[InputSet]:
-    """Draw A and B from a standard normal distribution; D is allocated, row-major, and holds anything."""
+    """Draw A and B from a standard normal distribution; D is row-major and uninitialized."""
     batch = () if case.batch == 1 else (case.batch,)
     generator = torch.Generator(device).manual_seed(seed)
 

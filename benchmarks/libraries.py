@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products by other libraries, where they are installed: quack-kernels 0.6 (https://github.com/Dao-AILab/quack) by
-default and tuned, and what torch.compile makes of torch.mm and torch.bmm.
+"""GEMMs of other libraries, if installed: quack-kernels 0.6 (https://github.com/Dao-AILab/quack) with default and
+tuned configs, and torch.compile of torch.mm and torch.bmm.
 
-quack's own tuner launches every candidate 250 times and for a fifth of a second at least. Here its candidates
-(`quack.gemm_interface.gemm_tuned.configs`, those with K cut among them) are compiled by its own workers, get one short
-sample each, and the best four are timed against each other as every contender of a benchmark is.
+quack's own tuner launches every candidate at least 250 times and for at least 0.2 s. Here its candidates
+(`quack.gemm_interface.gemm_tuned.configs`, split-K included) are compiled by its own workers and get one short sample
+each. The best four are then timed interleaved, like every contender of a benchmark.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from benchmarks import correctness, inputs, runs, timing
 from benchmarks.inputs import InputSet
 from benchmarks.results import Case
 from benchmarks.timing import Contender
-from cutegemm.tuning.timing import Sampler
 
 QUACK, QUACK_TUNED, COMPILED = "quack", "quack_tuned", "torch_compile"
 NAMES = (QUACK, QUACK_TUNED, COMPILED)
 
-# of quack's tuning: the most sets of operands and the seconds of a candidate's one sample, how many are then timed
-# again, and how long compiling may take
+# tuning of quack: maximum input sets and seconds of a candidate's sample, candidates timed again, compile time limit
 TUNING_SETS = 16
 TUNING_SAMPLE = 0.01
 FINALISTS = 4
@@ -38,16 +36,16 @@ Run = Callable[[_T, InputSet], Any]
 
 
 class LeftOut(Exception):
-    """A library that is not installed or does not serve a problem."""
+    """A library is not installed or does not support a problem."""
 
 
 def make(name: str, case: Case, *, device: timing.Replayer | None = None, memory: str = "cuda") -> Contender:
-    """A library's contender for one problem; its call raises `LeftOut` where the library raises anything.
+    """A library's contender for one problem. Its call turns every exception of the library into `LeftOut`.
 
     Args:
         name: of the contender.
         case: the problem.
-        device: what times candidates.
+        device: times candidates.
         memory: torch's name of the device that holds their operands.
 
     Raises:
@@ -65,7 +63,7 @@ def make(name: str, case: Case, *, device: timing.Replayer | None = None, memory
     if name == QUACK:
         return _guarded(default)
     sets = inputs.make_sets(case, memory, inputs.set_count(case))
-    # who refuses a problem refuses it whatever the candidate
+    # a problem that quack refuses is refused for every candidate
     _guarded(default).call(sets[0])
     best, count = _tuned(quack, sets, device or timing.Device())
     plan = f"quack {version}, {label(best)}, best of {count}"
@@ -73,14 +71,14 @@ def make(name: str, case: Case, *, device: timing.Replayer | None = None, memory
 
 
 def max_autotune(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile at its fastest; CUDA graphs are left to the timing, which puts every contender in one."""
+    """torch.compile with max-autotune, without CUDA graphs: the timing captures every contender itself."""
     compiled: Callable[..., Any] = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
     return compiled
 
 
 def _compiled(case: Case) -> Contender:
-    """torch.compile's product, which returns a D of its own: into a given one it would copy."""
-    # torch keeps code for eight shapes a function, then runs it uncompiled
+    """torch.compile's GEMM. It returns its own D, since writing into a given D would add a copy."""
+    # torch keeps code for eight shapes per function, then runs uncompiled
     torch._dynamo.reset()
     product = torch.mm if case.batch == 1 else torch.bmm
     multiply = max_autotune(lambda a, b: product(a, b))
@@ -90,7 +88,7 @@ def _compiled(case: Case) -> Contender:
 def _quack() -> Any:
     try:
         return importlib.import_module("quack.gemm_interface")
-    # an older DSL or driver shows as any error
+    # an older DSL or driver can raise any error
     except Exception as error:
         raise LeftOut(f"quack-kernels cannot be imported: {runs.reason(error)}") from error
 
@@ -99,7 +97,7 @@ def _guarded(contender: Contender) -> Contender:
     def call(x: InputSet) -> Any:
         try:
             return contender.call(x)
-        # whatever a library dies of, the others are measured
+        # an error of one library must not stop the others
         except Exception as error:
             raise LeftOut(runs.reason(error)) from error
 
@@ -111,10 +109,10 @@ def _run(quack: Any, config: Any, x: InputSet) -> None:
 
 
 def _tuned(quack: Any, sets: list[InputSet], device: timing.Replayer) -> tuple[Any, int]:
-    """quack's fastest candidate, and among how many.
+    """quack's fastest candidate, and the number of candidates.
 
     Raises:
-        LeftOut: no candidate is right.
+        LeftOut: no candidate is correct.
     """
     named = {"A": sets[0].a, "B": sets[0].b, "split_k": None}
     pruned = quack.prune_invalid_gemm_configs(quack.gemm_tuned.configs, named)
@@ -135,7 +133,7 @@ def compiled(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[_T]:
-    """The candidates that run, each asked again while `pending` says that its kernel is being compiled elsewhere."""
+    """The candidates that run. A candidate that raises `pending` is still compiling and is tried again."""
     usable: list[_T] = []
     waiting, deadline = list(candidates), clock() + COMPILE_SECONDS
     while waiting and clock() < deadline:
@@ -146,7 +144,7 @@ def compiled(
                 usable.append(candidate)
             except pending:
                 again.append(candidate)
-            # too much shared memory, no such instruction: it is none for this problem
+            # the candidate does not support the problem, as with too much shared memory
             except Exception:
                 continue
         waiting = again
@@ -156,16 +154,16 @@ def compiled(
 
 
 def fastest(candidates: Sequence[_T], run: Run[_T], sets: list[InputSet], device: timing.Replayer) -> _T:
-    """The fastest candidate that is right: one short sample of each, then the best few against each other.
+    """The fastest correct candidate: one short sample each, then the best few interleaved.
 
     Raises:
-        LeftOut: none is right.
+        LeftOut: none is correct.
     """
     ranked: list[tuple[float, int]] = []
     for index, candidate in enumerate(candidates):
         try:
             ranked.append((_sample(partial(run, candidate), sets[:TUNING_SETS], device), index))
-        # it ran once, but not in a graph
+        # it runs, but not in a CUDA graph
         except Exception:
             continue
     finalists: list[Contender] = []
@@ -185,13 +183,8 @@ def fastest(candidates: Sequence[_T], run: Run[_T], sets: list[InputSet], device
 
 
 def _sample(call: Callable[[InputSet], Any], sets: list[InputSet], device: timing.Replayer) -> float:
-    """Microseconds a call, from one short sample."""
-
-    def one_pass() -> None:
-        for x in sets:
-            call(x)
-
-    sampler = Sampler("", one_pass, len(sets), device, TUNING_SAMPLE)
+    """Microseconds per call, from one short sample."""
+    sampler = timing.sampler(Contender("", call), sets, device, TUNING_SAMPLE)
     sampler.measure(device)
     return sampler.us[0]
 

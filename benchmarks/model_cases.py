@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of transformers with random weights, two layers each, and what they do in a call. Nothing is downloaded."""
+"""Models of transformers with two layers and random weights, and their inputs. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class Family:
 
     Attributes:
         name: of its classes, before Config and Model.
-        module: of its perceptron, and the perceptron's class; None where it is not a SwiGLU.
-        joined: layers of one tensor, which become one GEMM of the converted model.
-        watched: end of the name of a parameter whose gradient is compared.
-        cached: whether it decodes with a cache; image: whether it reads images.
-        config: more fields of its config, which leave nothing to chance.
+        watched: suffix of the parameter whose gradient is compared.
+        gated: module and class of its SwiGLU MLP; None if the MLP is not a SwiGLU.
+        joined: layers with one input, which become one GEMM in the converted model.
+        cached: whether it decodes with a cache.
+        image: whether it reads images.
+        config: further fields of its config, which make it deterministic.
     """
 
     name: str
@@ -63,7 +64,7 @@ def _sizes(hidden: int, intermediate: int, heads: int, **more: int) -> Sizes:
     return {"hidden_size": hidden, "intermediate_size": intermediate, "num_attention_heads": heads, **more}
 
 
-# name -> family and sizes; "70b/8" is what one of eight GPUs holds of it
+# name -> family and sizes; "70b/8" is the share of one of eight GPUs
 MODELS: dict[str, tuple[str, Sizes]] = {
     "llama_8b": ("llama", _sizes(4096, 14336, 32, num_key_value_heads=8, head_dim=128)),
     "llama_70b/8": ("llama", _sizes(8192, 3584, 8, num_key_value_heads=1, head_dim=128)),
@@ -82,12 +83,13 @@ TINY = tuple(name for name in MODELS if name.startswith("tiny"))
 
 @dataclass(frozen=True)
 class Work:
-    """What a model does in one call.
+    """The work of one call.
 
     Attributes:
-        batch, tokens: of the input; a decode step has one token after `CONTEXT` in the cache. An image has as many
-            tokens as it has patches, and one.
-        decode, train: whether it is a decode step, or a forward and backward.
+        batch, tokens: of the input. A decode step has one token after `CONTEXT` in the cache; an image has one token
+            per patch plus one.
+        decode: whether it is a decode step.
+        train: whether it is a forward and backward.
     """
 
     batch: int
@@ -111,7 +113,7 @@ DEFAULT_WORKS = ("decode1", "decode16", "one", "prefill", "train")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A model at work; `scale` divides the tokens of a call, for a run that only shows that it works."""
+    """A model and its work; `scale` divides the tokens of a call, for tests on a CPU."""
 
     model: str
     work: str
@@ -124,7 +126,7 @@ class Scenario:
 
     @property
     def possible(self) -> bool:
-        """Whether the model does such a thing."""
+        """Whether the model supports the work."""
         return self.family.cached or not WORKS[self.work].decode
 
     @property
@@ -134,7 +136,7 @@ class Scenario:
 
     @property
     def shape(self) -> Work:
-        """Its work, scaled; as many images as have about its tokens, and of words at most a sequence of BERT's."""
+        """The scaled work: images with about as many tokens in total, and sequences of at most 512 without a cache."""
         work = WORKS[self.work]
         tokens = max(1, work.tokens // self.scale)
         longest = self.patches if self.family.image else tokens if self.family.cached else min(tokens, 512)
@@ -146,14 +148,14 @@ class Scenario:
 
 
 def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[Any], Any]) -> Any:
-    """A contender's model: the same random weights for all, converted or not, compiled or not.
+    """A contender's model, converted or not, compiled or not, all with the same random weights.
 
-    A contender whose name ends in "plain" is converted layer by layer; the others' layers are joined where they can be.
+    A name that ends in "plain" means conversion layer by layer; otherwise layers are joined where possible.
     """
     import transformers
 
     family, sizes = scenario.family, MODELS[scenario.model][1]
-    # every layer adds as much as it is given: an error in one is seen
+    # every layer adds as much as its input, so an error in one layer is visible
     fields = {
         "initializer_range": sizes["hidden_size"] ** -0.5,
         "num_hidden_layers": LAYERS,
@@ -179,14 +181,14 @@ def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[A
 
 
 def _perceptrons(family: Family) -> list[Any]:
-    """The class of a family's gated perceptron, if it has one."""
+    """The class of a family's SwiGLU MLP, if it has one."""
     return (
         [] if family.gated is None else [getattr(importlib.import_module(family.gated[0]), family.gated[1])]
     )
 
 
 class Step:
-    """One call of a model, with inputs and cache of its own."""
+    """One call of a model, with its own inputs and cache."""
 
     def __init__(self, scenario: Scenario, model: Any, device: str) -> None:
         self.model, self.work, self._family = model, scenario.shape, scenario.family
@@ -202,7 +204,7 @@ class Step:
             self.inputs = {"pixel_values": draw(batch, 3, config.image_size, config.image_size)}
         else:
             self.inputs = {"inputs_embeds": draw(batch, tokens, config.hidden_size)}
-        # a direction for the gradient: that of a norm's output along itself is zero
+        # a random direction, since the gradient of a norm's output along itself is zero
         self.target = draw(batch, tokens, config.hidden_size, dtype=torch.float32)
         self.result: dict[str, torch.Tensor] = {}
         self.cache: Any = None
@@ -223,7 +225,7 @@ class Step:
         self.positions = torch.full((1, 1), context, device=earlier.device)
 
     def __call__(self, _: Any = None) -> None:
-        """Run; what came out lies in `result`."""
+        """Run, and keep the outputs in `result`."""
         options: dict[str, Any] = {"use_cache": False} if self._family.cached else {}
         if self.work.train:
             for p in self.model.parameters():
@@ -238,7 +240,7 @@ class Step:
             return
         if self.cache is not None:
             for layer in self.cache.layers:
-                # every call writes the same place
+                # every call writes the same positions
                 layer.cumulative_length.fill_(self.context)
             options = {"past_key_values": self.cache, "use_cache": True, "position_ids": self.positions}
         with torch.no_grad():

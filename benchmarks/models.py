@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of transformers' own models, two layers with random weights: as they are, compiled, converted, and both.
+"""Speed of transformers' models, two layers with random weights: original, compiled, converted, and both.
 
     python -m benchmarks.models --out benchmarks/results/models.json --commit HASH [--models qwen3_4b --works decode1]
-    python -m benchmarks.models --from-host ...           # every call enqueued by the host, as eager PyTorch does
+    python -m benchmarks.models --from-host ...           # the host enqueues every call, as eager PyTorch does
 
-Inference runs in one CUDA graph, unless --from-host is given, a training step always from the host. Nothing is
-downloaded. Rows are written anew after every contender of a scenario, all measured beside each other; the last writing
-has them all. On a machine without a GPU the tiny models run on the CPU, to show that it works: figures of such a run
-say nothing.
+Inference replays a CUDA graph unless --from-host is given; a training step always runs from the host. Nothing is
+downloaded. After each contender of a scenario, all contenders so far are measured again together, and their rows are
+replaced. Without a GPU the tiny models run on the CPU, as a test; their times mean nothing.
 """
 
 from __future__ import annotations
@@ -23,29 +22,30 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import correctness, results, runs, timing
+from benchmarks import command_line, correctness, results, runs, timing
+from benchmarks.libraries import max_autotune
 from benchmarks.model_cases import DEFAULT_WORKS, MODELS, TINY, WORKS, Scenario, Step, make_model
 from benchmarks.results import Measurement, Row
 from benchmarks.timing import Contender
 
-SHRINK = 64  # of tokens and context, where there is no GPU
+SHRINK = 64  # divisor of tokens and context without a GPU
 BASELINE = "torch"
-# The most wanted first: time may run out. "plain" is converted layer by layer, the others join layers of one tensor.
+# Most important first, since time may run out. "plain" converts layer by layer; others join layers with one input.
 NAMES = (BASELINE, "cutegemm_compile", "torch_compile", "cutegemm", "cutegemm_plain")
 SUITE = "models"
-# On |x - baseline| / |baseline| in the Frobenius norm, of hidden states and of gradients, both rounded at every step.
+# On |x - baseline| / |baseline| in the Frobenius norm, of hidden states and gradients, which are rounded at every step.
 BOUND = 3e-2
 
 
 def check(step: Step, expected: dict[str, torch.Tensor]) -> None:
-    """Run once and hold every result to the baseline's.
+    """Run once and compare every result with the baseline's.
 
     Raises:
-        WrongResult: one differs by more than the bound.
+        WrongResult: a result differs by more than the bound.
     """
     step()
     for name, want in expected.items():
-        error = float((step.result[name].double() - want.double()).norm() / want.double().norm())
+        error = correctness.relative_error(step.result[name], want)
         if not error <= BOUND:
             raise correctness.WrongResult(
                 f"relative Frobenius error {error:.2e} of {name}: must be at most {BOUND:.2e}"
@@ -53,7 +53,7 @@ def check(step: Step, expected: dict[str, torch.Tensor]) -> None:
 
 
 class Host:
-    """A `timing.Replayer` for the CPU: a call is a call, a second is a second."""
+    """A `timing.Replayer` for the CPU, without graphs."""
 
     def capture(self, launch: Callable[[], None]) -> Callable[[], None]:
         """The launches themselves."""
@@ -66,11 +66,11 @@ class Host:
         return time.perf_counter() - start
 
     def rest(self, seconds: float) -> None:
-        """Nothing to cool."""
+        """Do nothing: a CPU needs no rest."""
 
 
 class Uncaptured(timing.Device):
-    """A GPU whose work is enqueued by the host at every call."""
+    """A GPU without graphs: the host enqueues every call."""
 
     def capture(self, launch: Callable[[], None]) -> Callable[[], None]:
         """The launches themselves."""
@@ -78,7 +78,7 @@ class Uncaptured(timing.Device):
 
 
 def peak_mib(call: Callable[[], Any]) -> float:
-    """MiB that a call adds at most to what lies in the GPU's memory before it."""
+    """Peak MiB that a call adds to the allocated GPU memory."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -87,23 +87,18 @@ def peak_mib(call: Callable[[], Any]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def max_autotune(model: Any) -> Any:
-    """torch.compile at its fastest; CUDA graphs are left to the timing."""
-    return torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)
-
-
 class Bench:
     """Checks and times one scenario after another.
 
     Args:
         regime: of timing.
-        sensors: of the GPU, read meanwhile.
-        compiler: of models.
+        sensors: of the GPU, read during samples.
+        compiler: compiles models.
         names: the contenders.
-        memory: torch's name of the device.
-        graphs: whether inference is replayed from a CUDA graph.
-        keep: takes the rows of the contenders measured so far, whenever there is one more.
-        seconds: from now on; later no contender is begun.
+        memory: torch device.
+        graphs: whether inference replays a CUDA graph.
+        keep: stores the rows so far, after every contender.
+        seconds: time from now after which no contender starts.
     """
 
     def __init__(
@@ -123,12 +118,12 @@ class Bench:
         self._graphs, self._end = graphs, time.monotonic() + seconds
 
     def keys(self, scenario: Scenario) -> list[Row]:
-        """The key fields of the rows that measuring a scenario gives."""
+        """The key fields of the rows that `measure(scenario)` returns."""
         fixed = {"suite": SUITE, "what": str(scenario), "dtype": "bf16", "m": _tokens(scenario)}
         return [fixed | {"contender": name, "regime": self._regime.name} for name in self._measured(scenario)]
 
     def measure(self, scenario: Scenario) -> tuple[list[Row], runs.Failures]:
-        """Rows of the contenders that are right, and (contender, why) of the others."""
+        """Rows of the correct contenders, and (contender, reason) of the others."""
         right: list[Contender] = []
         failures: runs.Failures = []
         peaks: dict[str, float | None] = {}
@@ -141,23 +136,23 @@ class Bench:
             try:
                 step = self._step(scenario, name)
                 if not expected:
-                    # torch's, also where it is not among those that are timed
+                    # torch's result, even if torch is not timed
                     baseline = step if name == BASELINE else self._step(scenario, BASELINE)
                     baseline()
                     expected = dict(baseline.result)
                     del baseline
                 check(step, expected)
                 peaks[name] = self._peak(step)
-                # beside those before it: a step that cannot be captured is left out of what follows
+                # together with those before it; a step that cannot be captured is not measured again
                 found = self._timed(scenario, [*right, Contender(name, step)], peaks)
                 right.append(Contender(name, step))
                 self._keep(found)
-            except Exception as error:  # whatever one contender dies of, the others are measured
+            except Exception as error:  # an error of one contender must not stop the others
                 failures.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
         return found, failures
 
     def _measured(self, scenario: Scenario) -> list[str]:
-        """The contenders that differ: where no layers are joined, "plain" is the same as the other."""
+        """The distinct contenders: without joined layers, "plain" equals the other conversion."""
         joins = scenario.family.joined or scenario.family.gated
         return [name for name in self._names if joins or not name.endswith("plain")]
 
@@ -166,7 +161,7 @@ class Bench:
         return Step(scenario, make_model(scenario, name, self._memory, self._compiler), self._memory)
 
     def _timed(self, scenario: Scenario, right: list[Contender], peaks: dict[str, float | None]) -> list[Row]:
-        """Rows of contenders, measured beside each other."""
+        """Rows of contenders, measured together."""
         device: timing.Replayer = Host()
         if self._memory == "cuda":
             device = timing.Device() if self._graphs and not scenario.shape.train else Uncaptured()
@@ -174,7 +169,7 @@ class Bench:
         return rows(scenario, times, peaks, self._regime.name)
 
     def _peak(self, step: Step) -> float | None:
-        """MiB that a call adds at most to what lay in memory before it, weights and inputs; None on a CPU."""
+        """Peak MiB that a call adds to weights and inputs; None on a CPU."""
         if self._memory != "cuda":
             return None
         step.result = {}
@@ -188,7 +183,7 @@ def _tokens(scenario: Scenario) -> int:
 def rows(
     scenario: Scenario, times: dict[str, Measurement], peaks: dict[str, float | None], regime: str
 ) -> list[Row]:
-    """Rows of one scenario, measured together."""
+    """Rows of one scenario whose contenders were measured together."""
     found = []
     for row in results.compare(times, BASELINE):
         peak = peaks[row["contender"]]
@@ -201,31 +196,26 @@ def rows(
 def describe(row: Row) -> str:
     """A row on one line."""
     peak = "" if row["peak_mib"] is None else f" | {row['peak_mib']:9.1f} MiB"
-    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
     speed = f"{row['us']:10.1f} us | {row['tokens_s']:12.0f} tokens/s"
-    return f"{row['what']:16} {row['contender']:17} {speed}{peak}{ratio}"
+    return f"{row['what']:16} {row['contender']:17} {speed}{peak}{results.ratio_text(row)}"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("models", __doc__)
     add = parser.add_argument
     real = [name for name in MODELS if name not in TINY]
     add("--models", type=runs.names_among(list(MODELS)), default=real, help=f"default {','.join(real)}")
     add("--works", type=runs.names_among(list(WORKS)), default=list(DEFAULT_WORKS), help=", ".join(WORKS))
     words = f"of {', '.join(NAMES)}; default all. Compiling takes most of the time"
     add("--contenders", type=runs.names_among(list(NAMES)), default=list(NAMES), help=words)
-    add("--from-host", action="store_true", help="no CUDA graphs: inference as eager PyTorch runs it")
+    add("--from-host", action="store_true", help="no CUDA graphs: inference as in eager PyTorch")
     runs.add_options(parser)
     return parser.parse_args(arguments)
 
 
 def scenarios(args: argparse.Namespace, scale: int = 1) -> list[Scenario]:
-    """What a command line asks for; on a CPU, of the tiny models, all of them where it names none."""
+    """The scenarios of parsed options; on a CPU only tiny models, all of them if none is named."""
     names = args.models
     if scale > 1:
         names = [name for name in names if name in TINY] or TINY
@@ -234,7 +224,7 @@ def scenarios(args: argparse.Namespace, scale: int = 1) -> list[Scenario]:
 
 
 def show(scenarios: Sequence[Scenario], names: tuple[str, ...], console: Console) -> int:
-    """Run scenarios on the CPU and print what came of them; nothing is kept. 1 when a contender failed or was wrong."""
+    """Run scenarios on the CPU and print their rows. Returns 1 if a contender failed or was wrong."""
     quick = dataclasses.replace(timing.REGIMES["sustained"], preheat=0.0, sample=1e-3, rounds=2)
     compiler: Callable[[Any], Any] = lambda x: torch.compile(x, backend="aot_eager")
     bench = Bench(quick, None, compiler=compiler, names=names, memory="cpu")
@@ -250,12 +240,12 @@ def show(scenarios: Sequence[Scenario], names: tuple[str, ...], console: Console
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a contender failed or was wrong."""
+    """Run the command; returns 1 if a contender failed or was wrong."""
     args = parse(arguments)
     if not torch.cuda.is_available():
         return show(scenarios(args, SHRINK), tuple(args.contenders), runs.console())
     console, sensors, out = runs.open_run(args)
-    # a model at work heats the GPU by itself
+    # a running model heats the GPU, so a short preheat is enough
     name = "from_host" if args.from_host else "sustained"
     regime = dataclasses.replace(timing.REGIMES["sustained"], name=name, preheat=0.1, sample=0.03)
     names = tuple(args.contenders)

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of schedulers while another kernel holds some of the SMs, as one that communicates does.
+"""Speed of tile schedulers while another kernel occupies some SMs, as a communication kernel does.
 
     python -m benchmarks.occupied [--sms 20] [--shapes 8192x8192x8192,4096x4096x4096] [--out FILE --commit HASH]
 
-A CTA that takes an SM's shared memory spins on each of so many SMs until the host raises a flag; meanwhile graphs of
-equal products are timed by events, interleaved in turning order. The ratio is to the persistent kernel in the same
-surroundings. Each result is compared with cuBLAS's before it is timed.
+On each of these SMs a CTA with all of the SM's shared memory spins until the host raises a flag. Meanwhile graphs of
+equal GEMMs are timed by events, interleaved in alternating order. The ratio is relative to the persistent kernel under
+the same conditions. Each result is compared with cuBLAS's before it is timed.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import statistics
@@ -23,14 +22,14 @@ from typing import Any
 import torch
 
 import cutegemm
-from benchmarks import environment, results
+from benchmarks import command_line, correctness, environment, gemm, results
 from cutegemm import GemmSpec
 
-# The host's word is read ten thousand times a second: read two million times, across PCIe, it slows every other kernel
-# four to twenty times, cuBLAS's, too.
+# The flag in host memory is read 10,000 times a second. Two million reads a second across PCIe slowed every other
+# kernel 4 to 20 times, cuBLAS's too.
 SOURCE = """
 extern "C" __global__ void spin(volatile int* flags) {
-  // flags[0]: the host's word to end. flags[1]: CTAs that have begun.
+  // flags[0]: the host requests the end. flags[1]: CTAs that have started.
   if (threadIdx.x == 0) {
     atomicAdd_system((int*)flags + 1, 1);
     while (flags[0] == 0) __nanosleep(100000);
@@ -38,23 +37,24 @@ extern "C" __global__ void spin(volatile int* flags) {
 }
 """
 SPIN_THREADS = 32
-SPIN_SHARED = 227 * 1024  # bytes: all that a CTA may have, so that nothing else fits on its SM
-CALLS, ROUNDS = 20, 10  # products of a graph, and its replays
-TOLERANCE = 1e-2  # relative, of two bf16 results
+SPIN_SHARED = 227 * 1024  # bytes: the maximum per CTA, so that no other CTA fits on the SM
+CALLS, ROUNDS = 20, 10  # GEMMs per graph, and replays
+TOLERANCE = 1e-2  # relative Frobenius error between two bf16 results
 SPECS = {
     "persistent": GemmSpec(scheduler="persistent"),
     "dynamic": GemmSpec(scheduler="dynamic"),
     "a CTA per tile": GemmSpec(scheduler="per_tile"),
 }
 BASELINE = "persistent"
+SHAPES = [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 2112, 7168)]
 SUITE = "occupied"
 
 
 def compiled(form: str) -> bytes:
-    """The spinning kernel as "PTX" or "CUBIN", by NVRTC.
+    """The spinning kernel as "PTX" or "CUBIN", compiled by NVRTC.
 
     Raises:
-        RuntimeError: it does not compile; with the log.
+        RuntimeError: it does not compile; has the log.
     """
     from cuda.bindings import nvrtc
 
@@ -71,10 +71,10 @@ def compiled(form: str) -> bytes:
 
 
 def _done(result: tuple[Any, ...]) -> Any:
-    """What a call of the driver's interface returned.
+    """The result of a driver call.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the call failed.
     """
     if result[0].value:
         raise RuntimeError(result[0].name)
@@ -88,7 +88,7 @@ class Spinner:
         from cuda.bindings import driver
 
         self._driver = driver
-        # torch's context becomes the thread's
+        # makes torch's context current
         torch.empty(0, device="cuda").fill_(0)
         torch.cuda.synchronize()
         self._module = _done(driver.cuModuleLoadData(compiled("CUBIN")))
@@ -99,7 +99,7 @@ class Spinner:
 
     @contextlib.contextmanager
     def holding(self, sms: int) -> Iterator[None]:
-        """Hold so many SMs meanwhile; none of 0."""
+        """Occupy SMs within the context; 0 occupies none."""
         if not sms:
             yield
             return
@@ -123,13 +123,13 @@ class Spinner:
 
 
 def turns(names: list[str], rounds: int) -> Iterator[list[str]]:
-    """The order of each round: every name is as often early as late."""
+    """The order of each round; every second one is reversed."""
     for i in range(rounds):
         yield names if i % 2 == 0 else names[::-1]
 
 
 def medians(replays: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Median of what each replay returns, one after the other in turning order."""
+    """The median result of each replay, interleaved in alternating order."""
     found: dict[str, list[float]] = {name: [] for name in replays}
     for order in turns(list(replays), rounds):
         for name in order:
@@ -138,7 +138,7 @@ def medians(replays: dict[str, Callable[[], float]], rounds: int = ROUNDS) -> di
 
 
 def replay_of(call: Callable[[], object]) -> Callable[[], float]:
-    """A graph of `CALLS` calls; replaying it gives microseconds a call."""
+    """Capture `CALLS` calls in a graph. Returns a function that replays it and returns microseconds per call."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -158,7 +158,7 @@ def replay_of(call: Callable[[], object]) -> Callable[[], float]:
 
 
 def measure(shape: tuple[int, int, int], sms: int, spinner: Spinner) -> list[results.Row]:
-    """A row for each scheduler, alone and beside the spinning kernel.
+    """A row for each scheduler, alone and with the spinning kernel.
 
     Raises:
         RuntimeError: a result is wrong.
@@ -168,12 +168,12 @@ def measure(shape: tuple[int, int, int], sms: int, spinner: Spinner) -> list[res
     reference, out = a @ b.T, torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     replays = {}
     for name, spec in SPECS.items():
-        gemm = cutegemm.build(spec, cutegemm.problem(m, n, k, majors="kk"))
-        gemm.run(a, b.T, out=out)
-        error = float((out.float() - reference.float()).norm() / reference.float().norm())
+        ours = cutegemm.build(spec, cutegemm.problem(m, n, k, majors="kk"))
+        ours.run(a, b.T, out=out)
+        error = correctness.relative_error(out, reference)
         if not error <= TOLERANCE:
             raise RuntimeError(f"{name} at {shape}: relative error {error:.1e}")
-        replays[name] = replay_of(lambda gemm=gemm: gemm.run(a, b.T, out=out))
+        replays[name] = replay_of(lambda ours=ours: ours.run(a, b.T, out=out))
     rows = []
     for held in (0, sms):
         with spinner.holding(held):
@@ -185,31 +185,18 @@ def measure(shape: tuple[int, int, int], sms: int, spinner: Spinner) -> list[res
 def row_of(
     shape: tuple[int, int, int], held: int, scheduler: str, us: float, baseline_us: float
 ) -> results.Row:
-    """A row of a results file: a scheduler's time while so many SMs are held."""
+    """A row of a results file: a scheduler's time with `held` occupied SMs."""
     case = results.Case(suite=SUITE, dtype="bf16", majors="kk", m=shape[0], n=shape[1], k=shape[2])
     times = {"us": us, "baseline": BASELINE, "baseline_us": baseline_us, "ratio": baseline_us / us}
     return {**asdict(case), "what": f"{held} SMs held", "held": held, "contender": scheduler, **times}
 
 
-def shapes(text: str) -> list[tuple[int, int, int]]:
-    """M x N x K of each, as in "4096x4096x4096,8192x512x1024"."""
-    found = [tuple(int(x) if x.isdecimal() else 0 for x in word.split("x")) for word in text.split(",")]
-    if any(len(x) != 3 or min(x) < 1 for x in found):
-        raise argparse.ArgumentTypeError(f"{text!r}: must be MxNxK, comma-separated")
-    return [(m, n, k) for m, n, k in found]
-
-
 def main(arguments: list[str]) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.occupied",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--sms", type=int, default=20, help="SMs that the other kernel holds")
-    default = shapes("8192x8192x8192,4096x4096x4096,2048x2112x7168")
-    parser.add_argument("--shapes", type=shapes, default=default, help="MxNxK, comma-separated")
-    parser.add_argument("--out", type=Path, help="file of the record")
+    parser = command_line.parser("occupied", __doc__)
+    parser.add_argument("--sms", type=int, default=20, help="SMs that the other kernel occupies")
+    parser.add_argument("--shapes", type=gemm.shapes_of, default=SHAPES, help="MxNxK, comma-separated")
+    parser.add_argument("--out", type=Path, help="results file")
     parser.add_argument("--commit", default="", help="hash of the commit that is measured")
     given = parser.parse_args(arguments)
     spinner, rows = Spinner(), []

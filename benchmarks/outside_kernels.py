@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of other projects on the emulator, from checkouts of the user's: right numbers, findings, coverage, times.
+"""Runs kernels of other projects on the emulator, from the user's checkouts: results, findings, coverage, times.
 
     git clone https://github.com/pranjalssh/fast.cu && git clone https://github.com/NVIDIA/cutlass
     python -m benchmarks.outside_kernels --fast-cu fast.cu --cutlass cutlass --out benchmarks/results/sweeps
 
-Needs nvcc 13 and a C++ compiler, no GPU: host code runs against `outside/capture.cpp`, which writes its launches down.
-Nothing of those projects is kept here. Writes emulator_outside.json and prints a table.
+Needs nvcc 13 and a C++ compiler, but no GPU: host code is linked with `outside/capture.cpp`, which records launches.
+This repository contains no code of those projects. Writes emulator_outside.json and prints a table.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import command_line
 from cutegemm.emulator import Buffer, Launch, Module, Options, run_sequence
 from cutegemm.emulator.state import tensors
 from cutegemm.emulator.watch.findings import BY_THE_LETTER
@@ -42,7 +42,7 @@ ORDERS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel: project, name, driver in `outside/`, what the compiler is told, the problem, how B and D lie."""
+    """A kernel: project, name, driver in `outside/`, compiler flags, problem, layout of B and D."""
 
     project: str
     name: str
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass
 class Row:
-    """What a kernel did: whether D was right and what was found, by order of completion; CPU seconds, gaps."""
+    """The results of a kernel: correctness and findings by order of completion, CPU seconds, coverage gaps."""
 
     project: str
     name: str
@@ -75,16 +75,16 @@ def fast_cu(checkout: Path) -> list[Case]:
     for n in range(1, 12):
         header = checkout / "examples" / "matmul" / f"matmul_{n}.cuh"
         flags = ("-DNDEBUG", f"-DKERNEL={n}", f'-DHEADER="{header}"')
-        # From 6 on the schedule goes through groups of 16 by 8 tiles.
+        # from 6 on the scheduler rasters groups of 16 x 8 tiles
         shape = (128, 128, 64) if n == 1 else (256, 256, 192) if n < 6 else (2048, 2048, 448)
         out.append(Case("fast.cu", str(n), "fast_cu.cu", flags, shape, n > 1, n == 1))
     return out
 
 
 def cutlass(checkout: Path) -> list[Case]:
-    """Cooperative, pingpong and plain warp-specialised kernels of the collective builder, alone and in clusters."""
+    """Cooperative, pingpong and plain warp-specialized kernels of the collective builder, with and without clusters."""
     include = ("-I", str(checkout / "include"), "-I", str(checkout / "tools" / "util" / "include"))
-    schedules = {  # of the mainloop and of the epilogue
+    schedules = {  # mainloop, epilogue
         "cooperative": ("KernelTmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative"),
         "pingpong": ("KernelTmaWarpSpecializedPingpong", "TmaWarpSpecialized"),
         "warp-specialised": ("KernelTmaWarpSpecialized", "TmaWarpSpecialized"),
@@ -117,7 +117,7 @@ def build(case: Case, folder: Path) -> tuple[Path, str]:
 
 
 def capture(case: Case, folder: Path) -> tuple[list[Launch], list[np.ndarray]]:
-    """The launches of a case's host code, and its allocations, mapped at their addresses."""
+    """The launches of a case's host code, and its allocations, mapped at the same addresses."""
     program, text = build(case, folder)
     module = Module.parse(text)
     lines = [
@@ -180,7 +180,7 @@ def _map(line: str) -> bytes:
 
 
 def _with_maps(raw: bytes, maps: list[bytes]) -> bytes:
-    """Bytes with every placeholder of `capture.cpp` replaced by the tensor map it stands for."""
+    """Bytes with every placeholder of `capture.cpp` replaced by its tensor map."""
     out = bytearray(raw)
     for m in re.finditer(b"TMAPTMAP", raw):
         number = int.from_bytes(raw[m.end() : m.end() + 4], "little")
@@ -189,7 +189,7 @@ def _with_maps(raw: bytes, maps: list[bytes]) -> bytes:
 
 
 def _mapped(address: int, size: int) -> np.ndarray:
-    """Memory at an address of the capturing program, in place of what an earlier case had there."""
+    """Memory at an address of the captured program; replaces an earlier mapping."""
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -208,7 +208,7 @@ def _values(raw: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 def examine(
     row: Row, launches: list[Launch], d: np.ndarray, values: Callable[[], np.ndarray], want: np.ndarray
 ) -> None:
-    """Run launches in every order and once strictly; `values` reads the result from the bytes `d`."""
+    """Run launches in every order and once with strict rules; `values` reads the result from the bytes `d`."""
     for order, options in {**ORDERS, "plain": Options()}.items():
         d[:] = 0xFF
         started = time.process_time()
@@ -223,7 +223,7 @@ def examine(
 
 
 def run(case: Case, commit: str) -> Row:
-    """Run a case in every order, with the race detector on; strictly once."""
+    """Run a case in every order with the race detector, and once with strict rules."""
     row = Row(case.project, case.name, commit, case.shape)
     m, n, k = case.shape
     with tempfile.TemporaryDirectory() as folder:
@@ -239,14 +239,14 @@ def run(case: Case, commit: str) -> Row:
 
 
 def commit_of(checkout: Path) -> str:
-    """The commit a checkout stands at; its name where it is no repository."""
+    """The commit of a checkout; its name if it is not a repository."""
     made = subprocess.run(["git", "-C", checkout, "rev-parse", "HEAD"], capture_output=True, text=True)
     return made.stdout.strip()[:10] or checkout.name
 
 
 def main() -> None:
-    """Run what the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    """Run the command."""
+    parser = command_line.parser("outside_kernels", __doc__)
     parser.add_argument("--fast-cu", type=Path)
     parser.add_argument("--cutlass", type=Path)
     parser.add_argument("--only", default="", help="run cases whose project and name start with this")
@@ -260,7 +260,7 @@ def main() -> None:
 
 
 def report(rows: Iterable[Row], out: Path | None) -> None:
-    """Print rows as they come, and write them down."""
+    """Print rows as they come, and write them."""
     kept = []
     head = "project, commit | kernel | M×N×K | right | findings | by the letter | CPU s plain | CPU s races"
     print(f"| {head} |\n{'| --- ' * 8}|")

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of other projects that are written in Python, on the emulator: the DSL's Hopper examples, Triton's matmul.
+"""Runs Python kernels of other projects on the emulator: the DSL's Hopper examples, Triton's matmul.
 
     git clone https://github.com/NVIDIA/cutlass && git clone https://github.com/triton-lang/triton
     python -m benchmarks.outside_python --cutlass cutlass --triton triton/python/tutorials/03-matrix-multiplication.py
 
-As `outside_kernels`, for which it is the other half; nothing of those projects is kept here. The DSL's examples run
-their own host code, whose launches are recorded; Triton (pip install triton) compiles for sm_90a without a GPU.
+It complements `outside_kernels`; this repository contains no code of those projects. The DSL's examples run their own
+host code, whose launches are recorded. Triton (pip install triton) compiles for sm_90a without a GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib.util
 import os
@@ -24,31 +23,32 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import command_line
 from benchmarks.outside_kernels import Row, commit_of, examine, report
 from cutegemm.emulator import Launch, Module, tensor_buffer
 from cutegemm.errors import EmulatorError
 
 EXAMPLES = Path("examples/python/CuTeDSL/cute/hopper/kernel")
-SMS = 4  # that persistent kernels count on, so that every CTA has several tiles
-SCALE = 0.5  # of an operand in fp8
+SMS = 4  # for persistent kernels, so that every CTA has several tiles
+SCALE = 0.5  # of an fp8 operand
 
 
 @dataclass(frozen=True)
 class Example:
-    """An example of the DSL: its file, class and what that takes, types of operands and D, the problem."""
+    """An example of the DSL: file, class, its arguments, types of operands and D, problem."""
 
     file: str
     name: str
     arguments: tuple[Any, ...]
     kinds: tuple[str, str]
     shape: tuple[int, int, int]
-    clusters: int = 0  # that are active at most; 0 of a kernel that is not persistent
-    scales: int = 0  # arguments for them: tensors of one element (2), a number (1)
+    clusters: int = 0  # maximum active clusters; 0 for a kernel that is not persistent
+    scales: int = 0  # scale arguments: 2 tensors of one element, or 1 number
     gelu: bool = False
 
 
 def examples() -> Iterator[Example]:
-    """Dense GEMMs: one tile a CTA, persistent, two accumulators in fp8, GELU in fp8; alone and in clusters."""
+    """Dense GEMMs: one tile per CTA, persistent, fp8 with two accumulators, fp8 with GELU; each with clusters too."""
     bf16, fp8 = ("BFloat16", "BFloat16"), ("Float8E4M3FN", "BFloat16")
     for cluster in ((1, 1), (2, 1), (1, 2)):
         tile = (128, 128) if cluster[1] == 1 else (128, 256)
@@ -68,7 +68,7 @@ def loaded(path: Path) -> ModuleType:
     """A Python file as a module."""
     spec = importlib.util.spec_from_file_location(path.stem.replace("-", "_"), path)
     if spec is None or spec.loader is None:
-        raise EmulatorError(f"{path}: no Python file")
+        raise EmulatorError(f"{path}: must be a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -76,7 +76,7 @@ def loaded(path: Path) -> ModuleType:
 
 
 def compiled(kernel: Any, tensors: list[tuple[str, tuple[int, ...], tuple[int, ...]]], arguments: list[Any]):  # type: ignore[no-untyped-def]
-    """Object and PTX of a kernel's class with a driver of addresses; types of tensors by their names."""
+    """Object and PTX of a kernel's class with a driver that takes addresses; tensor types are names."""
     import cutlass
     import cutlass.cute as cute
     from cutlass.cute.runtime import make_fake_stream
@@ -93,7 +93,7 @@ def compiled(kernel: Any, tensors: list[tuple[str, tuple[int, ...], tuple[int, .
 
 
 def launches_of(made: tuple[bytes, str], memory: list[Any]) -> list[Launch]:
-    """What an object's host code launches on five torch tensors."""
+    """The launches of an object's host code on five torch tensors."""
     from cutegemm.compiling.compiler import record_launches
 
     obj, ptx = made
@@ -142,7 +142,7 @@ def run_example(example: Example, checkout: Path) -> Row:
 
 
 def run_attention(checkout: Path) -> Row:
-    """Run the DSL's attention, two heads of queries on one of keys; its persistent form needs the driver."""
+    """Run the DSL's attention with two query heads per key head; its persistent form needs the driver."""
     import cutlass
     import torch
 
@@ -178,7 +178,7 @@ def run_attention(checkout: Path) -> Row:
 
 
 def triton_ptx(tutorial: Path, block: tuple[int, int, int], warps: int, stages: int) -> tuple[str, int]:
-    """PTX of the tutorial's kernel for contiguous rows of fp16, and the shared memory it asks for."""
+    """PTX of the tutorial's kernel for contiguous rows of fp16, and its shared memory."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -188,7 +188,7 @@ def triton_ptx(tutorial: Path, block: tuple[int, int, int], warps: int, stages: 
         if isinstance(node, ast.FunctionDef) and node.name in ("matmul_kernel", "leaky_relu"):
             node.decorator_list = [x for x in node.decorator_list if ast.unparse(x) == "triton.jit"]
             kept.append(ast.unparse(node))
-    with tempfile.TemporaryDirectory() as folder:  # Triton reads the source of what it compiles
+    with tempfile.TemporaryDirectory() as folder:  # Triton reads the source file
         path = Path(folder) / "tutorial.py"
         path.write_text("\n".join(["import triton", "import triton.language as tl", *kept]))
         kernel = loaded(path).matmul_kernel
@@ -223,7 +223,7 @@ def run_triton(tutorial: Path, commit: str, block: tuple[int, int, int], warps: 
     try:
         text, shared = triton_ptx(tutorial, block, warps, stages)
         grid = -(-m // block[0]) * -(-n // block[1])
-        arguments = [a, b, c, m, n, k, k, n, n, None, None]  # and two of the runtime's that nothing reads
+        arguments = [a, b, c, m, n, k, k, n, n, None, None]  # and two unused ones of the runtime
         launch = Launch(text, grid=grid, block=32 * warps, args=arguments, smem=shared)
         values: Callable[[], np.ndarray] = lambda: c.astype(np.float64)  # noqa: E731
         want = a.astype(np.float64) @ b.astype(np.float64)
@@ -234,20 +234,18 @@ def run_triton(tutorial: Path, commit: str, block: tuple[int, int, int], warps: 
 
 
 def _aligned(shape: tuple[int, int]) -> np.ndarray:
-    """fp16 zeros whose first byte is a multiple of 16."""
+    """fp16 zeros at an address that is a multiple of 16."""
     memory = np.zeros(shape[0] * shape[1] + 8, np.float16)
     start = -memory.ctypes.data % 16 // 2
     return memory[start : start + shape[0] * shape[1]].reshape(shape)
 
 
 def main() -> None:
-    """Run what the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    """Run the command."""
+    parser = command_line.parser("outside_python", __doc__)
     parser.add_argument("--cutlass", type=Path, help="a checkout of CUTLASS")
-    parser.add_argument("--triton", type=Path, help="the tutorial's file")
-    parser.add_argument(
-        "--triton-commit", default="", help="the commit it is of, where it lies in no checkout"
-    )
+    parser.add_argument("--triton", type=Path, help="file of the tutorial")
+    parser.add_argument("--triton-commit", default="", help="its commit, if it is not in a checkout")
     parser.add_argument("--only", default="", help="run examples whose file starts with this")
     parser.add_argument("--out", type=Path, help="folder of emulator_outside.json")
     given = parser.parse_args()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of `benchmarks.peers`: those of contenders that were left out, and how much faster ours is than each other."""
+"""Rows of `benchmarks.peers`: contenders that were left out, and our speed-up over each other contender."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import asdict
 from benchmarks import contenders, libraries, results
 from benchmarks.results import Case, Row
 
-# before the names of suites
+# prefix of suite names
 PREFIX = "peers_"
-# who ours is set beside, in the order of the tables
+# the other contenders, in the order of the tables
 PEERS = (contenders.BASELINE, *libraries.NAMES)
 
 
 def left_out(case: Case, name: str, why: str, regime: str) -> Row:
-    """The row of a contender without times."""
+    """A row without times, with the reason."""
     return results.refused_row(asdict(case) | {"contender": name, "regime": regime}, why)
 
 
 def by_problem(rows: Iterable[Row]) -> list[dict[str, Row]]:
-    """The rows that have times, by contender, a problem each; problems without ours are left out."""
+    """For each problem that ours was timed on, the rows with times by contender."""
     groups: dict[tuple[object, ...], dict[str, Row]] = {}
     for row in rows:
         if row["us"] is not None:
@@ -31,12 +31,12 @@ def by_problem(rows: Iterable[Row]) -> list[dict[str, Row]]:
 
 
 def faster(group: dict[str, Row], peer: str) -> float | None:
-    """How many times as fast as a peer ours is on one problem; None where the peer has no times."""
+    """Our speed-up over a peer on one problem; None if the peer has no times."""
     return group[peer]["us"] / group[contenders.OURS]["us"] if peer in group else None
 
 
 def means(rows: Iterable[Row]) -> dict[str, dict[str, tuple[float, float, int]]]:
-    """By suite and peer how many times as fast ours is: the geometric mean, the least, and the number of problems."""
+    """Our speed-up by suite and peer: geometric mean, least, and number of problems."""
     suites: dict[str, list[dict[str, Row]]] = {}
     for group in by_problem(rows):
         suites.setdefault(group[contenders.OURS]["suite"].removeprefix(PREFIX), []).append(group)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ours beside cuBLAS, quack-kernels and torch.compile: three named problems of each suite, all contenders in one run.
+"""cutegemm, cuBLAS, quack-kernels and torch.compile on three named problems of each suite, all in one run.
 
     python -m benchmarks.peers --out benchmarks/results/peers.json --commit HASH [--suites square,decode] [--part 0/4]
 
-Each contender is checked before it is timed. One that is not installed, refuses a problem (quack: rows that are no
-multiple of 16 bytes) or is wrong has a row with the reason and no times. Large problems are timed sustained, those of a
-few microseconds short. The same command goes on where an earlier one stopped; parts of one run, each on a GPU of its
-own (`CUDA_VISIBLE_DEVICES`), write files of their own, which `python -m benchmarks.results` merges.
+Each contender is checked before it is timed. A contender that is not installed, refuses a problem (quack: rows that are
+not a multiple of 16 bytes) or is wrong has a row with the reason and no times. Large problems use the sustained regime,
+problems of a few microseconds the short one. The same command continues a run that stopped. Parts of a run can use one
+GPU each (`CUDA_VISIBLE_DEVICES`) and write separate files, which `python -m benchmarks.results` merges.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import contenders, gemm, libraries, peer_rows, results, runs, suites, timing
+from benchmarks import command_line, contenders, gemm, libraries, peer_rows, results, runs, suites, timing
 from benchmarks.results import Case, Row
 
 NAMES = [*contenders.NAMES, *libraries.NAMES]
-# of problems too small to reach the power cap
+# suites of problems too small to reach the power cap
 SHORT = ("decode", "odd_skinny", "small")
 Part = tuple[int, int]
 
 
 class Bench(gemm.Bench):
-    """Gives a contender that is left out a row; only ours and cuBLAS can fail."""
+    """Writes rows for contenders that are left out; only ours and cuBLAS count as failures."""
 
     def regime(self, case: Case) -> timing.Regime:
-        """Short where the suite is of small problems, else that of the run."""
+        """The short regime for suites of small problems, else that of the run."""
         small = case.suite.removeprefix(peer_rows.PREFIX) in SHORT
         return timing.REGIMES["short"] if small else super().regime(case)
 
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
-        """A row of every contender, and (contender, why) of ours and cuBLAS where they have no times."""
+        """A row of every contender, and (contender, reason) if ours or cuBLAS has no times."""
         timed, failures = super().measure(case)
         rows = {row["contender"]: row | {"refused": None} for row in timed}
         regime = self.regime(case).name
@@ -43,7 +43,7 @@ class Bench(gemm.Bench):
 
 
 def cases(names: list[str], part: Part = (0, 1)) -> list[Case]:
-    """The named problems of suites, under suites of their own; of a part every so-manieth."""
+    """The named problems of suites, in suites with a prefix; part (i, n) has every n-th."""
     found = [
         Case(
             suite=peer_rows.PREFIX + suite,
@@ -66,12 +66,12 @@ def describe(row: Row) -> str:
     if row["refused"] is None:
         energy = "" if row["tflop_per_j"] is None else f" | {row['tflop_per_j']:.3f} TFLOP/J"
         return gemm.describe(row) + energy
-    size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+    size = results.size_of(row)
     return f"{row['suite']:8} {size:20} {row['contender']}: left out: {row['refused']}"
 
 
 def summarize(rows: list[Row], console: Console) -> None:
-    """Print how many times as fast as each other contender ours is."""
+    """Print our speed-up over each other contender."""
     for suite, peers in peer_rows.means(rows).items():
         words = [
             f"{peer} {mean:.3f} (least {least:.3f} of {count})"
@@ -81,10 +81,10 @@ def summarize(rows: list[Row], console: Console) -> None:
 
 
 def part_of(text: str) -> Part:
-    """Read "0/4", the first of four parts.
+    """Parse a part such as "0/4", the first of four.
 
     Raises:
-        argparse.ArgumentTypeError: it is not that, or there is no such part.
+        argparse.ArgumentTypeError: the text is malformed, or there is no such part.
     """
     try:
         which, parts = map(int, text.split("/"))
@@ -97,22 +97,18 @@ def part_of(text: str) -> Part:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("peers", __doc__)
     add = parser.add_argument
     add("--suites", type=runs.names_among(tuple(suites.PEERS)), default=list(suites.PEERS))
     add("--contenders", type=runs.names_among(NAMES), default=NAMES)
-    add("--regime", choices=tuple(timing.REGIMES), default="sustained", help="of the large problems")
+    add("--regime", choices=tuple(timing.REGIMES), default="sustained", help="regime of large problems")
     add("--part", type=part_of, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
     runs.add_options(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when cutegemm or cuBLAS refused a problem or was wrong."""
+    """Run the command; returns 1 if cutegemm or cuBLAS refused a problem or was wrong."""
     args = parse(arguments)
     return gemm.carry_out(args, cases(args.suites, args.part), Bench, describe, summarize)
 

@@ -1,32 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a results file: ratio to the baseline and TFLOP/s, one PNG a suite.
+"""Plots a results file: ratio to the baseline and TFLOP/s, one PNG per suite.
 
 python -m benchmarks.plot benchmarks/results/gemm.json --out FOLDER
 
-A suite of cubes is drawn as lines over their size. The shapes of any other suite are unrelated, so each has a row of
-its own with its name, sorted by its work.
+A suite of cubes has lines over the size. In any other suite each shape has its own labelled row, sorted by work.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-matplotlib.use("Agg")  # files only: there may be no display
+matplotlib.use("Agg")  # writes files, since there may be no display
 
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from benchmarks import results  # noqa: E402
+from benchmarks import command_line, results  # noqa: E402
 from benchmarks.results import Row  # noqa: E402
 
 LINES_INCHES = (8, 7)
-ROWS_INCHES = (10, 1.6)  # width, and height beside the rows
+ROWS_INCHES = (10, 1.6)  # width, and height without the rows
 ROW_INCHES = 0.22
 DPI = 150
 
@@ -37,7 +35,7 @@ def work(row: Row) -> int:
 
 
 def size(row: Row) -> float:
-    """The side of the cube with as many multiplications."""
+    """The side of the cube with equally many multiplications."""
     return float(work(row) ** (1 / 3))
 
 
@@ -60,8 +58,8 @@ def shapes(rows: list[Row]) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    """A row's shape, with what is fused where something is."""
-    text = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+    """A row's shape, with its epilogue if there is one."""
+    text = results.size_of(row)
     return text if row["epilogue"] == "none" else f"{row['epilogue'].replace('_', ' ')} {text}"
 
 
@@ -78,7 +76,7 @@ def draw(document: dict[str, Any], suite: str) -> Figure:
 
 
 def _compared(rows: list[Row]) -> bool:
-    """Whether a line stands beside the baseline, rather than being it."""
+    """Whether the rows have ratios to another contender."""
     return any(row["contender"] != row["baseline"] and row["ratio"] is not None for row in rows)
 
 
@@ -106,7 +104,7 @@ def _line(axes: Axes, rows: list[Row], field: str, style: dict[str, Any]) -> Non
 
 
 def _by_shape(found: dict[str, list[Row]], names: list[str]) -> Figure:
-    """A row a shape, least work at the top: ratio left, TFLOP/s right."""
+    """A row per shape, least work at the top: ratio left, TFLOP/s right."""
     height = ROWS_INCHES[1] + ROW_INCHES * len(names)
     figure, (left, right) = pyplot.subplots(
         1, 2, sharey=True, figsize=(ROWS_INCHES[0], height), layout="constrained"
@@ -131,14 +129,10 @@ def _by_shape(found: dict[str, list[Row]], names: list[str]) -> Figure:
 
 
 def main(arguments: list[str]) -> None:
-    """Draw every suite of a file whose rows are products."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.plot",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Plot every suite of single GEMMs in a file."""
+    parser = command_line.parser("plot", __doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the pictures")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the plots")
     args = parser.parse_args(arguments)
     document = results.load(args.file)
     args.out.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our functions and modules beside torch's own: host time of a call, training steps of layers, replay of a graph.
+"""Our functions and modules compared with torch's: host time per call, training steps, graph replay.
 
     python -m benchmarks.pytorch --out benchmarks/results/pytorch.json --commit HASH [--seconds 170] [--what host,mlp]
 
-Host times are of calls in a row without waiting for the GPU; the rest is device time. Every contender is held to the
-first one's results before it is timed; one that fails gives a row with its error. Without a GPU it runs small on the
-CPU, to show that it works: figures of such a run say nothing.
+Host times are of consecutive calls without waiting for the GPU; all others are device times. Every contender is
+compared with the first one before it is timed; a contender that fails has a row with its error. Without a GPU small
+cases run on the CPU, as a test; their times mean nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import host_time, models, results, runs, timing
+from benchmarks import command_line, correctness, host_time, libraries, models, results, runs, timing
 from benchmarks.pytorch_cases import (
     CHAIN,
     Call,
@@ -49,7 +49,7 @@ CONTENDERS = {
     "replay": ("bare", "cutegemm_compile", "torch_compile"),
     "mlp gelu step": ("torch", "torch_compile", "cutegemm", "cutegemm_compile"),
 }
-# on the relative Frobenius error against the first contender
+# on the relative Frobenius error compared with the first contender
 BOUND = 3e-2
 
 
@@ -57,10 +57,10 @@ class Bench:
     """Checks and times one case after another.
 
     Args:
-        device: torch's name of it; "cpu" shrinks every case.
+        device: torch device; "cpu" shrinks every case.
         regime: of device times.
         sensors: of the GPU.
-        compiler: of models and functions.
+        compiler: compiles models and functions.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Bench:
         device: str,
         regime: timing.Regime = QUICK,
         sensors: timing.Readable | None = None,
-        compiler: Callable[[Any], Any] = models.max_autotune,
+        compiler: Callable[[Any], Any] = libraries.max_autotune,
     ) -> None:
         self._device, self._regime, self._sensors, self._compiler = device, regime, sensors, compiler
         self._sizes = Sizes() if device == "cuda" else Sizes().shrunk()
 
     def keys(self, case: str) -> list[Row]:
-        """The key fields of the rows that measuring a case gives."""
+        """The key fields of the rows that `measure(case)` returns."""
         names = CONTENDERS.get(case, ("torch", "cutegemm"))
         return [{"suite": "pytorch", "what": case, "contender": x, "regime": self._name(case)} for x in names]
 
@@ -91,7 +91,7 @@ class Bench:
         return of_mlp(self._sizes, self._device, self._compiler)
 
     def measure(self, case: str) -> tuple[list[Row], runs.Failures]:
-        """Rows of every contender, with times or with the error it died of; and those errors."""
+        """A row of every contender, with times or its error; and all errors."""
         ready: dict[str, Call] = {}
         errors: dict[str, str] = {}
         peaks: dict[str, float | None] = {}
@@ -110,7 +110,7 @@ class Bench:
                 del found
                 peaks[name] = models.peak_mib(call) if self._device == "cuda" else None
                 ready[name] = call
-            except Exception as error:  # the others are measured whatever one dies of
+            except Exception as error:  # an error of one contender must not stop the others
                 errors[name] = _text(error)
         del expected
         times: dict[str, Measurement] = {}
@@ -120,10 +120,10 @@ class Bench:
             errors |= dict.fromkeys(ready, _text(error))
         rows = []
         baseline = "bare" if case == "replay" else "torch"
-        beside = {row["contender"]: row for row in results.compare(times, baseline)}
+        compared = {row["contender"]: row for row in results.compare(times, baseline)}
         for key in self.keys(case):
             name = key["contender"]
-            row = dict.fromkeys(results.PYTORCH_FIELDS) | beside.get(name, {}) | key
+            row = dict.fromkeys(results.PYTORCH_FIELDS) | compared.get(name, {}) | key
             row |= {"peak_mib": peaks.get(name), "error": errors.get(name)}
             if name in times:
                 m = times[name]
@@ -141,15 +141,7 @@ class Bench:
         if on_gpu:
             device = models.Uncaptured() if case.endswith("step") else timing.Device()
         found = timing.measure(contenders, [None], self._regime, device=device, sensors=self._sensors)
-        return {name: _per_call(m) for name, m in found.items()} if case == "replay" else found
-
-
-def _per_call(m: Measurement) -> Measurement:
-    """Of a chain's time one product's."""
-    return dataclasses.replace(
-        m, us=m.us / CHAIN, us_min=m.us_min / CHAIN, us_max=m.us_max / CHAIN,
-        samples=tuple(x / CHAIN for x in m.samples),
-    )  # fmt: skip
+        return {name: m.divided(CHAIN) for name, m in found.items()} if case == "replay" else found
 
 
 def _ignoring(call: Call) -> Callable[[Any], Any]:
@@ -161,14 +153,13 @@ def _text(error: Exception) -> str:
 
 
 def _check(found: Results, expected: Results) -> None:
-    """Hold results to the first contender's.
+    """Compare results with the first contender's.
 
     Raises:
-        ValueError: one differs by more than the bound.
+        ValueError: a result differs by more than the bound.
     """
     for name, want in expected.items():
-        difference = (found[name].detach().double() - want.double()).norm()
-        error = float(difference / want.double().norm())
+        error = correctness.relative_error(found[name].detach(), want)
         if not error <= BOUND:
             raise ValueError(f"{name}: relative Frobenius error {error:.2e} must be at most {BOUND:.2e}")
 
@@ -179,29 +170,24 @@ def describe(row: Row) -> str:
     if row["us"] is None:
         return f"{head} {row['error'] or 'not timed'}"
     peak = "" if row["peak_mib"] is None else f" | {row['peak_mib']:9.1f} MiB"
-    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
-    return f"{head} {row['us']:10.2f} us ({row['us_min']:.2f} to {row['us_max']:.2f}){peak}{ratio}"
+    return f"{head} {row['us']:10.2f} us ({row['us_min']:.2f} to {row['us_max']:.2f}){peak}{results.ratio_text(row)}"
 
 
 def cases_of(what: Sequence[str]) -> list[str]:
-    """The cases of some kinds, in the order in which they are measured."""
+    """The cases of some kinds, in the order of measurement."""
     return [case for kind, cases in CASES.items() if kind in what for case in cases]
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pytorch",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("pytorch", __doc__)
     parser.add_argument("--what", type=runs.names_among(list(CASES)), default=list(CASES))
     runs.add_options(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 when a contender failed or was wrong."""
+    """Run the command; returns 1 if a contender failed or was wrong."""
     args = parse(arguments)
     cases = cases_of(args.what)
     if not torch.cuda.is_available():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work that is timed beside torch: per case a maker of calls for every contender.
+"""The cases that are compared with torch: for each contender a function that makes its call.
 
-A maker allocates and compiles; the call that it gives runs once and returns its results by name.
+Making a call allocates and compiles. The call runs once and returns its results by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cutegemm import nn
 DTYPE = torch.bfloat16
 # calls in one compiled graph
 CHAIN = 20
-# divides extents where there is no GPU
+# divisor of extents without a GPU
 SHRINK = 64
 
 Results = dict[str, torch.Tensor]
@@ -28,7 +28,7 @@ Makers = dict[str, Callable[[], Call]]
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Extents; a machine without a GPU divides the large ones."""
+    """Extents, smaller without a GPU."""
 
     rows: int = 8192
     width: int = 4096
@@ -41,14 +41,14 @@ class Sizes:
 
 
 def normal(*shape: int, device: str, scale: float = 1.0) -> torch.Tensor:
-    """Random elements, the same at every run."""
+    """Random elements, the same in every run."""
     generator = torch.Generator(device).manual_seed(sum(shape))
     made = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
     return made.mul_(scale).to(DTYPE)
 
 
 def training(module: Any, x: torch.Tensor, upstream: torch.Tensor) -> Call:
-    """Forward and backward of a module: its result and the gradients of its input and parameters."""
+    """Forward and backward of a module; returns its output and the gradients of its input and parameters."""
     x = x.clone().requires_grad_()
     parameters = dict(getattr(module, "_orig_mod", module).named_parameters())
 
@@ -81,7 +81,7 @@ def of_linear(sizes: Sizes, device: str, bias: bool) -> Makers:
 
 
 def of_mlp(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> Makers:
-    """Contenders of a perceptron's training step."""
+    """Contenders of an MLP's training step."""
     x = normal(sizes.rows, sizes.width, device=device)
     upstream = normal(sizes.rows, sizes.width, device=device, scale=0.5)
 
@@ -110,7 +110,7 @@ def of_mlp(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> Makers:
 
 
 def of_replay(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> Makers:
-    """A chain of equal products: our kernels bare, and ours and torch's in a compiled graph."""
+    """A chain of equal GEMMs: `Gemm.run`, and our and torch's `linear` in a compiled graph."""
     n = sizes.small
     x = normal(n, n, device=device)
     weights = [normal(n, n, device=device, scale=n**-0.5) for _ in range(CHAIN)]
@@ -118,7 +118,7 @@ def of_replay(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> Make
     def bare() -> Call:
         gemm = cutegemm.build(cutegemm.GemmSpec())
         where = [torch.empty_like(x) for _ in weights]
-        # where no Hopper GPU is, what stands for it
+        # without a Hopper GPU the reference replaces it
         backend: Any = None if device == "cuda" else "reference"
 
         def call() -> Results:
@@ -154,7 +154,7 @@ def of_replay(sizes: Sizes, device: str, compiler: Callable[[Any], Any]) -> Make
 
 
 def host_calls(what: str, sizes: Sizes, device: str) -> Makers:
-    """Contenders of a call's host time; `what` is "matmul", "linear" or "linear bias", perhaps with " grad"."""
+    """Contenders of host times; `what` is "matmul", "linear" or "linear bias", optionally with " grad"."""
     n = sizes.small
     a, b, bias = normal(n, n, device=device), normal(n, n, device=device), normal(n, device=device)
     records = what.endswith("grad")

@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results files: {schema, environment, rows}, written after every problem and resumed where they stopped.
+"""Results files: {schema, environment, rows}. They are written after every problem, so that a run can resume.
 
-python -m benchmarks.results OUT IN...       merge files measured on one environment into OUT
+python -m benchmarks.results OUT IN...       merge files of one environment into OUT
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from benchmarks import command_line
+from cutegemm import files
 
 SCHEMA = 1
 Row = dict[str, Any]
 
-# What a row is made of: the problem, the times of a contender, the clock and power they were taken at, the baseline.
+# Parts of a row: the problem, the times of a contender, clock and power meanwhile, the baseline.
 CASE_FIELDS = ("suite", "dtype", "majors", "m", "n", "k", "batch", "epilogue", "beta")
 TIMES = ("us", "us_min", "us_max", "rounds")
 REGIME = ("regime", "sm_mhz", "watts")
@@ -28,32 +29,32 @@ BASELINE = ("baseline", "baseline_us", "ratio")
 ROW_FIELDS = (
     *CASE_FIELDS, "contender", "plan", *TIMES, *REGIME, "tflops", "tflop_per_j", *BASELINE, "samples",
 )  # fmt: skip
-# Of a sweep: a spec's fields beside the rest, and why a spec that has no times has none.
+# Sweeps: the fields of the spec, and the reason for missing times.
 SWEEP_FIELDS = (*ROW_FIELDS, "spec", "refused")
-# Of other libraries beside ours: why a contender that has no times has none.
+# Other libraries: the reason for missing times.
 PEER_FIELDS = (*ROW_FIELDS, "refused")
-# Of a chain of layers: times are those of a layer, `what` is the layers' N x K, bytes those of a layer's weights.
+# Chains of layers: times per layer, `what` is N x K of the layers, `bytes` those of a layer's weights.
 CHAIN_FIELDS = (
     "suite", "what", "dtype", "m", "layers", "bytes", "contender", "plan", *TIMES, *REGIME,
     "gb_s", "roof_gb_s", "of_roof", *BASELINE, "samples",
 )  # fmt: skip
 HOST_FIELDS = ("suite", "what", "contender", *TIMES, *BASELINE)
-# Of a model at work: `what` names both, m is tokens a call, peak memory is what a call adds in MiB.
+# Models: `what` is model and work, m the tokens per call, peak_mib the memory that a call adds.
 LLAMA_FIELDS = (
     "suite", "what", "dtype", "m", "contender", *TIMES, *REGIME, "tokens_s", "peak_mib", *BASELINE, "samples",
 )  # fmt: skip
-# Of our functions and modules beside torch's: `what` names the work; a contender that died has its error for times.
+# Functions and modules: `what` is the work; a contender that raised has its error and no times.
 PYTORCH_FIELDS = (
     "suite", "what", "contender", *TIMES, *REGIME, "peak_mib", *BASELINE, "samples", "error",
 )  # fmt: skip
-# Of groups: `what` is the kind of work, the layer, its tokens and how they spread; `roof_us` reads and writes once.
+# Groups: `what` is kind, layer, tokens and spread; `roof_us` is the time to read and write all data once.
 GROUPED_FIELDS = (
     "suite", "what", "kind", "layer", "tokens", "spread", "contender", "plan", *TIMES, *REGIME, "roof_us", *BASELINE,
     "samples", "refused",
 )  # fmt: skip
-# Of a probe of operand types: `what` names the kind and the suite; the error is that of the first rows against fp64.
+# Probes of operand types: `what` is kind and suite, `error` that of the first rows against fp64.
 PROBE_FIELDS = (*PEER_FIELDS, "what", "error")
-# of suites whose rows are not those of single GEMMs beside cuBLAS
+# suites whose rows are not single GEMMs compared with cuBLAS
 FIELDS = {
     "probe": PROBE_FIELDS,
     "host": HOST_FIELDS,
@@ -67,13 +68,23 @@ FIELDS = {
 MODELS = ("llama", "models")
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")
 
-# What must agree for rows to stand in one file. Date, temperature and clocks at the start may differ.
+# Fields that must agree within a file. Date, temperature and initial clocks may differ.
 SAME_ENVIRONMENT = ("gpu", "sms", "driver", "cuda", "torch", "dsl", "python", "power_limit_watts", "sources")
 
 
 def size_text(batch: int, m: int, n: int, k: int) -> str:
-    """A problem's extents in one word."""
+    """The extents of a problem in one word."""
     return f"{m}x{n}x{k}" if batch == 1 else f"{batch}:{m}x{n}x{k}"
+
+
+def size_of(row: Row) -> str:
+    """The extents of a row's problem in one word."""
+    return size_text(row["batch"], row["m"], row["n"], row["k"])
+
+
+def ratio_text(row: Row) -> str:
+    """A row's ratio to its baseline as the end of a line; nothing for a row without one."""
+    return "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +107,7 @@ class Case:
 
     @property
     def flops(self) -> int:
-        """Multiplications plus additions of the product."""
+        """Floating-point operations of the GEMM: multiplications plus additions."""
         return 2 * self.m * self.n * self.k * self.batch
 
     def __str__(self) -> str:
@@ -104,15 +115,15 @@ class Case:
 
     @property
     def size(self) -> str:
-        """M x N x K, with the number of products before it where there are several."""
+        """M x N x K, preceded by the batch size if there is a batch."""
         return size_text(self.batch, self.m, self.n, self.k)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Times of one contender over all rounds, in microseconds a call; clock and power while it ran.
+    """Times of one contender in microseconds per call, with the clock and power while it ran.
 
-    `samples` has one time a round; those of contenders that were measured together pair up.
+    `samples` has one time per round, so samples of contenders that were measured together can be paired.
     """
 
     us: float
@@ -123,24 +134,32 @@ class Measurement:
     watts: float | None = None
     samples: tuple[float, ...] = ()
 
+    def divided(self, count: int) -> Measurement:
+        """The time of one of `count` equal parts of each call."""
+        return replace(
+            self,
+            us=self.us / count,
+            us_min=self.us_min / count,
+            us_max=self.us_max / count,
+            samples=tuple(us / count for us in self.samples),
+        )
+
 
 def compare(measured: dict[str, Measurement], baseline: str) -> list[Row]:
-    """What was measured of a contender and of the baseline beside it, one part of a row per contender in the given
-    order: `TIMES`, clock and power, samples, `BASELINE`.
-    """
+    """For each contender a part of its row: times, clock and power, samples, and the baseline's time."""
     base = measured[baseline].us if baseline in measured else None
     rows = []
     for name, m in measured.items():
         numbers = {"contender": name} | asdict(m) | {"samples": list(m.samples)}
-        beside = {"baseline": None if base is None else baseline, "baseline_us": base}
-        rows.append(numbers | beside | {"ratio": None if base is None else base / m.us})
+        reference = {"baseline": None if base is None else baseline, "baseline_us": base}
+        rows.append(numbers | reference | {"ratio": None if base is None else base / m.us})
     return rows
 
 
 def case_rows(
     case: Case, measured: dict[str, Measurement], *, plans: dict[str, str | None], regime: str, baseline: str
 ) -> list[Row]:
-    """Rows of one problem, measured together."""
+    """Rows of one problem whose contenders were measured together."""
     rows = []
     for row in compare(measured, baseline):
         m = measured[row["contender"]]
@@ -152,7 +171,7 @@ def case_rows(
 
 
 def compiled_ratios(measured: Iterable[Row]) -> dict[str, float]:
-    """By scenario how much faster the converted model is than the original, both compiled."""
+    """Speed-up of the converted model over the original by scenario, both compiled."""
     us = {(row["what"], row["contender"]): row["us"] for row in measured if row["suite"] in MODELS}
     return {
         what: us[what, "torch_compile"] / time
@@ -162,29 +181,29 @@ def compiled_ratios(measured: Iterable[Row]) -> dict[str, float]:
 
 
 def host_rows(what: str, measured: dict[str, Measurement], baseline: str) -> list[Row]:
-    """Rows of suite "host": `what` is the thing timed on the CPU."""
+    """Rows of suite "host"; `what` was timed on the CPU."""
     rows = compare(measured, baseline)
     return [{field: (row | {"suite": "host", "what": what})[field] for field in HOST_FIELDS} for row in rows]
 
 
 def refused_row(key: Row, why: str) -> Row:
-    """The row of a contender without times, of its key fields."""
+    """A row without times, with the reason."""
     return dict.fromkeys(FIELDS.get(str(key["suite"]), PEER_FIELDS)) | key | {"refused": why}
 
 
 def key(row: Row) -> tuple[Any, ...]:
-    """What makes a row that row; two rows of one key are two measurements of one thing."""
+    """The identity of a row: rows of equal key measured the same thing."""
     return tuple(row.get(field) for field in KEY_FIELDS)
 
 
 class Results:
-    """A results file that grows.
+    """A results file that is extended row by row.
 
     Attributes:
         path: of the file.
-        environment: of the first run that wrote it.
-        rows: all rows, in the order they were measured.
-        dropped: rows of an earlier file that another environment or other sources made obsolete.
+        environment: of the first run that wrote the file.
+        rows: all rows in the order of measurement.
+        dropped: number of rows discarded since their environment or sources differ.
     """
 
     def __init__(self, path: Path, environment: dict[str, Any]) -> None:
@@ -203,15 +222,15 @@ class Results:
         self.environment = found["environment"] | {"resumed": dates}
 
     def has(self, rows: Iterable[Row]) -> bool:
-        """Whether every one of these rows (only their key fields matter) has been measured."""
+        """Whether all these rows have been measured; only key fields are compared."""
         present = {key(row) for row in self.rows}
         return all(key(row) in present for row in rows)
 
     def put(self, rows: list[Row]) -> None:
-        """Add rows, replacing those of equal key, and write the file.
+        """Add rows, replace those of equal key, and write the file.
 
         Raises:
-            ValueError: a row lacks a field of the schema or has one beside it.
+            ValueError: a row lacks a field of the schema or has an extra one.
         """
         for row in rows:
             usual = PEER_FIELDS if "refused" in row else ROW_FIELDS
@@ -224,7 +243,7 @@ class Results:
 
 
 def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
-    """Fields in which two environments differ so that their rows may not stand in one file."""
+    """The fields that forbid rows of two environments in one file."""
     return [field for field in SAME_ENVIRONMENT if first.get(field) != second.get(field)]
 
 
@@ -241,21 +260,19 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def save(path: Path, document: dict[str, Any]) -> None:
-    """Write a results file whole or not at all, one row a line so that differences read well."""
+    """Replace a results file, with one row per line for readable diffs."""
     head = json.dumps({name: document[name] for name in ("schema", "environment")}, indent=1)
     rows = ",\n  ".join(json.dumps(row) for row in document["rows"])
     text = f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n'
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text)
-    os.replace(part, path)
+    files.replace(path, text.encode())
 
 
 def merge(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """One document from several of one environment; of two rows with equal key the later document's stays.
+    """Merge documents of one environment. A row of a later document replaces an earlier one of equal key.
 
     Raises:
-        ValueError: the environments differ in a field that matters.
+        ValueError: the environments differ in a field of `SAME_ENVIRONMENT`.
     """
     first = documents[0]["environment"]
     rows: dict[tuple[Any, ...], Row] = {}
@@ -272,7 +289,7 @@ def merge(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The n-th root of the product of positive numbers, the mean that suits ratios."""
+    """The geometric mean of positive numbers."""
     logs = [math.log(value) for value in values]
     return math.exp(math.fsum(logs) / len(logs))
 
@@ -280,7 +297,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 def summary(rows: Iterable[Row]) -> list[Row]:
     """Per suite, dtype, majors, regime and contender: rows, geometric mean, least and greatest ratio.
 
-    A row without a ratio, and the baseline itself, count nowhere.
+    Baseline rows and rows without a ratio are skipped.
     """
     groups: dict[tuple[Any, ...], list[float]] = {}
     fields = ("suite", "dtype", "majors", "regime", "contender")
@@ -301,7 +318,7 @@ def summary(rows: Iterable[Row]) -> list[Row]:
 
 def main(arguments: list[str]) -> None:
     """Merge files into one."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.results", description="Merge results files.")
+    parser = command_line.parser("results", __doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("sources", type=Path, nargs="+", help="files of one environment")
     args = parser.parse_args(arguments)

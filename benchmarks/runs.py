@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every measuring command does: read its common options, open its file, run within a budget, resume, report.
+"""The frame of every measuring command: common options, results file, time budget, resume, report.
 
-A call may be cut short and made again: results are written after every problem, and what a file holds is skipped.
+Results are written after every problem. A command that is called again skips the problems that its file holds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from rich.console import Console
 
 from benchmarks import environment, timing
 from benchmarks.results import Results, Row
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import RECORDS
 from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config
 from cutegemm.errors import GemmError
 
-LOG_COLUMNS = 120  # of output that goes to a file or pipe
-REASON_LINES = 3  # of an error's text
+LOG_COLUMNS = 120  # width of output to a file or pipe
+REASON_LINES = 3  # lines of an error that are kept
 Failures = list[tuple[str, str]]  # (contender, why)
 _CaseT = TypeVar("_CaseT")
 _CaseIn = TypeVar("_CaseIn", contravariant=True)
@@ -35,21 +37,21 @@ class Bench(Protocol[_CaseIn]):
     """Measures one case after another."""
 
     def keys(self, case: _CaseIn) -> list[Row]:
-        """The key fields of the rows that measuring `case` gives."""
+        """The key fields of the rows that `measure(case)` returns."""
 
     def measure(self, case: _CaseIn) -> tuple[list[Row], Failures]:
-        """Rows of the contenders that are right, and (contender, why) of the others."""
+        """Rows of the correct contenders, and (contender, reason) of the others."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run over cases came to.
+    """The result of a run over cases.
 
     Attributes:
-        skipped: cases that an earlier run had measured.
-        measured: cases measured now.
-        failures: (case and contender, why), of contenders that refused a problem or were wrong.
-        left: cases not reached in time.
+        skipped: number of cases that an earlier run measured.
+        measured: number of cases measured now.
+        failures: (case and contender, reason) where a contender refused a problem or was wrong.
+        left: number of cases not reached in time.
     """
 
     skipped: int
@@ -68,9 +70,9 @@ def run(
     describe: Callable[[Row], str],
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Measure every case that `out` lacks until `seconds` would be exceeded; `out` is written after each.
+    """Measure every case that `out` lacks, and write `out` after each.
 
-    A case starts only when the longest so far would still fit.
+    A case starts only if the longest case so far would end within `seconds`.
     """
     todo = [case for case in cases if not out.has(bench.keys(case))]
     failures: Failures = []
@@ -108,10 +110,10 @@ def _progress(console: Console) -> progress.Progress:
 
 
 def positive_seconds(text: str) -> float:
-    """Read a budget.
+    """Parse a time budget.
 
     Raises:
-        argparse.ArgumentTypeError: it is not a positive number.
+        argparse.ArgumentTypeError: the text is not a positive number.
     """
     try:
         value = float(text)
@@ -123,26 +125,42 @@ def positive_seconds(text: str) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """The options that every measuring command has; `required` are a file and a commit, where it does measure."""
+    """Add the options of every measuring command. Results file and commit are mandatory if `required`."""
+    add_budget(parser)
+    parser.add_argument("--out", type=Path, required=required, help="results file")
+    parser.add_argument("--commit", required=required, help="hash of the measured commit")
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """Add the options that limit the time and choose the GPU."""
     add = parser.add_argument
     add(
         "--seconds",
         type=positive_seconds,
         default=math.inf,
-        help="budget: stop before a problem that would end later; the same command goes on",
+        help="time budget: no problem starts that would exceed it; the same command continues",
     )
-    add("--device", type=int, default=0, help="number of the GPU that is measured, recorded with the results")
-    add("--out", type=Path, required=required, help="results file")
-    add("--commit", required=required, help="hash of the commit that is measured")
+    add("--device", type=int, default=0, help="number of the measured GPU, recorded with the results")
+
+
+def add_gpu(parser: argparse.ArgumentParser, purpose: str) -> None:
+    """Add `--gpu`, the name of a GPU that has a record; `record_of` finds the record."""
+    names = [record.name for record in RECORDS]
+    parser.add_argument("--gpu", choices=names, default=names[0], help=f"{purpose}; default {names[0]}")
+
+
+def record_of(name: str) -> Device:
+    """The record of a GPU."""
+    return next(record for record in RECORDS if record.name == name)
 
 
 def console() -> Console:
-    """Where a command prints; wide enough for a row where that is no terminal."""
+    """The console of a command, wide enough for a row if the output is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else LOG_COLUMNS, soft_wrap=True)
 
 
 def open_run(args: argparse.Namespace) -> tuple[Console, timing.Readable, Results]:
-    """Where a command prints, reads clocks and power, and writes, from `add_options`; its GPU becomes current."""
+    """Console, sensors and results file for the options of `add_options`; makes the GPU current."""
     out_console = console()
     environment.select(args.device)
     sensors = environment.sensors(args.device)
@@ -153,19 +171,19 @@ def open_run(args: argparse.Namespace) -> tuple[Console, timing.Readable, Result
 
 
 def compiled(configs: Iterable[Config], problems: int, console: Console) -> int:
-    """Compile the kernels of so many problems, side by side and each once; returns how many there are."""
+    """Compile kernels in parallel, each once. Returns the number of kernels."""
     wanted = list(dict.fromkeys(configs))
     console.print(f"{len(wanted)} kernels of {problems} problems")
     try:
         kernel_cache.ensure(wanted)
     except GemmError as error:
-        # whose kernel it is, says so when it is measured
+        # the problem that needs the kernel reports the error when it is measured
         console.print(str(error), markup=False)
     return len(wanted)
 
 
 def report(outcome: Outcome, console: Console) -> int:
-    """Print what a run came to; 1 when a contender refused a problem or was wrong."""
+    """Print the result of a run. Returns 1 if a contender refused a problem or was wrong."""
     console.print(f"measured {outcome.measured}, already there {outcome.skipped}, left {outcome.left}")
     for what, why in outcome.failures:
         console.print(f"NOT TIMED {what}: {why}", markup=False)
@@ -173,13 +191,13 @@ def report(outcome: Outcome, console: Console) -> int:
 
 
 def reason(error: Exception) -> str:
-    """An error on one line: its beginning, as those of compilers run to pages."""
+    """The first lines of an error on one line; compilers print pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' / '.join(lines[:REASON_LINES])}"
 
 
 def names_among(legal: Sequence[str]) -> Callable[[str], list[str]]:
-    """A reader of comma-separated names that refuses those that are not legal."""
+    """A parser of comma-separated names that rejects unknown names."""
 
     def parse(text: str) -> list[str]:
         names = list(dict.fromkeys(name for name in text.split(",") if name))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two trees compile the same kernels: a guard for changes that must leave every kernel's PTX as it is.
+"""Checks whether two trees compile the same kernels, for changes that must not alter any PTX.
 
     python -m benchmarks.same_ptx --save FILE [--sample 120] [--seed 1]     # in the old tree
     python -m benchmarks.same_ptx --against FILE [--sample 20] [--seed 2]   # in the new tree
     python -m benchmarks.same_ptx --against FILE --diff ID                  # one kernel's difference
 
-The kernels are those that the covering array's plans launch: GEMMs on tensor and CUDA cores, re-layouts, finishes.
-A file holds each kernel's config and PTX, so that a planner that chooses otherwise changes nothing. A config that the
-new tree cannot read is taken from the plan of the same case. Compiling needs no GPU and takes about a second a kernel.
-Names of kernels contain module paths and comments the compiler's version; neither is compared. Where only the order of
-PTX or the numbers of its registers changed, ptxas makes the same machine code, and the kernel counts as the same.
+The kernels are those of the covering array's plans: GEMMs on tensor and CUDA cores, copies, finishing launches. The
+file has each kernel's config and PTX, so other choices of the planner do not matter. A config that the new tree cannot
+read is replaced by the plan of the same case. Compiling needs no GPU and takes about a second per kernel. Kernel names
+(which contain module paths) and comments (the compiler's version) are not compared. If only the order of PTX or its
+register numbers changed, ptxas makes the same machine code, and the kernel counts as the same.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command_line
 from benchmarks.combinations.cover import Array
 from benchmarks.combinations.factors import declared, shortened
-from cutegemm import plan
+from cutegemm import files, plan
 from cutegemm.compiling.compiler import compile_config
 from cutegemm.compiling.resources import machine_code
 from cutegemm.config import Config, config_from_data
@@ -43,18 +44,18 @@ _LINES = re.compile(r"^\s*(//|\.file\b|\.loc\b|$).*\n?", re.MULTILINE)
 
 
 def normalised(ptx: str) -> str:
-    """PTX without comments and source lines, its kernel named `kernel`."""
+    """PTX without comments and source lines, with its kernel renamed to `kernel`."""
     found = _ENTRY.search(ptx)
     return _LINES.sub("", ptx if found is None else ptx.replace(found[1], "kernel"))
 
 
 def digest(text: str) -> str:
-    """What kernels are compared by."""
+    """The digest that identifies a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def listed(seed: int, cases: int | None = None) -> Iterator[Entry]:
-    """Every kernel of the array's plans, once: its case, the step of the plan, and its config."""
+    """Every distinct kernel of the array's plans: its case, the step of the plan, and its config."""
     seen = set()
     for case in Array(seed).make(cases):
         made = declared(case)
@@ -67,14 +68,14 @@ def listed(seed: int, cases: int | None = None) -> Iterator[Entry]:
 
 
 def chosen(entries: list[Entry], count: int | None, seed: int) -> list[Entry]:
-    """A sample of some kernels in which no family is left out; all where no count is given."""
+    """A sample of kernels with every family; all kernels without a count."""
     if count is None or count >= len(entries):
         return entries
     rng = random.Random(seed)
     families = collections.defaultdict(list)
     for x in rng.sample(entries, len(entries)):
         families[x["config"]["family"]].append(x)
-    # one of each family, then whatever comes
+    # one of each family, then random ones
     first = [x.pop() for x in families.values()][:count]
     rest = [x for family in families.values() for x in family]
     return first + rng.sample(rest, count - len(first))
@@ -84,7 +85,7 @@ def config_of(entry: Entry) -> tuple[Config, bool]:
     """An entry's config, and whether it had to be planned again.
 
     Raises:
-        GemmError: the planner refuses the case, too.
+        GemmError: the planner refuses the case.
     """
     try:
         return config_from_data(entry["config"]), False
@@ -94,30 +95,28 @@ def config_of(entry: Entry) -> tuple[Config, bool]:
 
 
 def packed(text: str) -> str:
-    """Text, compressed for a file of JSON."""
+    """Text, compressed for JSON."""
     return base64.b85encode(lzma.compress(text.encode())).decode()
 
 
 def unpacked(text: str) -> str:
-    """What was packed."""
+    """The text of `packed`."""
     return lzma.decompress(base64.b85decode(text)).decode()
 
 
 def written(path: Path, held: dict[str, Entry]) -> None:
-    """Replace a file, which another process may be reading."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(held))
-    fresh.replace(path)
+    """Replace a file, which another process may read."""
+    files.replace(path, json.dumps(held).encode())
 
 
 def compiled(config: Config) -> tuple[str, str]:
-    """The normalised PTX of a config, compiled here and now, and the digest of its machine code."""
+    """Compile a config; returns the normalized PTX and the digest of its machine code."""
     made = compile_config(config)
     return normalised(made.ptx), hashlib.sha256(machine_code(made.cubin)).hexdigest()
 
 
 def save(path: Path, args: argparse.Namespace) -> int:
-    """Compile a sample of the array's kernels and write their PTX; a file that exists is completed."""
+    """Compile a sample of the array's kernels and write their PTX; an existing file is completed."""
     if not path.exists():
         written(path, {x["id"]: x for x in listed(args.array)})
     held: dict[str, Entry] = json.loads(path.read_text())
@@ -140,7 +139,7 @@ def difference(entry: Entry, ptx: str) -> Iterable[str]:
 
 
 def against(path: Path, args: argparse.Namespace) -> int:
-    """Compile the kernels of a file again; 1 where one differs."""
+    """Compile the kernels of a file again; returns 1 if one differs."""
     held: dict[str, Entry] = json.loads(path.read_text())
     if args.diff is not None:
         entry = held[args.diff]
@@ -170,17 +169,13 @@ def against(path: Path, args: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 where a kernel differs."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.same_ptx",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Run the command; returns 1 if a kernel differs."""
+    parser = command_line.parser("same_ptx", __doc__)
     add = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--save", type=Path, help="write this file, or complete it")
     what.add_argument("--against", type=Path, help="compare with this file")
-    add("--sample", type=int, help="only so many kernels")
+    add("--sample", type=int, help="number of kernels")
     add("--seed", type=int, default=1, help="of the sample")
     add("--array", type=int, default=1, help="seed of the covering array")
     add("--diff", metavar="ID", help="show how one kernel differs")

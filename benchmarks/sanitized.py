@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small problems of each kind of kernel, to be run under compute-sanitizer.
+"""Small problems for every kind of kernel, to run under compute-sanitizer.
 
     compute-sanitizer --tool memcheck python -m benchmarks.sanitized
     compute-sanitizer --tool racecheck --error-exitcode 9 python -m benchmarks.sanitized --only atomic,launch
     compute-sanitizer --tool synccheck python -m benchmarks.sanitized
 
-The kinds are the ways in which CTAs meet, threads load, 8-bit products are scaled, copied and quantised, and rows are
-grouped. Each result is compared with fp64, of `quantize` with torch's operations; the command exits 1 where one is
-wrong. Racecheck sees shared memory; what meets in global memory the emulator's detector sees (`tests/kernels`).
+The cases cover reductions across CTAs, loads by threads, scaled, copied and quantized 8-bit operands, and groups. Each
+result is compared with fp64, or with torch's operations for `quantize`; the command exits 1 if one is wrong. Racecheck
+only covers shared memory. The emulator's race detector covers global memory (`tests/kernels`).
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 import cutegemm
+from benchmarks import command_line, runs
 from cutegemm import DType, GemmSpec, Tile
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.quantize import quantized
@@ -27,10 +27,10 @@ from cutegemm.ops.quantized.quantize import quantized
 SMALL, BYTES = Tile(64, 64, 64), Tile(64, 64, 128)
 BY_ROW, BY_SQUARE = ("block", 1, 128), ("block", 128, 128)
 ENDS = (40, 40, 41, 130)
-# name -> (spec, (m, n, k)); of groups M is all their rows
+# name -> (spec, (m, n, k)); for groups M is the total of their rows
 CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "launch": (GemmSpec(tile=SMALL, swap=False, split_k=3, split_reduction="launch"), (136, 72, 520)),
-    # nine parts: two warpgroups of a CTA add them up
+    # nine splits, reduced by two warpgroups of a CTA
     "launch_adders": (GemmSpec(tile=SMALL, swap=False, split_k=9, split_reduction="launch"), (136, 72, 1032)),
     "launch_clusters": (
         GemmSpec(tile=SMALL, swap=False, cluster=(1, 1, 2), split_k=4, split_reduction="launch"),
@@ -55,9 +55,9 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(tile=SMALL, swap=False, scheduler="dynamic", cluster=(2, 1), sms=4, stages=2),
         (264, 136, 264),
     ),
-    # words by TMA, in boxes
+    # unaligned loads by TMA
     "shift": (GemmSpec(tile=SMALL, swap=False, a_load="shift", b_load="shift"), (133, 77, 259)),
-    # of more columns than a box has: words by cp.async
+    # more columns than a TMA box has, so unaligned loads by cp.async
     "shift_wide": (
         GemmSpec(tile=Tile(64, 256, 16), stages=3, swap=False, b_load="shift", store="direct"),
         (66, 43, 80),
@@ -66,10 +66,10 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(tile=SMALL, swap=False, a_load="cp_async", b_load="cp_async"),
         (130, 78, 258),
     ),
-    # D of an odd leading dimension in whole sectors, from a tile that ends beyond it
+    # D with an unaligned leading dimension, stored in whole sectors, with a partial tile
     "lines": (GemmSpec(tile=SMALL, swap=False, store="staged"), (133, 77, 264)),
     "lines_swapped": (GemmSpec(tile=Tile(32, 64, 64), swap=True, store="staged"), (21, 77, 264)),
-    # so narrow that a warp's last lines lie beyond D
+    # so narrow that the last columns of a warp are outside D
     "lines_few": (GemmSpec(tile=Tile(64, 16, 64), swap=False, d_dtype="fp32", store="staged"), (69, 3, 264)),
     "scaled_tensor": (
         GemmSpec(tile=BYTES, scale_a="tensor", scale_b="tensor", d_dtype="bf16", sms=4),
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(tile=BYTES, scale_a="row", scale_b="row", d_dtype="bf16", sms=4),
         (136, 136, 528),
     ),
-    # the producer loads scales beside the tiles
+    # the producer also loads scales
     "scaled_block": (
         GemmSpec(tile=BYTES, scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16", sms=4),
         (136, 144, 528),
@@ -92,37 +92,37 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(tile=BYTES, cluster=(1, 1, 2), scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"),
         (136, 144, 528),
     ),
-    # three warpgroups whose partial sums are promoted issue in turn
+    # three consumer warpgroups with promotion, which issue WGMMAs in turn
     "scaled_turns": (
         GemmSpec(tile=Tile(192, 64, 128), scale_a="row", scale_b="row", d_dtype="bf16", sms=4),
         (200, 136, 528),
     ),
-    # exponents, which the producer's threads widen and store
+    # ue8m0 scales, which the producer's threads convert and store
     "scaled_exponents": (
         GemmSpec(tile=BYTES, scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16", sms=4),
         (136, 144, 528),
     ),
     "int8": (GemmSpec(tile=BYTES, sms=4), (136, 136, 528)),
     "int8_points": (GemmSpec(tile=BYTES, zero_point_a="row", zero_point_b="row", sms=4), (136, 136, 528)),
-    # unaligned: A along M and B along N are transposed, then copied by rows, then gathered
+    # unaligned operands: transposed from M-major A and N-major B, copied row by row, and gathered
     "int8_transposed": (GemmSpec(tile=BYTES, a_load="relayout", b_load="relayout", sms=4), (133, 77, 531)),
     "int8_copied": (GemmSpec(tile=BYTES, a_load="relayout", b_load="relayout", sms=4), (133, 77, 531)),
     "int8_gathered": (GemmSpec(tile=BYTES, a_load="gather", b_load="gather", sms=4), (133, 77, 531)),
     # fp32 operands, rounded as TMA loads them
     "tf32": (GemmSpec(math="tf32", sms=4), (136, 136, 132)),
-    # parts of the operands in fp32's place, three products
+    # operands split into parts in place of fp32, three GEMMs
     "tf32x3": (GemmSpec(math="tf32x3", sms=4), (136, 136, 132)),
     "groups": (GemmSpec(), (144, 136, 264)),
-    # tokens along the instruction's columns
+    # tokens along N of the instruction
     "groups_swapped": (GemmSpec(tile=Tile(16, 64, 64), swap=True), (144, 136, 264)),
     "groups_indexed": (GemmSpec(a_load="cp_async"), (144, 136, 264)),
-    # groups along K, the first and the last of no element
+    # groups along K, with an empty one
     "groups_depth": (GemmSpec(), (136, 72, 144)),
     "groups_scaled_row": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_block": (GemmSpec(scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_depth": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 80, 144)),
 }
-# name -> (kind of scales, type of the values, (M, K), whether x is contiguous along M)
+# name -> (kind of scales, value type, (M, K), whether x is contiguous along M)
 QUANTIZED: dict[str, tuple[Any, torch.dtype, tuple[int, int], bool]] = {
     "quantize_row": ("row", torch.int8, (70, 1400), False),
     "quantize_tensor": ("tensor", torch.float8_e4m3fn, (136, 272), False),
@@ -132,19 +132,7 @@ QUANTIZED: dict[str, tuple[Any, torch.dtype, tuple[int, int], bool]] = {
     "quantize_turned_row": ("row", torch.int8, (272, 136), True),
 }
 EVERY = (*CASES, *QUANTIZED)
-TOLERANCE = 5e-3  # Frobenius norm of the error over that of the product, of results in bf16
-
-
-def names(text: str) -> list[str]:
-    """Cases, comma-separated.
-
-    Raises:
-        ArgumentTypeError: a word is none.
-    """
-    found = text.split(",")
-    if unknown := sorted(set(found) - set(EVERY)):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: must be of {', '.join(EVERY)}")
-    return found
+TOLERANCE = 5e-3  # relative Frobenius error of results in bf16
 
 
 def _draw(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
@@ -156,7 +144,7 @@ def _draw(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype
 def _scale(
     kind: object, free: int, k: int, generator: torch.Generator, exponents: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A scale as a run takes it, and as a factor of each element of the operand, (free, k)."""
+    """A scale as an argument of `run`, and as a factor for each element of the operand, (free, k)."""
     shape = {"tensor": (), "row": (free,)}.get(kind) if isinstance(kind, str) else None
     if shape is not None:
         found = torch.rand(shape, generator=generator, device=generator.device) + 0.5
@@ -210,7 +198,7 @@ def _dense(name: str, generator: torch.Generator, backend: str | None) -> list[f
 
 
 def _grouped(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
-    """Error of a product of groups, rows of the last one missing."""
+    """Error of a grouped GEMM whose last rows belong to no group."""
     spec, (m, n, k) = CASES[name]
     device, count, depth = generator.device, len(ENDS), name.endswith("depth")
     eight = name.startswith("groups_scaled")
@@ -237,7 +225,7 @@ def _grouped(name: str, generator: torch.Generator, backend: str | None) -> list
 
 
 def _quantized(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
-    """The share of values and of scales that are not those of torch's operations."""
+    """The share of values and of scales that differ from torch's operations."""
     kind, dtype, shape, turned = QUANTIZED[name]
     x = _draw(shape, generator, torch.bfloat16)
     x = x.T.contiguous().T if turned else x
@@ -249,7 +237,7 @@ def _quantized(name: str, generator: torch.Generator, backend: str | None) -> li
 
 
 def group_products(a: torch.Tensor, b: torch.Tensor, ends: tuple[int, ...]) -> torch.Tensor:
-    """Products of groups of rows, (M, N) with zeros behind the last, or of groups along K, (G, M, N), in fp64."""
+    """GEMMs of groups in fp64: of rows, (M, N) with zeros after the last group, or along K, (G, M, N)."""
     a, b, begins = a.double(), b.double(), (0, *ends[:-1])
     if b.dim() == 2:
         return torch.stack([a[:, x:y] @ b[x:y] for x, y in zip(begins, ends, strict=True)])
@@ -260,9 +248,9 @@ def group_products(a: torch.Tensor, b: torch.Tensor, ends: tuple[int, ...]) -> t
 
 
 def error_of(name: str, device: str = "cuda", backend: str | None = None) -> float:
-    """The largest relative error of a case's products.
+    """The largest relative error of a case.
 
-    Each runs twice, so that what a run leaves behind meets the next one.
+    Each GEMM runs twice, so a state that the first run leaves behind affects the second.
     """
     generator = torch.Generator(device).manual_seed(1)
     kinds = {"groups": _grouped, "quantize": _quantized}
@@ -271,13 +259,11 @@ def error_of(name: str, device: str = "cuda", backend: str | None = None) -> flo
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 where a result is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sanitized",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """Run the command; returns 1 if a result is wrong."""
+    parser = command_line.parser("sanitized", __doc__)
+    parser.add_argument(
+        "--only", type=runs.names_among(EVERY), default=list(EVERY), help="cases, comma-separated"
     )
-    parser.add_argument("--only", type=names, default=list(EVERY), help="cases, comma-separated")
     given, wrong = parser.parse_args(arguments), []
     for name in given.only:
         error = error_of(name)

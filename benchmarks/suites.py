@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems that every speed figure of this project is measured on; figures of different dates compare by them.
+"""The fixed problems of all benchmarks, so that results of different dates can be compared.
 
-`SUITES` are single GEMMs D[M, N] = A[M, K] @ B[K, N], `BATCHED` many of one shape, `CHAINS` the layers of a model at
-decode, each of which reads what the one before it wrote, and `EPILOGUES` GEMMs with something fused. `DRAWN` are drawn
-(`drawn.py`). All of these are training data: rules of the planner were made for some, kernels were tuned on others.
-Problems that judge the model come from `fresh_draws`.
+`SUITES` are single GEMMs D[M, N] = A[M, K] @ B[K, N], `BATCHED` batched GEMMs, `EPILOGUES` GEMMs with fused epilogues.
+`CHAINS` are the layers of a model at decode; each layer reads the output of the one before. `DRAWN` are random
+(`drawn.py`). All of these are training data: planner rules and tuned entries were made with them. Problems that
+judge the cost model come from `fresh_draws`.
 """
 
 from benchmarks import drawn
 
 Shape = drawn.Shape  # M, N, K
 
-# (N, K) of the linear layers of public models: qkv, o, gate and up, down of Llama 3 8B, the same of Llama 3 70B, then
-# layers of DeepSeek V3.
+# (N, K) of linear layers: qkv, o, gate and up, down of Llama 3 8B; the same of Llama 3 70B; layers of DeepSeek V3.
 _LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 _LLAMA_70B = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
 _DEEPSEEK = [(2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048)]
@@ -36,7 +35,7 @@ SUITES: dict[str, list[Shape]] = {
         (1024, 1024, 65536),
         (384, 640, 24576),
     ],
-    # No leading dimension is a multiple of 8 elements, or just one of them is not.
+    # At least one leading dimension is not a multiple of 8 elements.
     "odd": [
         *_cubes(1023, 4095, 4097, 8191),
         (8192, 8191, 8192),
@@ -47,7 +46,7 @@ SUITES: dict[str, list[Shape]] = {
     ],
     "odd_skinny": [(17, 8191, 4099), (777, 111, 333), (333, 50257, 1023), (1, 4097, 4095), (8191, 33, 2047)],
     "small": [*_cubes(64, 128, 256, 384, 512, 768), (333, 777, 555), (1000, 1000, 1000)],
-    # Exact fp32, against torch without tf32.
+    # Exact fp32, compared with torch without tf32.
     "fp32": [
         *_cubes(512, 1024, 2048, 4096, 8192),
         (16, 4096, 4096),
@@ -55,16 +54,16 @@ SUITES: dict[str, list[Shape]] = {
         (333, 5025, 1023),
         (4096, 16, 4096),
     ],
-    # Drawn as those of the next suite are, with another seed: what the model is fitted to.
+    # Random like the next suite, with another seed. The cost model is fitted to it.
     "sampled": drawn.shapes(drawn.SAMPLED_SEED, odd=False),
-    # In no database, but rules were made for some of them: training data, too.
+    # Not in the tuning database, but planner rules were made for some: training data too.
     "drawn": drawn.shapes(drawn.EVEN_SEED, odd=False),
     "drawn_odd": drawn.shapes(drawn.ODD_SEED, odd=True),
 }
-DRAWN = ("drawn", "drawn_odd")  # no entry of the database that ships
-DTYPES = {"fp32": "fp32"}  # operand type of suites that have one of their own
+DRAWN = ("drawn", "drawn_odd")  # suites without entries in the database that ships
+DTYPES = {"fp32": "fp32"}  # operand type of suites that fix it
 
-# Three problems of each suite of bf16 products, by names for readers, that other libraries are measured on, too.
+# Three named problems of each bf16 suite, on which other libraries are measured too.
 PEERS: dict[str, dict[str, tuple[int, int, int, int]]] = {
     "square": {
         "4096³": (1, 4096, 4096, 4096),
@@ -108,7 +107,7 @@ PEERS: dict[str, dict[str, tuple[int, int, int, int]]] = {
     },
 }
 
-# (batch, M, N, K), against torch.bmm.
+# (batch, M, N, K), compared with torch.bmm.
 BATCHED = [
     (32, 512, 512, 512),
     (128, 64, 128, 64),
@@ -119,7 +118,7 @@ BATCHED = [
     (4, 4096, 4096, 4096),
 ]
 
-# The (N, K) of the layers of a decode chain, repeated until the weights are `CHAIN_BYTES`, at each M of `CHAIN_ROWS`.
+# (N, K) of the layers of a decode chain. They repeat until the weights have `CHAIN_BYTES`; M is one of `CHAIN_ROWS`.
 CHAINS = [
     ((4096, 4096),),
     ((7168, 7168),),
@@ -129,7 +128,7 @@ CHAINS = [
 CHAIN_ROWS = (1, 16, 32)
 CHAIN_BYTES = 1_500_000_000
 
-# Fused epilogues in bf16: (epilogue, beta, (M, N, K)), N that of B; swiglu is gate and up of Llama 3 70B.
+# Fused epilogues in bf16: (epilogue, beta, (M, N of B, K)); swiglu is gate and up of Llama 3 70B.
 EPILOGUES = [
     ("bias_gelu_residual", 0.0, (8192, 4096, 1024)),
     ("bias_gelu_residual", 0.0, (4096, 14336, 4096)),
@@ -146,5 +145,5 @@ PRODUCTS = (*SUITES, BATCHED_SUITE)  # suites that `benchmarks.gemm` and `benchm
 
 
 def extents(suite: str) -> list[tuple[int, int, int, int]]:
-    """(batch, M, N, K) of every problem of a suite of products."""
+    """(batch, M, N, K) of every problem of a suite."""
     return BATCHED if suite == BATCHED_SUITE else [(1, *shape) for shape in SUITES[suite]]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many specs on many problems, timed beside cuBLAS: what choosing is fitted to.
+"""Times many specs on many problems, with cuBLAS, as data to fit the cost model.
 
     python -m benchmarks.sweep --specs benchmarks/specs/large.json --suites square --out sweep.json --commit HASH \
         --regime short --group 20 --seconds 480
 
-Kernels of everything that is left are compiled first, side by side. Each problem takes its specs in groups that are
-timed interleaved, cuBLAS in every one. A spec must be right before it is timed; why another is not is recorded, and not
-tried again. Results are written after every group, and the same command goes on where an earlier one stopped, so that a
-sweep may be many short calls.
+All missing kernels are compiled first, in parallel. The specs of a problem are timed in interleaved groups, each with
+cuBLAS. A spec is checked before it is timed. The reason for a refusal or a wrong result is recorded, and the spec is
+not tried again. Results are written after every group, and the same command continues, so a sweep may consist of many
+short calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks import candidates, contenders, correctness, gemm, inputs, results, runs, timing
+from benchmarks import candidates, command_line, contenders, correctness, gemm, inputs, results, runs, timing
 from benchmarks.candidates import Fields
 from benchmarks.results import Case, Row
 from cutegemm import GemmSpec, KernelPlan, Problem
@@ -33,7 +33,7 @@ from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
 from cutegemm.running.backends.launcher import current_device
 
-GROUP = 8  # specs timed together: each holds a graph, and what a group costs bounds what an interrupted call loses
+GROUP = 8  # specs timed together; each holds a graph, and an interrupted call loses one group
 SWEEP = dataclasses.replace(timing.REGIMES["sustained"], rounds=4)
 
 
@@ -42,11 +42,11 @@ class Group:
     """Some specs on one problem."""
 
     case: Case
-    specs: tuple[str, ...]  # JSON, which can be hashed
+    specs: tuple[str, ...]  # JSON, since it is hashable
 
     @property
     def fields(self) -> list[Fields]:
-        """Of each spec."""
+        """The fields of each spec."""
         return [json.loads(text) for text in self.specs]
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ def groups(
     regime: str = SWEEP.name,
     size: int = GROUP,
 ) -> list[Group]:
-    """What is left to measure, problem by problem: the specs that are not done in a regime, `size` at a time."""
+    """The unmeasured specs of a regime, problem by problem in groups of `size`."""
 
     def left() -> Iterator[Group]:
         for case in cases:
@@ -81,11 +81,11 @@ class Bench:
 
     Args:
         regime: of timing.
-        sensors: of the GPU, read meanwhile.
-        device: what captures and times.
-        memory: torch's name of the device that holds the operands.
-        compile: has the kernels of configs compiled, side by side.
-        planner: plans a spec for a problem on the device; None is for the GPU that is planned for by default.
+        sensors: of the GPU, read during samples.
+        device: captures graphs and times them.
+        memory: torch device of the operands.
+        compile: compiles kernels in parallel.
+        planner: plans a spec for a problem; None plans for the default GPU.
     """
 
     def __init__(
@@ -104,24 +104,24 @@ class Bench:
         self._memory = memory
 
     def keys(self, group: Group) -> list[Row]:
-        """The key fields of the rows that measuring `group` gives."""
+        """The key fields of the rows that `measure(group)` returns."""
         return [_key(group.case, fields, self._regime.name) for fields in group.fields]
 
     def compile_all(self, todo: Sequence[Group]) -> int:
-        """Have the kernels of all groups compiled at once, rather than a few at a time between measurements."""
+        """Compile the kernels of all groups at once. Returns their number."""
         plans = [found for group in todo for found in self._plan(group)[0].values()]
         configs = list(dict.fromkeys(step.config for found in plans for step in found.steps))
         with contextlib.suppress(GemmError):
-            # whose kernel it is, its group finds out
+            # the group with the failing kernel reports it
             self._compile(configs)
         return len(configs)
 
     def measure(self, group: Group) -> tuple[list[Row], runs.Failures]:
-        """A row for every spec, without times where it was refused or wrong; nothing counts as a failure."""
+        """A row for every spec, without times if it was refused or wrong. Nothing counts as a failure."""
         case = group.case
         planned, refused = self._plan(group)
         with contextlib.suppress(GemmError):
-            # the spec whose kernel it is says so below
+            # the spec with the failing kernel is reported below
             self._compile([step.config for found in planned.values() for step in found.steps])
         sets = inputs.make_sets(case, self._memory, inputs.set_count(case))
         right: list[timing.Contender] = []
@@ -149,7 +149,7 @@ class Bench:
         return timed + self._refused(case, by_name, refused), []
 
     def _plan(self, group: Group) -> tuple[dict[str, Any], dict[str, str]]:
-        """The plans of a group's specs by name, and why others have none."""
+        """The plans of a group's specs by name, and the reasons for missing plans."""
         planned: dict[str, Any] = {}
         refused: dict[str, str] = {}
         for fields in group.fields:
@@ -161,7 +161,7 @@ class Bench:
         return planned, refused
 
     def _refused(self, case: Case, by_name: dict[str, Fields], refused: dict[str, str]) -> list[Row]:
-        """The rows of specs that have no times."""
+        """The rows of specs without times."""
         empty = dict.fromkeys(results.ROW_FIELDS) | asdict(case) | {"regime": self._regime.name}
         return [
             empty | {"contender": name, "spec": by_name[name], "refused": why}
@@ -172,23 +172,23 @@ class Bench:
 def describe(row: Row) -> str:
     """A row on one line."""
     if row["refused"]:
-        size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+        size = results.size_of(row)
         return f"{row['suite']:8} {size:20} {row['contender']}: {row['refused']}"
     return gemm.describe(row)
 
 
 def best(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """By problem the rows with times, fastest relative to their own group's cuBLAS first."""
+    """The timed rows by problem, sorted by speed relative to cuBLAS in the same group."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row.get("spec") is not None and row["ratio"] is not None:
-            size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+            size = results.size_of(row)
             found.setdefault(f"{row['suite']} {size} {row['dtype']} {row['majors']}", []).append(row)
     return {name: sorted(group, key=lambda row: -float(row["ratio"])) for name, group in found.items()}
 
 
 def summary(rows: Sequence[Row]) -> Table:
-    """The best spec of each problem, and what the planner's own choice loses to it, where that was measured."""
+    """The best spec of each problem, and the regret of the planner's choice if it was measured."""
     table = Table("problem", "specs", "best", "x cuBLAS", "planner's x cuBLAS", "regret")
     for name, group in best(rows).items():
         top = group[0]
@@ -202,18 +202,14 @@ def summary(rows: Sequence[Row]) -> Table:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("sweep", __doc__)
     add = parser.add_argument
     add("--specs", type=Path, required=True, help="JSON file of specs; see benchmarks/candidates.py")
     gemm.add_problems(parser)
     add("--regime", choices=("sustained", "short"), default=SWEEP.name)
     add("--rounds", type=_even, default=SWEEP.rounds, help=f"samples a spec, even; default {SWEEP.rounds}")
-    add("--every", type=int, default=1, help="measure only every so many problems; default 1")
-    add("--group", type=int, default=GROUP, help=f"specs timed together, beside one cuBLAS; default {GROUP}")
+    add("--every", type=int, default=1, help="measure only every N-th problem; default 1")
+    add("--group", type=int, default=GROUP, help=f"specs timed together with cuBLAS; default {GROUP}")
     runs.add_options(parser)
     args = parser.parse_args(arguments)
     if not (args.suites or args.shapes):
@@ -228,20 +224,20 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def _even(text: str) -> int:
     if not (text.isdecimal() and int(text) >= 2 and int(text) % 2 == 0):
         raise argparse.ArgumentTypeError(
-            f"{text!r}: must be an even number from 2, so that both orders count"
+            f"{text!r}: must be an even number of at least 2, so that both orders occur equally often"
         )
     return int(text)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; what is left after --seconds is told."""
+    """Run the command."""
     args = parse(arguments)
     console, sensors, out = runs.open_run(args)
     cases = gemm.select(args.suites, args.shapes, args.dtype, args.majors)[:: max(1, args.every)]
     todo = groups(cases, args.candidates, out.has, regime=args.regime, size=max(1, args.group))
     total = len(cases) * len(args.candidates)
     left = sum(len(group.specs) for group in todo)
-    console.print(f"{total} of spec and problem, {total - left} measured before")
+    console.print(f"{total} pairs of spec and problem, {total - left} measured before")
     record = current_device()[1]
     bench = Bench(
         dataclasses.replace(timing.REGIMES[args.regime], rounds=args.rounds),

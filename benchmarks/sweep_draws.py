@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels a sweep of drawn training problems measures.
+"""Chooses the kernels that a sweep of random training problems measures.
 
     python -m benchmarks.sweep_draws --seeds 2,3,4 --kernels 700 --out jobs.json
     python -m benchmarks.sweep_draws --seeds 5,6 --counts deep_k=10,odd=7 --configs 25 --out jobs.json
 
-Of each problem there are many kernels near the predicted best, and each has to be compiled. A kernel does not depend on
-most extents, so the sweep takes those that serve many problems. Every problem has the model's choice and what the model
-predicts fastest. The others are taken by predicted time and by how little they resemble what the problem has already.
-The model sees no number of splits but those that fill whole waves; of a few configs others are measured, too.
+Each problem has many kernels near the predicted best, and each kernel has to be compiled. A kernel does not depend on
+most extents, so the sweep prefers kernels that many problems share. Every problem has the model's choice and the config
+predicted fastest. Others are chosen by predicted time and by dissimilarity to the problem's other configs. The model
+only considers numbers of splits that fill whole waves; for a few configs the sweep measures other numbers too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import chain, contenders, fresh_draws
+from benchmarks import chain, command_line, contenders, fresh_draws
 from benchmarks.results import Case, Row
 from cutegemm import GemmSpec, KernelPlan, Problem
 from cutegemm.arch.device import Device
@@ -45,13 +45,13 @@ COUNTS = {
     "odd_skinny": 5, "small": 5, "batched": 7, "chain": 5, "square_nn": 3, "square_nt": 3, "square_tt": 3,
     "prefill_nn": 3, "prefill_nt": 3, "prefill_tt": 3,
 }  # fmt: skip
-# configs of a problem; fastest predicted, and drawn among others, that it may have; how much slower these may be
+# configs per problem; configs considered: fastest predicted, and random; their maximum predicted slowdown
 CONFIGS, FASTEST, DRAWN, SLOWER = 16, 30, 24, 1.5
-# splits of which other numbers are measured: of the fastest configs so many, with their splits times these
+# number of fast configs that are measured with other splits, and factors of their splits
 RECUT, SHARES = 4, (0.5, 0.75, 1.5)
-# share over the best at which a config is worth a third, and worth of a second config of a kind
+# relative slowdown at which the worth falls to 1/e, and factor for each further config of a kind
 NEAR, AGAIN = 0.12, 0.35
-# configs below which a problem has few, and how much more another is worth there
+# a problem with fewer configs than this has few, and its next config is worth this factor more
 FEW, WANTED = 9, 6.0
 
 
@@ -59,13 +59,13 @@ class Option(NamedTuple):
     """A kernel for a problem.
 
     Attributes:
-        fields: of the spec that asks for it.
-        loads: how operands that TMA cannot address arrive.
-        kernels: its launches' configs.
+        fields: of the spec that requests it.
+        loads: of operands that TMA cannot address.
+        kernels: configs of its launches.
         config: as a row of `COLUMNS`.
-        worth: of measuring it, before others of its kind are taken.
-        kind: what resembles it.
-        must: whether it is measured in any case.
+        worth: of measuring it, before others of its kind are chosen.
+        kind: equal for similar options.
+        must: whether it is always measured.
     """
 
     fields: dict[str, Any]
@@ -82,8 +82,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def read_config(row: Sequence[Any]) -> tuple[bool, Candidate]:
+    """Whether operands are swapped, and the candidate, from a row that starts with `COLUMNS`."""
+    swapped, m, n, k, across, along, *others = row[: len(COLUMNS)]
+    return bool(swapped), Candidate((m, n, k), (across, along), *others)
+
+
 def cases(seeds: list[int], counts: dict[str, int] = COUNTS) -> Iterator[tuple[int, Case]]:
-    """(Seed, problem), families interleaved, so that a sweep that is cut short has some of each."""
+    """(Seed, problem) with interleaved families, so that a partial sweep has some of each."""
     drawn = [
         [(seed, case) for seed in seeds for case in fresh_draws.draw(name, seed, count)]
         for name, count in counts.items()
@@ -94,12 +100,12 @@ def cases(seeds: list[int], counts: dict[str, int] = COUNTS) -> Iterator[tuple[i
 
 
 def base(case: Case) -> GemmSpec:
-    """What is given for every config of a problem: a chain's weights are constant."""
+    """The spec of all configs of a problem; the weights of a chain are constant."""
     return chain.spec(constant=True) if case.suite == "chain" else GemmSpec()
 
 
 def options(spec: GemmSpec, of: Problem, device: Device, source: random.Random) -> list[Option]:
-    """What may be measured for a problem, of which a spec is given."""
+    """The options for a problem and spec."""
     asked, _ = requested(spec, of, device)
     own = plan(spec, of, device)
     found: dict[frozenset[Any], Option] = {}
@@ -127,7 +133,7 @@ def options(spec: GemmSpec, of: Problem, device: Device, source: random.Random) 
 
 
 def _recut(near: Sequence[ways.Option]) -> Iterator[tuple[ways.Option, int]]:
-    """The fastest configs that a launch adds up, and other splits for them."""
+    """The fastest configs with a reduction launch, and other numbers of splits for them."""
     cut = [x for x in near if x.candidate.reduction == "launch"]
     for x in cut[:RECUT]:
         splits = x.candidate.splits
@@ -158,12 +164,12 @@ def _kind(swapped: bool, x: Candidate, loads: tuple[str, ...]) -> tuple[Any, ...
 
 
 def taken(pools: list[list[Option]], kernels: int, configs: int = CONFIGS) -> list[list[Option]]:
-    """Of each problem's options those that are measured, of so many kernels in all, where what must be allows it.
+    """The options of each problem that are measured.
 
     Args:
         pools: options of each problem.
-        kernels: to compile, at most.
-        configs: of a problem, at most.
+        kernels: maximum kernels to compile, unless options that must be measured need more.
+        configs: maximum per problem.
     """
     chosen: list[list[Option]] = [[x for x in pool if x.must] for pool in pools]
     have = {kernel for few in chosen for x in few for kernel in x.kernels}
@@ -194,11 +200,11 @@ def taken(pools: list[list[Option]], kernels: int, configs: int = CONFIGS) -> li
     return chosen
 
 
-def _worth(x: Option, beside: list[Option], configs: int) -> float:
-    if len(beside) >= configs:
+def _worth(x: Option, others: list[Option], configs: int) -> float:
+    if len(others) >= configs:
         return 0.0
-    wanted = WANTED if len(beside) < FEW else 1.0
-    return wanted * x.worth * AGAIN ** sum(x.kind == y.kind for y in beside)
+    wanted = WANTED if len(others) < FEW else 1.0
+    return wanted * x.worth * AGAIN ** sum(x.kind == y.kind for y in others)
 
 
 def _pool(of: tuple[int, Case], device: Device) -> list[Option]:
@@ -207,10 +213,7 @@ def _pool(of: tuple[int, Case], device: Device) -> list[Option]:
 
 
 def drawn(args: argparse.Namespace, device: Device) -> dict[str, list[Row]]:
-    """What is measured, and the kernels' configs in the order of their first use.
-
-    Every other problem of a family is held back from fitting.
-    """
+    """The jobs, and the kernels' configs in the order of first use. Every other problem of a family is held back."""
     problems, found = list(cases(args.seeds, args.counts)), []
     seen = dict.fromkeys(args.counts, 0)
     with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
@@ -233,10 +236,10 @@ def drawn(args: argparse.Namespace, device: Device) -> dict[str, list[Row]]:
 
 
 def counts(text: str) -> dict[str, int]:
-    """Problems of families: "decode=9,odd=7".
+    """Parse numbers of problems per family, such as "decode=9,odd=7".
 
     Raises:
-        ValueError: a family or number is unknown.
+        ValueError: a family is unknown, or a count is not a number.
     """
     found = {name: int(count) for name, _, count in (x.partition("=") for x in text.split(","))}
     if unknown := found.keys() - fresh_draws.FAMILIES.keys():
@@ -246,13 +249,13 @@ def counts(text: str) -> dict[str, int]:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_draws", description=__doc__)
+    parser = command_line.parser("sweep_draws", __doc__)
     add = parser.add_argument
     add("--seeds", type=lambda x: [int(y) for y in x.split(",")], required=True)
-    add("--counts", type=counts, default=COUNTS, help="problems of a seed and family: NAME=COUNT,...")
-    add("--configs", type=int, default=CONFIGS, help="of a problem, at most")
-    add("--kernels", type=int, default=700, help="to compile, at most")
-    add("--workers", type=int, default=1, help="processes that plan")
+    add("--counts", type=counts, default=COUNTS, help="problems per seed and family: NAME=COUNT,...")
+    add("--configs", type=int, default=CONFIGS, help="maximum per problem")
+    add("--kernels", type=int, default=700, help="maximum to compile")
+    add("--workers", type=int, default=1, help="planning processes")
     add("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
     found = drawn(args, RECORDS[0])

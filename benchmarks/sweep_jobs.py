@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what `benchmarks.sweep_draws` drew: all configs of a problem shortly, then the best of them longer.
+"""Measures the jobs of `benchmarks.sweep_draws`: all configs of a problem briefly, then the best of them longer.
 
     python -m benchmarks.sweep_jobs --jobs jobs.json --out sweep.jsonl --seconds 500 --compile
 
-Kernels come from CUTEGEMM_CACHE_DIR; a config whose kernel is not there has no time. With `--compile`, other processes
-compile what is missing in the order of the jobs, and each problem waits until its kernels are there. A line is written
-after every problem, and the same command goes on where it stopped. One process measures and another watches it. A
-config that hangs is left out: the line before it says which config is tried.
+Kernels come from CUTEGEMM_CACHE_DIR; a config without its kernel there is not timed. With `--compile`, other processes
+compile missing kernels in the order of the jobs, and each problem waits for its kernels. A line is written after every
+problem, and the same command continues. One process measures and another watches it. A line is also written before each
+config, so a restarted process knows which config hung and skips it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from benchmarks import (
+    command_line,
     contenders,
     correctness,
     environment,
@@ -46,26 +47,26 @@ from cutegemm.config import config_from_data
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
-from cutegemm.tuning.timing import Sampler, orders
+from cutegemm.tuning.timing import Sampler
 
-# seconds of a sample, and samples, of all configs; of the best of them; how many those are
+# seconds per sample and samples of all configs, the same of the finalists, and their number
 SCREEN, SCREENED = 0.008, 2
 FINAL, FINALS = 0.025, 6
 FINALISTS = 6
 PREHEAT = 0.1
-# seconds within which a config's first call, and a problem, must be done
+# time limits in seconds of a config's first call and of a sample
 CALL_SECONDS, CASE_SECONDS = 15.0, 60.0
-# bytes kept by torch from which they are given back
+# cached bytes of torch beyond which the cache is emptied
 MOST_KEPT = 60 << 30
-# kernels by which others may be compiled sooner; seconds between two looks; rounds of compiling
+# kernels compiled out of order at most; polling interval in seconds; rounds of compiling
 AHEAD, WAIT_SECONDS, ATTEMPTS = 64, 0.3, 3
-# processes that a problem may have cost before it is left out
+# processes that a problem may crash before it is skipped
 MOST_BEGUN = 2
 Contenders = dict[str, Callable[[InputSet], Any]]
 
 
 def lines(path: Path) -> list[Row]:
-    """What a file holds; a last line that was cut short is left out."""
+    """The lines of a file, without incomplete ones."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -80,10 +81,12 @@ class Bench:
 
     Args:
         out: file of lines.
-        beat: says that this process lives.
+        beat: heartbeat of this process.
         sensors: of the GPU.
-        device: what captures and times; memory: torch's name of where operands lie.
-        build: makes a contender; ready: whether its kernels are compiled.
+        device: captures graphs and times them.
+        memory: torch device of the operands.
+        build: makes a contender.
+        ready: whether its kernels are compiled.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class Bench:
         self._out, self._beat, self._sensors = out, beat, sensors
         self._device, self._memory = device or timing.Device(), memory
         self._build, self._ready = build, ready or _ready
-        # where a process ended, the config that it tried last
+        # the last config that each ended process tried
         tried = [(x["i"], x["trying"]) for x in lines(out) if "trying" in x]
         self._skipped = set(dict(tried).items())
 
@@ -116,12 +119,12 @@ class Bench:
         case = _case(job)
         sets = inputs.make_sets(case, self._memory, inputs.set_count(case))
         right, bad = self._right(place, job, case, sets[0])
-        entries = [Sampler(name, partial(_pass, call, sets), len(sets), self._device, SCREEN)
-                   for name, call in right.items()]  # fmt: skip
+        entries = [
+            timing.sampler(timing.Contender(name, call), sets, self._device, SCREEN)
+            for name, call in right.items()
+        ]
         self._beat.beat(CASE_SECONDS)
-        heated = 0.0
-        while heated < PREHEAT:
-            heated += sum(self._device.time(entry.work) for entry in entries)
+        timing.preheat(entries, self._device, PREHEAT)
         self._sample(entries, SCREENED, place, None)
         first = {x.name: _digits(x.us) for x in entries}
         best = sorted(entries, key=lambda x: min(x.us))[:FINALISTS]
@@ -144,13 +147,11 @@ class Bench:
     def _sample(
         self, entries: list[Sampler], rounds: int, seed: int, sensors: timing.Readable | None
     ) -> None:
-        for order in orders(entries, rounds, seed):
-            for entry in order:
-                self._beat.beat(CASE_SECONDS)
-                entry.measure(self._device, sensors)
+        beat = partial(self._beat.beat, CASE_SECONDS)
+        timing.take_samples(entries, rounds, self._device, seed=seed, sensors=sensors, before=beat)
 
     def _right(self, place: int, job: Row, case: Case, one: InputSet) -> tuple[Contenders, dict[str, str]]:
-        """cuBLAS and the configs whose D is right, by place, and what is wrong with others."""
+        """cuBLAS and the configs whose D is correct, by index, and the errors of the others."""
         cublas = contenders.make(contenders.BASELINE, case).call
         check = _Reference(one, cublas)
         found: Contenders = {contenders.BASELINE: cublas}
@@ -173,13 +174,13 @@ class Bench:
             except (ValueError, RuntimeError, correctness.WrongResult) as error:
                 bad[name] = f"{type(error).__name__}: {str(error)[:200]}"
                 if "CUDA" in bad[name]:
-                    # the context is lost; the next process leaves this config out
+                    # the context is lost; the next process skips this config
                     raise
         return found, bad
 
 
 class _Reference:
-    """Compares D with cuBLAS's, which is within rounding of the exact one: sampled rows, columns and all of it."""
+    """Compares all of D with cuBLAS's D, whose sampled rows and columns are checked against fp64."""
 
     def __init__(self, one: InputSet, cublas: Callable[[InputSet], Any]) -> None:
         correctness.check(cublas, one)
@@ -193,11 +194,6 @@ class _Reference:
         bound = 2 * correctness.FROBENIUS_BOUND[one.out.dtype]
         if not error <= bound:
             raise correctness.WrongResult(f"relative Frobenius error {error:.2e} of cuBLAS's D")
-
-
-def _pass(call: Callable[[InputSet], Any], sets: list[InputSet]) -> None:
-    for one in sets:
-        call(one)
 
 
 def _digits(us: list[float]) -> list[float]:
@@ -215,7 +211,7 @@ def _ready(case: Case, spec: Any) -> bool:
 
 
 def left(jobs: list[Row], out: Path) -> Iterator[tuple[int, Row]]:
-    """Jobs that have no times, less those that processes have ended at."""
+    """Jobs without times, except those that crashed too many processes."""
     said = lines(out)
     done = {x["i"] for x in said if "first" in x}
     begun = Counter(x["i"] for x in said if "begun" in x)
@@ -223,11 +219,11 @@ def left(jobs: list[Row], out: Path) -> Iterator[tuple[int, Row]]:
 
 
 class Compiling:
-    """Kernels that other processes compile in their order.
+    """Kernels that other processes compile in order.
 
     Args:
         jobs: the file of jobs.
-        running: a file that is there as long as they compile.
+        running: a file that exists while they compile.
     """
 
     def __init__(self, jobs: Path, running: Path) -> None:
@@ -237,11 +233,11 @@ class Compiling:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Compiling:
-        """That of a command line."""
+        """The compilation of parsed options."""
         return cls(args.jobs, args.out.with_name(args.out.name + ".compiling"))
 
     def __call__(self, workers: int) -> None:
-        """Compile what is missing."""
+        """Compile missing kernels."""
         try:
             for _ in range(ATTEMPTS):
                 missing = [x for x, path in zip(self._configs, self._paths, strict=True) if not path.exists()]
@@ -249,14 +245,14 @@ class Compiling:
                 if not missing:
                     break
                 with contextlib.suppress(GemmError):
-                    # a kernel that does not compile ends one process: another takes up what that one left
+                    # a failing kernel ends its process; the next round compiles the rest
                     compile_parallel(missing, min(workers, len(missing)))
         finally:
             self._running.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def begun(self, command: list[str]) -> Iterator[None]:
-        """Run a command that compiles, and end it in the end."""
+        """Run a compiling command within the context, and kill it at the end."""
         self._running.touch()
         process = subprocess.Popen(command, start_new_session=True)
         try:
@@ -267,11 +263,11 @@ class Compiling:
             process.wait()
 
     def wait(self, job: Row, beat: watchdog.Beat, until: float) -> None:
-        """Wait for a problem's kernels, as long as they can come."""
+        """Wait for a problem's kernels while they may still be compiled."""
         needed = sorted({place for x in job["configs"] for place in x["kernels"]})
         while time.time() < until and self._running.exists():
             missing = [x for x in needed if not self._paths[x].exists()]
-            # where later ones are there, one before them was given up
+            # if later kernels exist, a missing earlier one has failed
             beyond = self._paths[missing[-1] + AHEAD : missing[-1] + 2 * AHEAD] if missing else ()
             if not missing or any(x.exists() for x in beyond):
                 return
@@ -280,7 +276,7 @@ class Compiling:
 
 
 def child(args: argparse.Namespace) -> int:
-    """Measure what is left until the time is over."""
+    """Measure the remaining jobs until the time is over."""
     beat = watchdog.Beat(args.out.with_name(args.out.name + ".beat"))
     sensors = environment.sensors(0)
     if not lines(args.out):
@@ -309,23 +305,23 @@ def _told(job: Row, line: Row) -> str:
     cublas, ours = us.pop(contenders.BASELINE), us
     best = cublas / min(ours.values(), default=math.inf)
     own = f", own {cublas / ours['0']:.3f}" if "0" in ours else ""
-    size = results.size_text(job["batch"], job["m"], job["n"], job["k"])
+    size = results.size_of(job)
     measured = f"{len(ours)} configs in {line['s']} s, {len(line['bad'])} bad"
     return f"{line['i']} {job['suite']} {size}: {measured}; of cuBLAS {best:.3f}{own}"
 
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_jobs", description=__doc__)
+    parser = command_line.parser("sweep_jobs", __doc__)
     add = parser.add_argument
     add("--jobs", type=Path, required=True)
     add("--out", type=Path, required=True)
     add("--commit", default="unknown", help="hash of the commit that is measured")
     add("--seconds", type=float, default=math.inf)
-    add("--compile", action="store_true", help="compile what the cache lacks while others are measured")
-    add("--workers", type=int, default=os.cpu_count() or 1, help="processes that compile")
+    add("--compile", action="store_true", help="compile missing kernels while others are measured")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="compiling processes")
     add("--until", type=float, help=argparse.SUPPRESS)
-    add("--only-compile", action="store_true", help="compile what the cache lacks and measure nothing")
+    add("--only-compile", action="store_true", help="compile missing kernels and measure nothing")
     args = parser.parse_args(arguments)
     os.environ["CUTEGEMM_DATABASE"] = "off"
     if args.until is not None:

@@ -29,27 +29,28 @@ from cutegemm.planning.planner import plan
 from cutegemm.planning.swap import transposed_problem
 from cutegemm.planning.why import candidate_of
 
-# what the older sweeps measured of the kernels of today
+# tiles of the older sweeps that current kernels have
 WIDTHS = (256, 224, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)
 SHARED_ELEMENTS = 128 * 256
 TURN_TILES = (*((128, n) for n in (192, 176, 160, 144, 128, 96, 64)), (64, 128))
-# CTAs of a cluster that add up parts of K, at most
+# maximum CTAs of a cluster that reduce splits of K
 MAX_CLUSTER = 8
-# fields of a spec that make a candidate, and the walk
+# spec fields that determine a candidate, and the raster
 CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reduction", "swap", "raster"}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One problem's candidates, timed beside each other or beside one baseline.
+    """One problem's candidates, timed in one run or relative to one baseline.
 
     Attributes:
-        gpu: its name; suite: of the problem.
+        gpu: name of the GPU.
+        suite: of the problem.
         problem: as its kernels see it.
-        us: time of each candidate, by the best of the walks that were measured, in thousandths of the baseline's.
-        best: the same of the best spec that was measured, whatever it gives.
-        baseline: microseconds of the baseline; None where times are not measured beside one.
-        beside: its name.
+        us: time of each candidate with its best measured raster, in thousandths of the baseline's time.
+        best: the same of the best measured spec, whatever its fields.
+        baseline: microseconds of the baseline; None without a baseline.
+        baseline_name: of the baseline.
     """
 
     gpu: str
@@ -58,26 +59,26 @@ class Measured:
     us: dict[Candidate, float]
     best: float | None = None
     baseline: float | None = None
-    beside: str = BASELINE
+    baseline_name: str = BASELINE
 
     @functools.cached_property
     def times(self) -> NDArray[np.float64]:
-        """Of each candidate, in its own place."""
+        """The time of each candidate, in their order."""
         return np.array(list(self.us.values()))
 
     @property
     def least(self) -> float:
-        """Time of the best of everything that was measured."""
+        """The least time of all measurements."""
         return min(self.us.values()) if self.best is None else min(self.best, *self.us.values())
 
 
 def read(paths: list[Path], device: Device = DEFAULT) -> list[Measured]:
-    """The problems of sweeps with two candidates and more; other files of results have none.
+    """The problems of sweeps with two or more candidates; other results files have none.
 
     Args:
-        paths: of `benchmarks.sweep`'s files, of the two older forms in `results/sweeps`, and of databases that
-            `benchmarks.tune` made, of which the device's problems are read.
-        device: that specs are planned for, to find out which candidate they are.
+        paths: files of `benchmarks.sweep`, of the two older formats in `results/sweeps`, and databases of
+            `benchmarks.tune`, from which the device's problems are read.
+        device: to plan specs for, which determines their candidates.
     """
     found = []
     for path in paths:
@@ -92,7 +93,7 @@ def read(paths: list[Path], device: Device = DEFAULT) -> list[Measured]:
 
 
 def load(path: Path, gpu: str) -> dict[str, Any]:
-    """What a file of results holds; of a tuning database, what was tried on a GPU."""
+    """The contents of a results file, or the trials on a GPU of a tuning database."""
     if path.suffix == tuned_rows.SUFFIX:
         return tuned_rows.document(path, gpu)
     data: dict[str, Any] = json.loads(path.read_text())
@@ -100,19 +101,19 @@ def load(path: Path, gpu: str) -> dict[str, Any]:
 
 
 def _joined(found: list[Measured]) -> Iterator[Measured]:
-    """One of each GPU, problem and baseline: what several files measured beside it."""
+    """Merge the measurements of several files that share GPU, problem and baseline."""
     groups: dict[tuple[str, Problem, str], list[Measured]] = {}
     for x in found:
-        groups.setdefault((x.gpu, x.problem, x.beside), []).append(x)
-    # of a problem that was tuned older sweeps say what older kernels took
-    tuned = {(gpu, of) for gpu, of, beside in groups if beside == tuned_rows.BASELINE}
-    for (gpu, of, beside), group in groups.items():
-        if beside != tuned_rows.BASELINE and (gpu, of) in tuned:
+        groups.setdefault((x.gpu, x.problem, x.baseline_name), []).append(x)
+    # for tuned problems older sweeps measured older kernels
+    tuned = {(gpu, of) for gpu, of, name in groups if name == tuned_rows.BASELINE}
+    for (gpu, of, name), group in groups.items():
+        if name != tuned_rows.BASELINE and (gpu, of) in tuned:
             continue
         us = {y: min(x.us[y] for x in group if y in x.us) for y in {y: 0 for x in group for y in x.us}}
         baselines = [x.baseline for x in group if x.baseline is not None]
         baseline = statistics.median(baselines) if baselines else None
-        yield Measured(gpu, group[0].suite, of, us, min(x.least for x in group if x.us), baseline, beside)
+        yield Measured(gpu, group[0].suite, of, us, min(x.least for x in group if x.us), baseline, name)
 
 
 def _tiles(data: dict[str, Any]) -> Iterator[Measured]:
@@ -124,7 +125,7 @@ def _tiles(data: dict[str, Any]) -> Iterator[Measured]:
 
 
 def _turns(data: dict[str, Any]) -> Iterator[Measured]:
-    """`pingpong.json`: tiles of consumers that take turns, by problem."""
+    """`pingpong.json`: pingpong tiles by problem."""
     for row in data["rows"]:
         us = {x: 1e3 * y / row["us"]["cublas"] for x, y in _columns(row["us"], "_", "pingpong")}
         of = problem(row["m"], row["n"], row["k"], majors="kk")
@@ -139,18 +140,18 @@ def _columns(times: dict[str, float], mark: str, schedule: str) -> Iterator[tupl
             continue
         m, n, cm, cn = map(int, found.groups())
         turns = schedule == "pingpong" and ((m, n) not in TURN_TILES or (cm, cn) != (2, 1))
-        # pieces of 16 columns have been given more staging buffers since that sweep
+        # epilogue subtiles of 16 columns have more staging buffers since that sweep
         wide = n not in WIDTHS or n % 32 or m * n > SHARED_ELEMENTS or cn != 1
         if not turns and not (schedule == "cooperative" and wide):
             yield Candidate((m, n, BLOCK_K), (cm, cn), schedule, max(1, min(2, m // 64))), us
 
 
 def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
-    """A file of `benchmarks.sweep`: the candidate that each spec is planned as.
+    """A file of `benchmarks.sweep`: the candidate planned for each spec.
 
-    Swapped candidates are those of the transposed product, a problem of its own. A spec that gives more than a
-    candidate and a walk counts for the best of the problem alone, and one that gives a walk for its candidate only
-    where nothing else does: the best of several walks would beat whoever was timed with the planner's of that day.
+    Swapped candidates belong to the transposed problem. A spec that specifies more than a candidate and a raster
+    counts only for the best of the problem. A spec with a raster counts for its candidate only if no other spec does:
+    the best of several rasters would beat candidates timed with the planner's raster.
     """
     groups: dict[tuple[Any, ...], Measured] = {}
     walked: dict[tuple[Any, ...], dict[Candidate, float]] = {}
@@ -158,10 +159,8 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
     for row in data["rows"]:
         if row.get("spec") is None or row.get("ratio") is None:
             continue
-        of = problem(
-            row["m"], row["n"], row["k"], batch=row["batch"], dtype=row["dtype"], majors=row["majors"]
-        )
-        # the baseline beside each group of specs takes out what differs from group to group
+        of = tuned_rows.problem_of(row)
+        # the baseline of each group cancels differences between groups
         us = 1e3 / row["ratio"]
         place = (row["suite"], of, row.get("baseline", BASELINE))
         best[place] = min(us, best.get(place, us))
@@ -170,7 +169,7 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
         except GemmError:
             continue
         candidate = labelled(row.get("plan")) if row["spec"] == {} else candidate_of(made)
-        # one CTA an SM is what is planned where nothing is said
+        # one CTA per SM is the default
         given = {name for name, value in row["spec"].items() if (name, value) != ("ctas_per_sm", 1)}
         if candidate is None or not given <= CHOSEN:
             continue
@@ -179,7 +178,12 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
         group = groups.setdefault(
             (*place, made.swapped),
             Measured(
-                data["environment"]["gpu"], suite, seen, {}, baseline=row["us"] / us * 1e3, beside=place[-1]
+                data["environment"]["gpu"],
+                suite,
+                seen,
+                {},
+                baseline=row["us"] / us * 1e3,
+                baseline_name=place[-1],
             ),
         )
         times = walked.setdefault((*place, made.swapped), {}) if "raster" in given else group.us
@@ -189,7 +193,7 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
 
 
 def labelled(label: str | None) -> Candidate | None:
-    """The candidate that a plan's label tells: what the planner of its day chose."""
+    """The candidate in a plan's label: the planner's choice at that time."""
     words = re.search(r"(\w+), tile (\d+)x(\d+)x(\d+), cluster (\d)x(\d), .*consumers (\d)", label or "")
     if words is None or label is None:
         return None
@@ -203,5 +207,5 @@ def labelled(label: str | None) -> Candidate | None:
     count = int(parts[1])
     if "add parts" in label:
         return whole._replace(splits=count, reduction="launch")
-    # a label does not tell workspace from cluster, but more than a cluster holds
+    # the label does not distinguish workspace from cluster, but a cluster has a maximum size
     return whole._replace(splits=count, depth=count, reduction="cluster") if count <= MAX_CLUSTER else None

@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sweep of drawn problems measured, as the table that `benchmarks.fit_cost` reads.
+"""Turns the lines of a sweep of random problems into the table that `benchmarks.fit_cost` reads.
 
     python -m benchmarks.sweep_table --jobs jobs.json --lines sweep.jsonl --out benchmarks/results/sweeps/NAME.json
 
-A config's time is the median of its long samples. Of the others it is the least of the short ones, times what the GPU
-slowed down by from short to long samples of the same problem.
+A config's time is the median of its long samples. Without long samples it is the least short sample, times the slowdown
+from short to long samples of the same problem.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 from pathlib import Path
 
-from benchmarks import sweep_jobs
+from benchmarks import command_line, sweep_jobs
 from benchmarks.contenders import BASELINE
 from benchmarks.results import Row
 from benchmarks.sweep_draws import COLUMNS
 
 PROBLEM = ("suite", "seed", "held_back", "majors", "batch", "m", "n", "k")
-# fields of a spec that say more than a config's columns; loads that the planner chose stand beside the fields
+# spec fields that the columns of a config lack; loads chosen by the planner are recorded too
 BESIDE = ("a_load", "b_load", "raster", "trigger", "scheduler", "ctas_per_sm")
 TIMED = ("us", "settled", "beside")
 
 
 def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
-    """A problem's row: its configs with microseconds, whether those are of long samples, and what else was given."""
+    """A problem's row: its configs with microseconds, whether these are of long samples, and further spec fields."""
     last = {name: statistics.median(us) for name, us in line["last"].items()}
     slower = statistics.median(us / min(line["first"][name]) for name, us in last.items())
     rows = []
@@ -36,17 +35,17 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
             continue
         config = job["configs"][int(name)]
         given = config.get("loads", {}) | config["fields"]
-        beside = {x: given[x] for x in BESIDE if x in given}
-        beside |= {} if config["fields"] else {"chosen": True}
+        extra = {x: given[x] for x in BESIDE if x in given}
+        extra |= {} if config["fields"] else {"chosen": True}
         took = last.get(name, min(us) * slower)
-        rows.append([*config["config"], round(took, 3), int(name in last), beside])
-    # torch does not take every problem
+        rows.append([*config["config"], round(took, 3), int(name in last), extra])
+    # torch does not support every problem
     us = last.get(baseline)
     return {name: job[name] for name in PROBLEM} | {"cublas": us and round(us, 4), "rows": rows}
 
 
 def table(jobs: list[Row], lines: list[Row]) -> Row:
-    """All problems that were measured."""
+    """All measured problems."""
     cases = [case(jobs[x["i"]], x) for x in lines if "first" in x]
     seeds = ", ".join(str(x) for x in sorted({x["seed"] for x in cases}))
     what = f"problems of training seeds {seeds} (benchmarks/sweep_draws.py); configs beside the others of their problem"
@@ -54,7 +53,7 @@ def table(jobs: list[Row], lines: list[Row]) -> Row:
 
 
 def whole(cases: list[Row], lines: list[Row], what: str) -> Row:
-    """The table of problems' rows, with the environment that the lines name."""
+    """The table of problems' rows with the environment of the lines."""
     environment = next(x["environment"] for x in lines if "environment" in x)
     columns = [*COLUMNS, *TIMED]
     return {
@@ -67,7 +66,7 @@ def whole(cases: list[Row], lines: list[Row], what: str) -> Row:
 
 
 def text(of: Row) -> str:
-    """A problem a line."""
+    """The table as JSON, one problem per line."""
     head = json.dumps({name: x for name, x in of.items() if name != "cases"}, separators=(",", ":"))
     cases = ",\n".join(json.dumps(x, separators=(",", ":")) for x in of["cases"])
     return f'{head[:-1]},"cases":[\n{cases}\n]}}\n'
@@ -75,7 +74,7 @@ def text(of: Row) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_table", description=__doc__)
+    parser = command_line.parser("sweep_table", __doc__)
     for name in ("jobs", "lines", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args(arguments)

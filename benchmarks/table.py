@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what README.md, benchmarks/README.md and the ladder show from results files: tables, and the ladder's plot.
+"""Writes the tables of README.md and benchmarks/README.md and the ladder's figures from results files.
 
     python -m benchmarks.table [--check] [--readme FILE ...] [--results benchmarks/results]
 
 With --readme only the tables of these files are written.
 
-`<!-- benchmark:NAME -->` to `<!-- /benchmark:NAME -->` is replaced; NAME is "brief", "summary", "host", or a suite,
-"epilogue" among them. NAME-h100 is the same of the files in the folder of that name, which another GPU's stand in.
+The text between `<!-- benchmark:NAME -->` and `<!-- /benchmark:NAME -->` is replaced; NAME is "brief", "summary",
+"host", or a suite such as "epilogue". NAME-h100 uses the results in the folder `h100`.
 """
 
 from __future__ import annotations
 
-import argparse
 import posixpath
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contenders, figures, fresh_check, libraries, peer_rows, results
+from benchmarks import command_line, contenders, figures, fresh_check, libraries, peer_rows, results
 from benchmarks.results import Row
 from benchmarks.suites import PRODUCTS
 from handwritten.ladder import worklog
@@ -27,8 +26,8 @@ from handwritten.ladder.source import FOLDER
 MARKED = re.compile(r"(<!-- benchmark:(?P<name>[\w-]+) -->\n)(.*?)(<!-- /benchmark:(?P=name) -->)", re.DOTALL)
 OPENING = "<!-- benchmark:"
 READMES = [Path("README.md"), Path("benchmarks/README.md")]
-LADDER = "sweeps/handwritten.json"  # among the results: the ladder's
-# Per thing timed on the CPU: its name for readers, and its unit with the factor from microseconds.
+LADDER = "sweeps/handwritten.json"  # the ladder's results
+# What was timed on the CPU -> its name for readers, the factor from microseconds, and the unit.
 HOST = {
     "call": ("one call, 256³", 1.0, "µs"),
     "import": ("import, beyond torch", 1e-6, "s"),
@@ -36,12 +35,12 @@ HOST = {
     "from_cache": ("the same from the cache", 1e-6, "s"),
 }
 Document = dict[str, Any]
-INVARIANT = "invariant_"  # before the names of suites in rows of `benchmarks.invariant`
+INVARIANT = "invariant_"  # suite prefix in rows of `benchmarks.invariant`
 PREFIXES = {"invariant": INVARIANT, "peers": peer_rows.PREFIX}
 SQUARES = f"{peer_rows.PREFIX}square"
 
 
-# suite -> what a first reader is told of it
+# suite -> its description in the README
 BRIEF = {
     "square": "squares, 1024 to 16384",
     "prefill": "linear layers of language models, 2048 to 8192 tokens",
@@ -69,7 +68,7 @@ def _ratios(of: dict[str, Any]) -> list[str]:
 
 
 def brief_table(rows: list[Row]) -> list[str]:
-    """Geometric means of the suites that a first reader asks for."""
+    """Geometric means of the most important suites."""
     wanted = {(suite, "kk"): words for suite, words in BRIEF.items()}
     found = {(s["suite"], s["majors"]): s for s in results.summary(rows)}
     lines = [[words, *_ratios(found[key])] for key, words in wanted.items() if key in found]
@@ -77,7 +76,7 @@ def brief_table(rows: list[Row]) -> list[str]:
 
 
 def size_of(row: Row) -> str:
-    """A row's extents, with the number of products before them where there are several."""
+    """A row's extents, preceded by the batch size if there is a batch."""
     extents = f"{row['m']}×{row['n']}×{row['k']}"
     return extents if row["batch"] == 1 else f"{row['batch']} of {extents}"
 
@@ -102,7 +101,7 @@ def suite_table(rows: list[Row]) -> list[str]:
 
 
 def epilogue_table(rows: list[Row]) -> list[str]:
-    """Every fused epilogue: its time, and that of the others over it."""
+    """Every fused epilogue: its time, and the other contenders' time divided by it."""
     lines = []
     for (name, size), group in figures.by_case(rows).items():
         if "cutegemm" not in group:
@@ -134,7 +133,7 @@ def host_table(rows: list[Row]) -> list[str]:
 
 
 def chain_table(rows: list[Row]) -> list[str]:
-    """Every chain of layers at each M: time a layer, share of what reading the weights alone reaches, and cuBLAS's."""
+    """Every chain at each M: time per layer, share of the read roof, and cuBLAS's time."""
     lines = [
         [
             row["what"].replace("x", "×"),
@@ -154,7 +153,7 @@ def chain_table(rows: list[Row]) -> list[str]:
 
 
 def llama_table(rows: list[Row]) -> list[str]:
-    """Every model at work: tokens a second of every contender, ours over torch.compile, and peak memory of both."""
+    """Every model: tokens per second of every contender, our speed-up over torch.compile, and peak memory."""
     names = ("torch", "torch_compile", "cutegemm", "cutegemm_compile")
     groups: dict[str, dict[str, Row]] = {}
     for row in rows:
@@ -170,7 +169,7 @@ def llama_table(rows: list[Row]) -> list[str]:
 
 
 def invariant_table(rows: list[Row]) -> list[str]:
-    """What batch_invariant=True costs: problems, those with another kernel, and the speed that is left."""
+    """The cost of batch_invariant=True: problems, problems with another kernel, relative speed."""
     groups: dict[str, dict[tuple[Any, ...], dict[str, Row]]] = {}
     for row in rows:
         size = tuple(row[x] for x in ("dtype", "majors", "batch", "m", "n", "k"))
@@ -190,7 +189,7 @@ def invariant_table(rows: list[Row]) -> list[str]:
 
 
 def occupied_table(rows: list[Row]) -> list[str]:
-    """Every scheduler alone and beside a kernel that holds SMs, and how much longer it then takes."""
+    """Every scheduler alone and with occupied SMs, and the slow-down."""
     groups: dict[tuple[Any, ...], dict[int, Row]] = {}
     for row in rows:
         groups.setdefault((size_of(row), row["contender"]), {})[row["held"]] = row
@@ -199,7 +198,7 @@ def occupied_table(rows: list[Row]) -> list[str]:
         alone, held = found[0], found[max(found)]
         slower = f"**{held['us'] / alone['us']:.2f}**"
         lines.append([size, who, f"{alone['us']:.1f}", str(held["held"]), f"{held['us']:.1f}", slower])
-    return markdown(["M×N×K", "scheduler", "µs alone", "SMs held", "µs beside", "times longer"], lines)
+    return markdown(["M×N×K", "scheduler", "µs alone", "SMs occupied", "µs then", "times longer"], lines)
 
 
 PEERS_SAY = (
@@ -209,7 +208,7 @@ PEERS_SAY = (
 
 
 def peers_table(rows: list[Row]) -> list[str]:
-    """By suite how many times as fast as each other contender ours is, on three problems; then the squares' energy."""
+    """Our speed-up over each other contender by suite, on three problems; then speed and energy of the squares."""
     names = {
         contenders.BASELINE: "cuBLAS",
         libraries.QUACK: "quack",
@@ -238,7 +237,7 @@ def _energy(row: Row | None) -> str:
     return speed if row["tflop_per_j"] is None else f"{speed}, {row['tflop_per_j']:.2f}"
 
 
-TABLES = {  # that are not one line a problem
+TABLES = {  # all but the tables with one line per problem
     "brief": brief_table,
     "summary": summary_table,
     "host": host_table,
@@ -250,11 +249,11 @@ TABLES = {  # that are not one line a problem
     "occupied": occupied_table,
     "peers": peers_table,
 }
-# of all suites together
+# tables of all suites together
 WHOLE = ("brief", "summary")
-# below the results' own, each of another GPU
+# folders of other GPUs' results
 FOLDERS = ("h100",)
-# tables that may stand empty until a results file has rows for them
+# tables that may be empty until a results file has rows for them
 TO_MEASURE = ("epilogue", "llama", "models", "invariant", "occupied", "peers")
 
 
@@ -263,12 +262,12 @@ class NoRows(ValueError):
 
 
 def render(name: str, documents: dict[str, Document], base: str = "") -> str:
-    """One table with the files it was read from, as Markdown.
+    """One table and its source files as Markdown.
 
     Args:
         name: of the table.
         documents: results by path, from the project's root.
-        base: folder of the text that links to them.
+        base: folder of the text with the table.
 
     Raises:
         NoRows: no results file has rows for it.
@@ -306,13 +305,13 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
 
 
 def _folder(path: str) -> str:
-    """The folder of another GPU's results that a file lies in; none where it lies in no such folder."""
+    """The folder of another GPU's results that contains a file; "" if there is none."""
     parent = Path(path).parent.name
     return parent if parent in FOLDERS else ""
 
 
 def _belongs(suite: str, name: str) -> bool:
-    """Whether rows of a suite stand in a table."""
+    """Whether rows of a suite belong in a table."""
     if name in PREFIXES:
         return suite.startswith(PREFIXES[name])
     return suite in PRODUCTS if name in WHOLE else suite == name
@@ -327,7 +326,7 @@ def _source(path: str, environment: dict[str, Any], base: str) -> str:
 
 
 def _body(name: str, now: str, documents: dict[str, Document], base: str) -> str:
-    """What belongs between a table's markers, where `now` stands."""
+    """The text between a table's markers; `now` is the present one."""
     try:
         return render(name, documents, base)
     except NoRows:
@@ -337,7 +336,7 @@ def _body(name: str, now: str, documents: dict[str, Document], base: str) -> str
 
 
 def fill(text: str, documents: dict[str, Document], base: str = "") -> str:
-    """A text with every marked table rendered anew; `base` is its folder.
+    """A text with every marked table rendered again; `base` is its folder.
 
     Raises:
         ValueError: a marker is not closed, or a table cannot be rendered.
@@ -349,18 +348,14 @@ def fill(text: str, documents: dict[str, Document], base: str = "") -> str:
 
 
 def found(folder: Path) -> dict[str, Document]:
-    """Results by path: those of a folder, and of other GPUs' below it."""
+    """Results by path: of a folder and of its folders for other GPUs."""
     paths = [x for below in ("", *FOLDERS) for x in sorted((folder / below).glob("*.json"))]
     return {path.as_posix(): results.load(path) for path in paths}
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or with --check only compare: 1 when a text is out of date or cannot be filled."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.table",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Write, or only compare with --check. Returns 1 if a text is out of date or cannot be filled."""
+    parser = command_line.parser("table", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a text is out of date")
     parser.add_argument("--readme", type=Path, nargs="+", help="these files alone, without the ladder")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results"))
@@ -374,7 +369,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _filled(path: Path, documents: dict[str, Document], check: bool) -> int:
-    """One file's tables filled, or compared: its exit status."""
+    """Fill or compare the tables of a file; returns the exit status."""
     base = "" if path.is_absolute() else path.parent.as_posix().removeprefix(".")
     try:
         return _written(path, fill(path.read_text(encoding="utf-8"), documents, base), check)
@@ -384,7 +379,7 @@ def _filled(path: Path, documents: dict[str, Document], check: bool) -> int:
 
 
 def _written(path: Path, text: str, check: bool) -> int:
-    """A file's text written, or compared: its exit status."""
+    """Write or compare the text of a file; returns the exit status."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return 0
     if check:

@@ -1,29 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device time of several contenders on the same problem, interleaved, by replaying CUDA graphs.
 
-Every contender gets one graph that walks over all input sets. A round times each contender once. Rounds come in
-pairs, the second in the reverse order of the first, and pairs begin with another contender in turn: whoever comes
-second reads slow, and drift of clock and temperature falls on all alike (`cutegemm.tuning.timing`). Everything that
-touches the GPU is behind `Device`; tests put a fake in its place.
+Every contender has one graph that runs over all input sets. A round times each contender once. Rounds come in pairs;
+the second reverses the order of the first, and each pair starts with the next contender. So position in the round
+and drift of clock and temperature affect all contenders alike (`cutegemm.tuning.timing`). Only `Device` accesses the
+GPU; tests replace it with a fake.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.results import Measurement
 from cutegemm.tuning.timing import CudaDevice as Device
 from cutegemm.tuning.timing import Readable, Replayer, Sampler, orders
 
-__all__ = ["REGIMES", "Contender", "Device", "Readable", "Regime", "Replayer", "measure", "orders", "sampler"]
+__all__ = [
+    "REGIMES",
+    "Contender",
+    "Device",
+    "Readable",
+    "Regime",
+    "Replayer",
+    "measure",
+    "preheat",
+    "sampler",
+    "take_samples",
+]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A named way to solve a problem: `call(inputs)` enqueues its launches on the current stream."""
+    """A named implementation: `call(inputs)` enqueues its launches on the current stream."""
 
     name: str
     call: Callable[[Any], Any]
@@ -32,14 +44,14 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Regime:
-    """How hot the chip is while it is timed.
+    """The thermal regime of a measurement.
 
     Attributes:
-        name: as it stands in a results file.
+        name: in a results file.
         preheat: seconds of work before the first round.
         rest: idle seconds before every sample.
-        sample: seconds of work a sample holds at least.
-        rounds: samples per contender; even, so that both orders are as many.
+        sample: minimum seconds of work in a sample.
+        rounds: samples per contender; an even number has each order equally often.
     """
 
     name: str
@@ -52,19 +64,43 @@ class Regime:
 REGIMES = {
     "burst": Regime(name="burst", preheat=0.0, rest=0.1, sample=0.005, rounds=10),
     "sustained": Regime(name="sustained", preheat=0.3, rest=0.0, sample=0.1, rounds=8),
-    # as hot as sustained, since nothing rests between samples, but noisier: for sweeps over many specs
+    # as hot as sustained, since there is no rest between samples, but noisier; used by sweeps over many specs
     "short": Regime(name="short", preheat=0.3, rest=0.0, sample=0.025, rounds=4),
 }
 
 
 def sampler(contender: Contender, sets: list[Any], device: Replayer, sample: float) -> Sampler:
-    """What times a contender, in passes over all input sets, for `sample` seconds."""
+    """A sampler of a contender whose passes cover all input sets and whose samples take `sample` seconds."""
 
     def one_pass() -> None:
         for inputs in sets:
             contender.call(inputs)
 
     return Sampler(contender.name, one_pass, len(sets), device, sample)
+
+
+def preheat(entries: Sequence[Sampler], device: Replayer, seconds: float) -> None:
+    """Run all samplers in turn until the GPU has worked for so many seconds."""
+    heated = 0.0
+    while entries and heated < seconds:
+        heated += sum(device.time(entry.work) for entry in entries)
+
+
+def take_samples(
+    entries: Sequence[Sampler],
+    rounds: int,
+    device: Replayer,
+    *,
+    seed: int,
+    sensors: Readable | None = None,
+    before: Callable[[], None] | None = None,
+) -> None:
+    """Take one sample of every sampler in each round; `before` is called ahead of each sample."""
+    for order in orders(entries, rounds, seed):
+        for entry in order:
+            if before is not None:
+                before()
+            entry.measure(device, sensors)
 
 
 def _result(entry: Sampler) -> Measurement:
@@ -89,25 +125,20 @@ def measure(
     sensors: Readable | None = None,
     seed: int = 0,
 ) -> dict[str, Measurement]:
-    """Time contenders against each other on one problem.
+    """Time contenders on one problem, interleaved.
 
     Args:
-        contenders: all of them have run on these inputs before, and were right.
+        contenders: all have run on these inputs before and were correct.
         sets: input sets to rotate over.
-        regime: rounds, their length and what comes before them.
+        regime: number and length of rounds, preheat and rest.
         sensors: read while samples run.
-        seed: of the order of contenders in the first round.
+        seed: of the order in the first round.
 
     Returns:
-        Microseconds a call, per contender, in the order given.
+        Times per contender, in the given order.
     """
     entries = [sampler(contender, sets, device, regime.sample) for contender in contenders]
-    heated = 0.0
-    while entries and heated < regime.preheat:
-        heated += sum(device.time(entry.work) for entry in entries)
-    for order in orders(entries, regime.rounds, seed):
-        for entry in order:
-            if regime.rest:
-                device.rest(regime.rest)
-            entry.measure(device, sensors)
+    preheat(entries, device, regime.preheat)
+    rest = partial(device.rest, regime.rest) if regime.rest else None
+    take_samples(entries, regime.rounds, device, seed=seed, sensors=sensors, before=rest)
     return {entry.name: _result(entry) for entry in entries}

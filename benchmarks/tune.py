@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tune suites into a database, a few minutes at a time, the problems with most to gain first.
+"""Tunes suites into a database in runs of a few minutes, problems with the most to gain first.
 
     python -m benchmarks.tune --suites square,prefill,decode --seconds 480 --database tuned.sqlite \\
         --export cutegemm/database/shipped.json
 
-The database is the one file that travels: the same command goes on where the last one stopped, on another machine too.
-It begins with what the package brings, unless that was measured otherwise (--anew). Every problem gets its first
-candidates before any gets more; of problems that have had as many, the one that `--known` results show furthest behind
-cuBLAS comes first, and what those results found fastest is tried first. Kernels of the next problems compile while
-others are measured. Measuring is a process of its own, which is ended and started anew when a kernel hangs or breaks
-the device; the candidate that did is not tried again.
+All state is in the database: the same command continues, on another machine too. The database starts with the entries
+that ship, unless --anew is given. Every problem gets its first candidates before any gets more. Among problems with
+equally many, those furthest behind cuBLAS in the `--known` results come first, and the fastest specs of these results
+are tried first. Kernels of the next problems compile during measurements. A separate process measures. It is restarted
+if a kernel hangs or breaks the device, and does not try that candidate again.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import contenders, environment, gemm, results, runs
+from benchmarks import command_line, contenders, environment, gemm, results, runs
 from benchmarks.results import Case
 from benchmarks.watchdog import NEVER, Beat, again, watch
 from cutegemm import GemmSpec, Problem
@@ -49,25 +48,25 @@ from cutegemm.tuning.outcomes import ELSEWHERE, INTERRUPTED, REFUSED, TUNED, Out
 from cutegemm.tuning.tuner import BATCH, COMPILE_SECONDS, Tuner
 
 SPEC = GemmSpec()
-# problems whose kernels are compiled together, at first; then twice as many each time
+# problems of the first chunk of compiled kernels; each further chunk doubles the total and adds this number
 AHEAD = 12
-# specs of a problem that each file of known results gives, fastest first
+# fastest specs per problem taken from each file of known results
 SEEDS = 3
-# a promise about operands, which no choice may make
+# fields that promise something about operands; a tuner may not set them
 PROMISES = {"constant"}
-# seconds below which measuring is not started anew
+# remaining seconds below which the measuring process is not restarted
 LEAST_SECONDS = 20.0
 Size = tuple[Any, ...]
 Fields = dict[str, Any]
 
 
 def size_of(row: dict[str, Any]) -> Size:
-    """What a problem's ratio is known by."""
+    """The key of a problem's ratio."""
     return tuple(row[name] for name in ("batch", "m", "n", "k", "dtype", "majors"))
 
 
 def ratios(paths: Iterable[Path], gpu: str) -> dict[Size, float]:
-    """Ours over cuBLAS by problem, from results files of a GPU: rows of the planner's own choice."""
+    """Our ratio to cuBLAS by problem, from results files of a GPU: rows of the planner's own choice."""
     found = {}
     for path in paths:
         data = json.loads(path.read_text())
@@ -81,7 +80,7 @@ def ratios(paths: Iterable[Path], gpu: str) -> dict[Size, float]:
 
 
 def seeds(paths: Iterable[Path]) -> dict[Size, list[Fields]]:
-    """The fastest specs of every problem beside cuBLAS, from sweeps of any GPU: some of each file."""
+    """The fastest specs of every problem relative to cuBLAS, up to `SEEDS` from each sweep, of any GPU."""
     found: dict[Size, list[Fields]] = {}
     for path in paths:
         swept: dict[Size, list[tuple[float, Fields]]] = {}
@@ -99,7 +98,7 @@ def seeds(paths: Iterable[Path]) -> dict[Size, list[Fields]]:
 
 
 def by_gain(cases: Sequence[Case], known: dict[Size, float]) -> list[Case]:
-    """Problems furthest behind cuBLAS first; one that was not measured stands where its suite's mean does."""
+    """Problems furthest behind cuBLAS first; an unmeasured problem has its suite's mean."""
     means = {}
     for suite in {case.suite for case in cases}:
         of = [known[x] for case in cases if case.suite == suite and (x := size_of(vars(case))) in known]
@@ -108,12 +107,12 @@ def by_gain(cases: Sequence[Case], known: dict[Size, float]) -> list[Case]:
 
 
 class Ahead:
-    """Has kernels of the next problems compiled while others are measured.
+    """Compiles kernels of the next problems while others are measured.
 
     Args:
-        problems: in the order in which they will be measured.
+        problems: in the order of measurement.
         configs: the kernels of a problem's next candidates.
-        compile: has kernels compiled, side by side.
+        compile: compiles kernels in parallel.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Ahead:
     ) -> None:
         self._problems, self._configs, self._compile = problems, configs, compile
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
-        # first place of each chunk, and the end of the last
+        # first index of each chunk, and the end of the last
         self._ends = [0]
         while self._ends[-1] < len(problems):
             self._ends.append(min(len(problems), 2 * self._ends[-1] + AHEAD))
@@ -137,7 +136,7 @@ class Ahead:
         self._pool.shutdown(cancel_futures=True)
 
     def ready(self, place: int) -> None:
-        """Wait until the kernels of the problem at a place are compiled; those of the next begin."""
+        """Wait for the kernels of the problem at an index, and start compiling the next chunk."""
         mine = bisect.bisect_right(self._ends, place) - 1
         for chunk in (mine, mine + 1):
             if chunk not in self._chunks and chunk + 1 < len(self._ends):
@@ -147,12 +146,12 @@ class Ahead:
     def _make(self, chunk: int) -> None:
         problems = self._problems[self._ends[chunk] : self._ends[chunk + 1]]
         with contextlib.suppress(GemmError):
-            # whose kernel does not compile, the tuner finds out
+            # the tuner reports kernels that do not compile
             self._compile([x for problem in problems for x in self._configs(problem)])
 
 
 class Beating(Screen):
-    """A screen that also tells the watching process how things stand."""
+    """A screen that also sends heartbeats to the watching process."""
 
     def __init__(self, console: Console, problems: int, beat: Callable[[float], None]) -> None:
         super().__init__(console, problems)
@@ -165,13 +164,13 @@ class Beating(Screen):
 
 
 class Work:
-    """Tunes cases within a time, pass by pass; every pass measures a batch of candidates of some problems.
+    """Tunes cases within a time, in passes that each measure a batch of candidates of some problems.
 
     Args:
-        cases: in order of what they have to gain.
-        tuner: of one batch.
-        compile: has kernels compiled, side by side.
-        clock: seconds.
+        cases: those with the most to gain first.
+        tuner: measures one batch.
+        compile: compiles kernels in parallel.
+        clock: in seconds.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class Work:
         self._dropped: set[Problem] = set()
 
     def run(self, screen: Screen) -> list[Outcome]:
-        """The outcome of every step, until nothing is left or the longest step so far would not fit."""
+        """The outcome of every step, until all is done or the longest step so far would exceed the time."""
         with self._tuner.database.kept_open():
             return self._run(screen)
 
@@ -217,13 +216,13 @@ class Work:
         return self._tuner.database.get(key_of(SPEC, problem, self._tuner.bench.record))
 
     def _next(self) -> list[Problem]:
-        """The unfinished problems that have had fewest candidates."""
+        """The unfinished problems with the fewest tried candidates."""
         levels: dict[int, list[Problem]] = {}
         for problem in self._problems:
             known = self._known(problem)
             if problem in self._dropped or (known is not None and self._tuner.done(known, problem)):
                 continue
-            # a finished one whose kernel has changed begins anew
+            # a finished problem whose kernel changed starts again
             tried = 0 if known is None or known.complete else known.tried
             levels.setdefault(tried // BATCH, []).append(problem)
         return levels[min(levels)] if levels else []
@@ -231,15 +230,15 @@ class Work:
     def _have(
         self, configs: Callable[[Problem], list[Any]], problems: Sequence[Problem], screen: Screen
     ) -> None:
-        """Have some kernels of all problems compiled at once."""
+        """Compile some kernels of all problems at once."""
         for problem in problems[:1]:
             screen.report(problem, "compiling", within=COMPILE_SECONDS)
         with contextlib.suppress(GemmError):
-            # whose kernel does not compile, the tuner finds out
+            # the tuner reports kernels that do not compile
             self._compile([x for problem in problems for x in configs(problem)])
 
     def _known_config(self, problem: Problem) -> list[Any]:
-        """The kernels of what is known: whether they are the same still, their PTX says."""
+        """The kernels of known entries, whose PTX shows whether they changed."""
         known = self._known(problem)
         with contextlib.suppress(GemmError, TypeError):
             if known is not None:
@@ -248,9 +247,9 @@ class Work:
         return []
 
     def _configs(self, problem: Problem) -> list[Any]:
-        """The kernels of a problem's next candidates, and of those that it has had, which may have changed."""
+        """The kernels of a problem's next candidates, and of tried ones, which may have changed."""
         known = self._known(problem)
-        # the model's choice, a batch of others, and what was tried before
+        # the model's choice, a batch of others, and tried candidates
         count = 1 + BATCH + (0 if known is None else known.tried)
         first = [] if known is None else [known.fields]
         with contextlib.suppress(GemmError):
@@ -260,7 +259,7 @@ class Work:
 
 
 def summary(cases: Sequence[Case], database: Database, bench: Bench) -> Table:
-    """By suite: problems that are known, and finished; the best's time over that of the model's choice."""
+    """By suite: known and finished problems, and the best's time over that of the model's choice."""
     table = Table("suite", "problems", "known", "complete", "model against tuned", "worst")
     for suite in dict.fromkeys(case.suite for case in cases):
         of = [case for case in cases if case.suite == suite]
@@ -273,7 +272,7 @@ def summary(cases: Sequence[Case], database: Database, bench: Bench) -> Table:
 
 
 def work(args: argparse.Namespace, bench: Bench, beat: Callable[[float], None]) -> int:
-    """What the measuring process does."""
+    """Run the measuring process."""
     console, database = runs.console(), Database(args.database)
     if not args.anew:
         import_(SHIPPED, database)
@@ -298,31 +297,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     from cutegemm.tuning.race import Regime
 
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tune",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("tune", __doc__)
     gemm.add_problems(parser)
     add = parser.add_argument
-    add("--seconds", type=runs.positive_seconds, default=math.inf, help="budget; the same command goes on")
-    add("--database", type=Path, required=True, help="file that holds what is known, and goes on with it")
-    add("--anew", action="store_true", help="begin with nothing, not with what the package brings")
-    add("--export", type=Path, help="write the entries there at the end, as they ship")
+    runs.add_budget(parser)
+    add("--database", type=Path, required=True, help="tuning database, which is extended")
+    add("--anew", action="store_true", help="start empty, not with the entries that ship")
+    add("--export", type=Path, help="at the end write the entries to this file, in the format that ships")
     add(
         "--known",
         type=Path,
         nargs="*",
         default=[],
-        help="results files that show where we are behind cuBLAS, and sweeps whose fastest specs are tried first",
+        help="results files that show ratios to cuBLAS, and sweeps whose fastest specs are tried first",
     )
-    add("--candidates", type=int, default=CANDIDATES, help=f"of a problem, at most; default {CANDIDATES}")
-    add("--sample", type=float, default=Regime.sample, help=f"seconds of a sample; default {Regime.sample}")
-    capped = f"the same of products at the power cap; default {Regime.capped}"
+    add("--candidates", type=int, default=CANDIDATES, help=f"maximum per problem; default {CANDIDATES}")
+    add("--sample", type=float, default=Regime.sample, help=f"seconds per sample; default {Regime.sample}")
+    capped = f"the same for GEMMs at the power cap; default {Regime.capped}"
     add("--capped", type=float, default=Regime.capped, help=capped)
-    pairs = f"pairs of samples, of two of which nobody wins; default {Regime.pairs}"
+    pairs = f"maximum pairs of rounds without a winner; default {Regime.pairs}"
     add("--pairs", type=int, default=Regime.pairs, help=pairs)
-    add("--device", type=int, default=0, help="number of the GPU")
     add("--beat", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if not (args.suites or args.shapes):
@@ -332,14 +326,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 where measuring broke off again and again."""
+    """Run the command; returns 1 if the measuring process kept failing."""
     args = parse(arguments)
     if args.beat is not None:
         try:
             environment.select(args.device)
             bench = GpuBench()
         except ValueError as error:
-            # GemmErrors are such, too
+            # GemmErrors are ValueErrors too
             print(f"python -m benchmarks.tune: {error}", file=sys.stderr)
             return NEVER
         return work(args, bench, Beat(args.beat).beat)
@@ -361,7 +355,7 @@ def main(arguments: list[str]) -> int:
         try:
             ended = again(measure, console.print)
         except KeyboardInterrupt:
-            console.print("stopped; the same command goes on")
+            console.print("stopped; the same command continues")
             ended = True
     if args.export is not None:
         count = export(args.export, Database(args.database))

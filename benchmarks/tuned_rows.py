@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trials of a tuning database as a sweep: what a model is fitted to.
+"""Trials of a tuning database as a sweep, to fit a cost model.
 
     python -m benchmarks.tuned_rows tuned.sqlite benchmarks/results/sweeps/tuned_h200.json --gpu "NVIDIA H200"
 
-A trial is one candidate's median beside others of its problem. A row's baseline is the model's choice of that day, or
-the first trial where that was not timed; as the trials of a problem come from several races, they differ by what the
-chip's clock did meanwhile, too.
+A trial is the median of one candidate, timed with others of its problem. A row's baseline is the cost model's choice at
+that time, or the first trial if that choice was not timed. Trials of a problem come from several runs, so they also
+differ by changes of the clock between runs.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
@@ -19,23 +18,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import candidates, results, suites
+from benchmarks import candidates, command_line, results, runs, suites
 from cutegemm import GemmSpec, Problem, problem
-from cutegemm.arch.records import RECORDS
 from cutegemm.database.entry import Key, gpu_text, kind_text, spec_text
 from cutegemm.database.user_database import Database
 
 SUFFIX = ".sqlite"
 BASELINE = "model"
-# a suite of what is in none
+# the suite of problems that are in none
 CUSTOM = "custom"
 Row = dict[str, Any]
 
 
 def document(path: Path, gpu: str) -> dict[str, Any]:
-    """What a sweep's file of the trials on a GPU holds: problems under the empty spec alone."""
+    """The trials on a GPU as a sweep's document; only problems tuned with the default spec."""
     found = Database(path)
-    of = {x.name: gpu_text(x) for x in RECORDS}[gpu]
+    of = gpu_text(runs.record_of(gpu))
     dates = [x.date for x in found.entries(of).values()]
     what = "us a call of trials by benchmarks.tune: medians of a race, the model's choice beside"
     rows = [
@@ -56,7 +54,7 @@ def _rows(key: Key, times: dict[str, float], tried: dict[str, Any]) -> Iterator[
     base = times.get("{}", next(iter(times.values())))
     for name, us in times.items():
         fields = json.loads(name)
-        # the model's choice in full, but for the walk, which is the planner's of that day
+        # all fields of the model's choice but the raster, which depends on the planner of that time
         full = {x: v for x, v in (tried[name].made or {}).items() if x != "raster"}
         spec = fields or full
         yield {
@@ -67,6 +65,11 @@ def _rows(key: Key, times: dict[str, float], tried: dict[str, Any]) -> Iterator[
         }  # fmt: skip
 
 
+def problem_of(row: Row) -> Problem:
+    """The problem that a row is about."""
+    return problem(row["m"], row["n"], row["k"], batch=row["batch"], dtype=row["dtype"], majors=row["majors"])
+
+
 @functools.cache
 def _suites() -> dict[tuple[int, ...], str]:
     """Suites by (M, N, K, batch)."""
@@ -75,7 +78,7 @@ def _suites() -> dict[tuple[int, ...], str]:
 
 
 def _named_problem(key: Key) -> tuple[str, str] | None:
-    """(type, majors) of the plain product with a key's extents that lies as its kind says; None where there is none."""
+    """(type, majors) of the plain GEMM with a key's extents and kind; None if there is none."""
     m, n, k, batch = key.extents
     for dtype, majors in itertools.product(("bf16", "fp16", "fp32"), ("kk", "kn", "mk", "mn")):
         of: Problem = problem(m, n, k, batch=batch, dtype=dtype, majors=majors)
@@ -86,14 +89,10 @@ def _named_problem(key: Key) -> tuple[str, str] | None:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tuned_rows",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("tuned_rows", __doc__)
     parser.add_argument("database", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--gpu", default=RECORDS[0].name, choices=[x.name for x in RECORDS])
+    runs.add_gpu(parser, "GPU whose trials are read")
     args = parser.parse_args(arguments)
     data = document(args.database, args.gpu)
     results.save(args.out, {"schema": results.SCHEMA, **data})

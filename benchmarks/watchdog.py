@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is watched: a kernel that never ends cannot be stopped from within the process that launched it.
+"""Watches a process from outside, since a process cannot stop a hanging kernel that it launched.
 
-The watched process says in a file that it lives and within how many seconds it will say so again (`Beat`); who watches
-ends it when it does not, and may start it anew (`watch`).
+The watched process writes heartbeats to a file, each with a deadline for the next one (`Beat`). The watcher kills the
+process after a missed deadline, and may restart it (`watch`, `again`).
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cutegemm import files
+
 POLL_SECONDS = 0.2
-# in which a process has to say its first word: imports, the first CUDA call
+# deadline of the first heartbeat: imports, the first CUDA call
 START_SECONDS = 120.0
-# status of a process that said why it cannot work
+# exit status of a process that reported why it cannot work
 NEVER = 2
-# in which a process that is asked to stop keeps what it knows
+# time in which a process that is asked to stop saves its state
 STOP_SECONDS = 60.0
 
 
 class Beat:
-    """What the watched process says.
+    """The heartbeat of a watched process.
 
     Args:
         path: of the file.
-        parent: process id of who watches; None is whoever that is now.
+        parent: process id of the watcher; None is the current parent.
     """
 
     def __init__(self, path: Path, parent: int | None = None) -> None:
         self.path, self._parent = path, os.getppid() if parent is None else parent
 
     def beat(self, within: float = math.inf) -> None:
-        """Say that this process lives, and within how many seconds it says so again.
+        """Write a heartbeat; the next one follows within so many seconds.
 
         Raises:
-            KeyboardInterrupt: nobody watches any more.
+            KeyboardInterrupt: the watcher has ended.
         """
         if os.getppid() != self._parent:
             raise KeyboardInterrupt
-        part = self.path.with_name(f"{self.path.name}.part")
-        part.write_text(f"{time.time() + within}")
-        os.replace(part, self.path)
+        files.replace(self.path, f"{time.time() + within}".encode())
 
 
 def watch(
     command: Sequence[str], path: Path, start: float = START_SECONDS, stop: float = STOP_SECONDS
 ) -> int | None:
-    """Run a command that beats into a file; its exit status, None where it was ended because it did not.
+    """Run a command that writes heartbeats. Returns its exit status, or None if it missed a deadline and was killed.
 
-    It has a process session of its own, so that Ctrl-C reaches it once, from here.
+    The command has its own process session, so Ctrl-C reaches it only through this function.
 
     Raises:
-        KeyboardInterrupt: as this process was asked to stop; the command has been, and has ended.
+        KeyboardInterrupt: this process was interrupted; the command has been interrupted too, and has ended.
     """
     path.write_text(f"{time.time() + start}")
     process = subprocess.Popen(command, start_new_session=True)
@@ -86,11 +86,11 @@ def _until(path: Path) -> float:
 
 
 def again(run: Callable[[], int | None], say: Callable[[str], None], *, most: int = 3) -> bool:
-    """Run something until it ends well, at most so often after the first; whether it did."""
+    """Repeat `run` until it succeeds, at most `most` times after the first. Returns whether it did."""
     for left in range(most, -1, -1):
         status = run()
         if status in (0, NEVER):
             return status == 0
-        how = "hung and was ended" if status is None else f"ended with status {status}"
-        say(f"the measuring process {how}; {'it is started again' if left else 'it is not started again'}")
+        how = "hung and was killed" if status is None else f"ended with status {status}"
+        say(f"the measuring process {how}; {'it is restarted' if left else 'it is not restarted'}")
     return False

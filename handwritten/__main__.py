@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m handwritten`: the ladder on this machine; `--help` says what can be asked."""
+"""`python -m handwritten`: the ladder on this machine; `--help` lists the options."""
 
 import sys
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every pair of values of a spec's and a problem's fields, on the emulator and on a GPU.
+"""Tests every pair of values of a spec's and a problem's fields, on the emulator and on a GPU.
 
 `fields`    the fields and their values
-`factors`   what a case declares: a spec, a problem, the launch before
-`group_factors`, `group_runs`  the same of launches that compute groups
-`cover`     a covering array from a seed, legal by asking the planner, and the pairs that no legal spec has
-`runs`      a case on a backend, compared with fp64; `memory` is what its tensors lie in
-`shrink`    the fewest fields that still fail
-`farm`      many cases in watched worker processes
+`factors`   the spec, problem and previous launch of a case
+`group_factors`, `group_runs`  the same for grouped GEMMs
+`cover`     a covering array from a seed, whose cases the planner accepts, and the pairs without a legal case
+`runs`      runs a case on a backend and compares with fp64; `memory` allocates its tensors
+`shrink`    reduces a failing case to the fewest fields
+`farm`      runs many cases in watched worker processes
 
 The command is `python -m benchmarks.combinations`; `tests/kernels/test_combinations.py` runs the same cases.
 """

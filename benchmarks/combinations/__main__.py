@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run all pairs of values of a spec's and a problem's fields, and random ones, on a GPU or on the emulator.
+"""Runs cases with all pairs of field values, and random cases, on a GPU or on the emulator.
 
-With `--groups` those of launches that compute groups, which are a set of fields of their own.
+With `--groups` the cases are grouped GEMMs, which have their own fields.
 
     python -m benchmarks.combinations --out benchmarks/results/checks/combinations.json --commit "$(git rev-parse HEAD)"
     python -m benchmarks.combinations --no-array --random 2000 --random-seed 7
@@ -10,9 +10,9 @@ With `--groups` those of launches that compute groups, which are a set of fields
     python -m benchmarks.combinations --groups --backend emulator --workers 12 --lines groups.jsonl --out OUT.json
     python -m benchmarks.combinations --case '{"schedule": "pingpong", "c": "as_a"}' --backend emulator
 
-The cases follow from the seeds alone. Workers compile and run many cases each; one that hangs is killed with its group,
-its case is named, and another goes on behind it. A case that fails is shrunk with `--shrink` (emulator). With `--lines`
-a line for each case is written at once, and a case that has one there is not run again. Small cases run first.
+The seeds determine the cases. Each worker compiles and runs many cases. A worker that hangs is killed with its process
+group, its case is reported, and a new worker continues. `--shrink` shrinks a failing case (emulator). With `--lines` a
+line per case is written at once, and cases with a line are not run again. Small cases run first.
 """
 
 from __future__ import annotations
@@ -32,27 +32,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command_line
 from benchmarks.combinations import farm, group_factors, group_runs
 from benchmarks.combinations.cover import HARD_ATTEMPTS, Array, drawn, legal, needs
 from benchmarks.combinations.factors import declared, shortened
 from benchmarks.combinations.fields import FACTORS
 from benchmarks.combinations.runs import Wrong, emulated, kernels, on_gpu
 from benchmarks.combinations.shrink import shrunk
+from cutegemm import files
 from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config
 from cutegemm.errors import CompileError, GemmError
 
 SEED, RANDOM_SEED = 1, 20_261_122
 OK = "ok"
-# the planner refuses a case, by a rule that is younger than the array: it is passed over, and its pairs do not count
+# the planner refuses a case by a rule added after the array was made; the case is skipped, and its pairs do not count
 REFUSED = "refused"
-# with the default seed: an array takes minutes to make
+# stored arrays of the default seed, since making one takes minutes
 DENSE_ARRAY, GROUPS_ARRAY = (Path(__file__).with_name(f"{x}_array.json") for x in ("dense", "groups"))
 
 
 @dataclass(frozen=True)
 class Set:
-    """A set of fields: their values, what a case of them needs, weighs and is, and how it runs."""
+    """A set of fields with the functions that make, check, weigh and run their cases."""
 
     factors: Mapping[str, tuple[Any, ...]]
     needs: Any
@@ -65,7 +67,7 @@ class Set:
     hard: int = HARD_ATTEMPTS
 
     def array(self, seed: int) -> Array:
-        """A covering array of them."""
+        """A covering array of the fields."""
         return Array(seed, self.legal, self.factors, self.needs, self.hard)
 
 
@@ -86,10 +88,10 @@ SETS = {
 def run_entry(
     entry: farm.Entry, told: Callable[[str], None], backend: str, arena: Any, of: Set = SETS[False]
 ) -> farm.Entry:
-    """A case's line of results: its outcome, and what is wrong."""
+    """Run a case; returns its line of results, with the outcome and errors."""
     case = entry["case"] if "case" in entry else drawn(*entry["drawn"])
     found, began = {"case": of.shortened(case)}, time.monotonic()
-    # from now on the operating system notes this case's most memory (man 5 proc), where it can
+    # reset the peak memory that the operating system records, if it can (man 5 proc)
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     try:
@@ -107,7 +109,7 @@ def run_entry(
     except CompileError as error:
         return found | {"outcome": "does not compile", "why": str(error)}
     except GemmError as error:
-        # what the planner accepts a run must not refuse
+        # a run must not refuse what the planner accepts
         broken = of.legal(case)
         return found | {"outcome": "refused by the run" if broken else REFUSED, "why": str(error)}
     except Exception as error:
@@ -117,7 +119,7 @@ def run_entry(
 
 
 def _peak_mb() -> int:
-    """The most memory since then; 0 where nobody says it."""
+    """The peak memory in MiB since the reset; 0 if unknown."""
     try:
         found = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
     except OSError:
@@ -139,7 +141,7 @@ def worker(folder: Path, backend: str, of: Set) -> None:
 
 
 def summary(lines: Sequence[farm.Entry], wanted: int) -> dict[str, Any]:
-    """Counts, and what failed."""
+    """Counts of outcomes, and the failures."""
     counts = collections.Counter(x["outcome"] for x in lines)
     wrong = [{k: x.get(k) for k in ("id", "outcome", "why", "case")} for x in lines if failed(x)]
     return {
@@ -149,37 +151,33 @@ def summary(lines: Sequence[farm.Entry], wanted: int) -> dict[str, Any]:
 
 
 def failed(line: farm.Entry) -> bool:
-    """Whether a case that the planner accepts is not right."""
+    """Whether a case that the planner accepts failed."""
     return line["outcome"] not in (OK, REFUSED)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.combinations",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("combinations", __doc__)
     add = parser.add_argument
     choices = ("gpu", "emulator", "none")
     add(
         "--backend",
         choices=choices,
         default="gpu",
-        help="none compiles kernels into CUTEGEMM_CACHE_DIR, and runs none",
+        help="none only compiles kernels into CUTEGEMM_CACHE_DIR",
     )
-    add("--groups", action="store_true", help="the fields of launches that compute groups")
+    add("--groups", action="store_true", help="cases of grouped GEMMs")
     add("--seed", type=int, default=SEED, help=f"of the array; default {SEED}")
     add("--no-array", action="store_true", help="leave the array out")
-    add("--array", type=Path, help="file of the array: read, or made and written where there is none")
-    add("--first", type=int, help="only so many cases of the array")
-    add("--random", type=int, default=0, help="random problems beside the array")
-    add("--random-seed", type=int, default=RANDOM_SEED, help=f"of them; default {RANDOM_SEED}")
+    add("--array", type=Path, help="file of the array; made if it does not exist")
+    add("--first", type=int, help="number of cases of the array")
+    add("--random", type=int, default=0, help="number of additional random cases")
+    add("--random-seed", type=int, default=RANDOM_SEED, help=f"of random cases; default {RANDOM_SEED}")
     add("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2))
-    add("--seconds", type=float, default=float("inf"), help="after which the workers are ended")
+    add("--seconds", type=float, default=float("inf"), help="time after which workers are stopped")
     add("--out", type=Path, help="results file")
-    add("--lines", type=Path, help="file of a line for each case; those that it has are not run again")
-    add("--share", default="0/1", help="I/N: only every Nth case, from case I on")
+    add("--lines", type=Path, help="file with a line per case; its cases are not run again")
+    add("--share", default="0/1", help="I/N: only every N-th case, from case I")
     add("--commit", default="", help="hash of the commit that runs")
     add("--case", type=json.loads, help="run this case alone, as JSON")
     add("--shrink", action="store_true", help="shrink --case to the fewest fields that fail")
@@ -188,7 +186,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def single(case: dict[str, Any], backend: str, shrink: bool, of: Set) -> int:
-    """Run one case, and shrink it where it fails."""
+    """Run one case, and shrink it if it fails."""
     from benchmarks.combinations.memory import Arena
 
     arena = Arena("cuda") if backend == "gpu" else None
@@ -203,7 +201,7 @@ def single(case: dict[str, Any], backend: str, shrink: bool, of: Set) -> int:
 
 
 def made(array: Array, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The array's cases, from its file if there is one."""
+    """The array's cases, from its file if it exists."""
     if args.array is not None and args.array.exists():
         found = json.loads(args.array.read_text())
         array.take(found["cases"], [tuple(x) for x in found["impossible"]])
@@ -218,14 +216,14 @@ def made(array: Array, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def weight(entry: farm.Entry, of: Set) -> int:
-    """About how much arithmetic a case is; random ones are drawn by their workers, and come last."""
+    """The approximate arithmetic of a case; random cases, which workers draw, come last."""
     if "case" not in entry:
         return 1 << 60
     return of.weight(entry["case"])
 
 
 def known(path: Path | None, entries: Sequence[farm.Entry]) -> list[farm.Entry]:
-    """The lines of cases that ran before."""
+    """The lines of cases that ran already."""
     if path is None or not path.exists():
         return []
     wanted = {x["id"]: x.get("case") for x in entries}
@@ -233,18 +231,10 @@ def known(path: Path | None, entries: Sequence[farm.Entry]) -> list[farm.Entry]:
     return [x for x in lines if x["id"] in wanted and wanted[x["id"]] in (None, x["case"])]
 
 
-def replace(path: Path | None, text: str) -> None:
-    """Write a file that is whole at any time."""
-    if path is not None:
-        part = path.with_suffix(".part")
-        part.write_text(text)
-        os.replace(part, path)
-
-
 def report(
     args: argparse.Namespace, array: Array, entries: Sequence[farm.Entry], lines: Sequence[farm.Entry]
 ) -> dict[str, Any]:
-    """What the results file holds."""
+    """The contents of the results file."""
     found: dict[str, Any] = {"backend": args.backend, "commit": args.commit}
     if args.backend == "gpu":
         from benchmarks import environment
@@ -270,7 +260,7 @@ def report(
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 where something failed."""
+    """Run the command; returns 1 if a case failed or is missing."""
     args = parse(arguments)
     if args.worker is not None:
         worker(args.worker, args.backend, SETS[args.groups])
@@ -296,14 +286,17 @@ def main(arguments: list[str]) -> int:
     before = known(args.lines, entries)
     done = {x["id"] for x in before}
     if args.backend == "emulator":
-        # read when torch is first imported: workers fill the cores
+        # read when torch is first imported; the workers use all cores
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     def told(new: Sequence[farm.Entry]) -> None:
         lines = [*before, *new]
         print(f"{len(lines)} of {len(entries)} run, {sum(map(failed, lines))} failed", flush=True)
-        replace(args.lines, "".join(json.dumps(x) + "\n" for x in lines))
-        replace(args.out, json.dumps(report(args, array, entries, lines), indent=1) + "\n")
+        if args.lines is not None:
+            files.replace(args.lines, "".join(json.dumps(x) + "\n" for x in lines).encode())
+        if args.out is not None:
+            held = json.dumps(report(args, array, entries, lines), indent=1)
+            files.replace(args.out, f"{held}\n".encode())
 
     with tempfile.TemporaryDirectory() as folder:
         command = (

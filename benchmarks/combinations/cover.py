@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A covering array: cases that together hold every pair of values that some legal case has.
+"""A covering array: cases that together contain every legal pair of values.
 
-Cases are made one by one and greedily. A case starts from a pair that is not covered yet; each other field then takes
-the value that covers most, as long as the planner accepts the whole. Whatever is not named stays "auto". A pair that
-no attempt makes legal is listed.
+Cases are made one by one, greedily. A case starts from an uncovered pair. Each other field then takes the value that
+covers most pairs, if the planner accepts the case. Unnamed fields stay "auto". Pairs that no attempt makes legal are
+listed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cutegemm import plan
 from cutegemm.errors import GemmError
 
 NAMES = tuple(FACTORS)
-# values of a field that are tried for a case, best first
+# values per field that are tried for a case, best first
 CHOICES = 3
-# attempts at a legal case with a pair: while cases are made, and before the pair is listed as one that no case has
+# attempts to make a pair legal: while cases are made, and before the pair is listed as impossible
 ATTEMPTS, HARD_ATTEMPTS = 30, 400
 Pair = tuple[str, Value, str, Value]
 Needs = Callable[[str, Value], Mapping[str, tuple[Value, ...]]]
@@ -39,7 +39,7 @@ _FLOATS = tuple(x for x in FACTORS["dtype"] if x not in _INTEGERS)
 
 
 def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
-    """What a value needs of other fields, as far as the case's own rules say: the values that serve, by field."""
+    """The values of other fields that a value needs by the case's own rules, by field."""
     if name in EXTENTS and value != AUTO:
         return {x: tuple(v for v in FACTORS[x] if v != AUTO) for x in EXTENTS if x != name}
     found: dict[tuple[str, Value], dict[str, tuple[Value, ...]]] = {
@@ -76,19 +76,19 @@ def legal(case: Case) -> bool:
 
 @dataclass
 class Array:
-    """A covering array in the making.
+    """A covering array that is built case by case.
 
     Args:
         seed: of every choice.
         accepts: whether a case is legal.
         factors: the fields and their values.
-        needs: what a value needs of other fields.
-        hard: attempts before a pair is listed as one that no case has.
+        needs: the values of other fields that a value needs.
+        hard: attempts before a pair is listed as impossible.
 
     Attributes:
         cases: so far.
         impossible: pairs that no attempt made legal.
-        asked: how often legality was asked for.
+        asked: number of legality checks.
     """
 
     seed: int
@@ -107,23 +107,23 @@ class Array:
         self._values = ids
         self._id = {x: i for i, x in enumerate(ids)}
         fields = np.array([self._names.index(name) for name, _ in ids])
-        # whether a pair is still to be covered
+        # whether a pair is uncovered
         self._todo = fields[:, None] != fields[None, :]
         self.pairs = int(self._todo.sum()) // 2
         self._aside = np.zeros_like(self._todo)
 
     @property
     def left(self) -> int:
-        """Pairs that are neither covered nor found impossible."""
+        """Number of pairs that are neither covered nor impossible."""
         return int(self._todo.sum()) // 2
 
     @property
     def covered(self) -> int:
-        """Pairs that a case holds."""
+        """Number of covered pairs."""
         return self.pairs - self.left - len(self.impossible)
 
     def make(self, most: int | None = None) -> Iterator[dict[str, Value]]:
-        """Cases until every pair is covered or impossible, at most so many."""
+        """Cases until every pair is covered or impossible, at most `most`."""
         while most is None or len(self.cases) < most:
             case = self._next()
             if case is None:
@@ -132,7 +132,7 @@ class Array:
             yield case
 
     def triples(self, most: int) -> Iterator[dict[str, Value]]:
-        """Cases that each hold a drawn triple of values, as far as the triple is legal."""
+        """Cases that each contain a random legal triple of values."""
         while most:
             fixed = {name: self._rng.choice(self.factors[name]) for name in self._rng.sample(self._names, 3)}
             start = self._start(fixed, ATTEMPTS, hard=False)
@@ -141,7 +141,7 @@ class Array:
                 yield self._grown(start)
 
     def take(self, cases: Sequence[dict[str, Value]], impossible: Sequence[Pair]) -> None:
-        """Go on from cases and pairs that were found before."""
+        """Continue from stored cases and impossible pairs."""
         for case in cases:
             self.cases.append(case)
             self.count(case)
@@ -151,7 +151,7 @@ class Array:
             self.impossible.append((a, v, b, w))
 
     def count(self, case: Case) -> None:
-        """Take the pairs of a case as covered; where K is 0 only those with that."""
+        """Mark the pairs of a case as covered; with K = 0 only pairs with that value."""
         ids = [self._id[name, case.get(name, self.factors[name][0])] for name in self._names]
         if case.get("depth") == "zero":
             zero = self._id["depth", "zero"]
@@ -162,7 +162,7 @@ class Array:
             todo[np.ix_(ids, ids)] = False
 
     def held(self, cases: Iterable[Case]) -> int:
-        """How many pairs some cases hold."""
+        """The number of pairs that cases cover."""
         fresh = Array(self.seed, self.accepts, self.factors, self.needs)
         for case in cases:
             fresh.count(case)
@@ -193,14 +193,14 @@ class Array:
         return self.accepts(case)
 
     def _start(self, fixed: Case, attempts: int, hard: bool) -> dict[str, Value] | None:
-        """The fields that make some values legal, or None."""
+        """A legal case with some values, or None."""
         relatives = [
             c for c in self.cases if any(c.get(n, self.factors[n][0]) == v for n, v in fixed.items())
         ]
         for attempt in range(attempts):
             case = dict(fixed)
             if hard and relatives and attempt % 2:
-                # a case that has one of the two, some fields of it dropped
+                # a case with one of the two values, with some fields removed
                 other = self._rng.choice(relatives)
                 keep = self._rng.random()
                 case = {n: v for n, v in other.items() if self._rng.random() < keep} | fixed
@@ -212,14 +212,14 @@ class Array:
                         case[name] = self._rng.choice(self.factors[name])
                 self._complete(case, fixed)
             if case.get("depth") == "zero" and "depth" not in fixed:
-                # it would not cover the pair
+                # with K = 0 the case would not cover the pair
                 del case["depth"]
             if self._legal(case):
                 return case
         return None
 
     def _complete(self, case: dict[str, Value], fixed: Case) -> bool:
-        """Give other fields what the values of a case need; False where what is fixed forbids it."""
+        """Set other fields to values that the case needs; False if fixed fields forbid it."""
         for _ in range(3):
             for name, value in list(case.items()):
                 for other, serve in self.needs(name, value).items():
@@ -231,7 +231,7 @@ class Array:
         return True
 
     def _grown(self, start: dict[str, Value]) -> dict[str, Value]:
-        """A legal case with more fields, each the value that covers most."""
+        """A legal case with more fields, each with the value that covers most pairs."""
         case = dict(start)
         order = [name for name in self._names if name not in case]
         self._rng.shuffle(order)
@@ -251,16 +251,16 @@ class Array:
         return case
 
     def _best(self, case: Case, name: str) -> list[Value]:
-        """A field's values, the one first that covers most pairs with what a case has."""
+        """A field's values, sorted by the number of uncovered pairs with a case."""
         have = [self._id[x, v] for x, v in case.items()]
         drawn = self._rng.sample(self.factors[name], len(self.factors[name]))
-        # a case without a sum shows little else
+        # a case with K = 0 tests little else
         drawn = [v for v in drawn if (name, v) != ("depth", "zero")]
         return sorted(drawn, key=lambda v: -int(self._todo[self._id[name, v], have].sum()))
 
 
 def drawn(seed: int, number: int, accepts: Callable[[Case], bool] = legal) -> dict[str, Value]:
-    """A random legal case: every field drawn, from the seed and its number alone; extents anything up to 700."""
+    """A random legal case, determined by the seed and its number; M and N are up to 700, K up to 1500."""
     rng = random.Random(f"{seed} {number}")
     chooser = Array(rng.randrange(1 << 30), accepts)
     extent = lambda most: max(1, int(most ** rng.random())) | (rng.random() < 0.3)

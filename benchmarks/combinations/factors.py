@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a case of the combined fields (`fields`) declares.
+"""The spec and problem of a case of the combined fields (`fields`).
 
-A case maps each field to one of its values; fields that it does not name have their first value, which asks for
-nothing special. Values are words and numbers, so that a case is a line of JSON.
+A case maps fields to values; unnamed fields have their first value, the default. Values are words and numbers, so a
+case is a line of JSON.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from cutegemm.errors import GemmError
 
 
 class Meaningless(Exception):
-    """A case whose values contradict one another before any planner is asked."""
+    """The values of a case contradict each other, regardless of the planner."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a case asks for.
+    """The spec and problem of a case.
 
     Attributes:
-        case: what is not a field's first value.
+        case: the fields without their default.
         graph: the epilogue, with the operands' scales; None is the plain one.
         fields: of the spec.
-        problem: how everything lies; of zero points, what their run makes of them.
-        points: how zero points of rows lie, by name.
+        problem: layouts of all tensors; for zero points, of the sums that a run computes from them.
+        points: layouts of zero points per row, by name.
     """
 
     case: dict[str, Value]
@@ -74,17 +74,17 @@ def value_of(case: Case, name: str) -> Any:
 
 
 def shortened(case: Case) -> dict[str, Value]:
-    """A case without the fields that have their first value, in the fields' order."""
+    """A case without default values, in the order of fields."""
     named = {name: case[name] for name in FACTORS if name in case and case[name] != FACTORS[name][0]}
     return named | {name: case[name] for name in FREE if name in case}
 
 
 def declared(case: Case) -> Declared:
-    """What a case asks for.
+    """The spec and problem of a case.
 
     Raises:
-        Meaningless: its values contradict one another.
-        GemmError: an operand cannot lie so.
+        Meaningless: its values contradict each other.
+        GemmError: an operand cannot have this layout.
     """
     get = lambda name: value_of(case, name)
     own = GRAPHS[get("epilogue")]
@@ -144,7 +144,7 @@ def declared(case: Case) -> Declared:
 
 
 def _types(word: str) -> tuple[tuple[DType, DType], DType]:
-    """The types of A and B, and that of everything else whose type is A's; bf16 beside operands of 8 bits."""
+    """The types of A and B, and the default type of other tensors: A's type, or bf16 for 8-bit operands."""
     if word == "fp8_mixed":
         return (DType.FP8_E4M3, DType.FP8_E5M2), DType.BF16
     dtype = as_dtype(word)
@@ -160,7 +160,7 @@ def _d_type(get: Any, graph: Graph | None) -> DType:
 
 
 def _c_type(get: Any) -> DType | None:
-    """The type of the plain epilogue's C; None where there is none."""
+    """The type of the plain epilogue's C; None without C."""
     if get("c") == "none":
         return None
     return _types(get("dtype"))[1] if get("c") in ("as_a", "odd") else as_dtype(get("c"))
@@ -186,7 +186,7 @@ def _with_scales(get: Any, graph: Graph | None) -> Graph | None:
 
 
 def _scale(graph: Graph, name: str, extents: tuple[int, int, int]) -> Operand:
-    """The scales of an operand's rows, columns or blocks, in fp32; of B's blocks as of B, (blocks of K, of N)."""
+    """The fp32 scales of an operand's rows, columns or blocks; those of B's blocks are (blocks of K, blocks of N)."""
     m, n, k = extents
     shapes = {"row": (1, n), "col": (m, 1)}
     shapes |= {x.kind: x.shape(m, n, k) for x in graph.scales if x.name == name}
@@ -196,7 +196,7 @@ def _scale(graph: Graph, name: str, extents: tuple[int, int, int]) -> Operand:
 
 
 def _sums(name: str, kind: str, a: Operand, b: Operand) -> Operand:
-    """What a run reads in place of zero points: sums along K of an operand's batches, or the zero points."""
+    """The inputs that replace zero points: sums of an operand along K per batch, or the zero points."""
     (m, n), batches = (
         (a.rows, b.cols),
         {"zero_a": b.batch, "sums_b": b.batch, "zero_b": a.batch, "sums_a": a.batch},
@@ -205,10 +205,10 @@ def _sums(name: str, kind: str, a: Operand, b: Operand) -> Operand:
 
 
 def lying(dtype: DType, extents: tuple[int, int], row_major: bool, how: str, batch: int) -> Operand:
-    """A matrix, or a stack of matrices, that lies in one of the ways.
+    """A matrix or batch of matrices with one of the layouts.
 
     Raises:
-        GemmError: no element type of that width lies so.
+        Meaningless: the element type is too wide for the alignment.
     """
     rows, cols = extents
     outer, inner = (rows, cols) if row_major else (cols, rows)
@@ -259,18 +259,18 @@ def _extents(case: Case, get: Any) -> tuple[int, int, int]:
 
 
 def _over(tile: int, whole: int) -> int:
-    """An extent of whole tiles and half of one; of a large tile, one and a few elements.
+    """An extent of full tiles and half a tile; for a large tile, one tile and a few elements.
 
-    Two tiles in both dimensions are two waves of `sms=2`. The race detector's memory grows with the square of it.
+    Two tiles in both dimensions are two waves with `sms=2`. The race detector's memory grows with their product.
     """
     return whole + tile // 2 + 2 if tile <= LARGE else tile + 18
 
 
 def _check(get: Any, graph: Graph | None) -> None:
-    """What the case's own fields exclude.
+    """Check the fields against each other.
 
     Raises:
-        Meaningless: naming them.
+        Meaningless: names the contradiction.
     """
     given = [get(name) != AUTO for name in EXTENTS]
     if any(given) and not all(given):
@@ -299,10 +299,10 @@ def _check(get: Any, graph: Graph | None) -> None:
 
 
 def _check_before(get: Any, tensors: tuple[str, ...]) -> None:
-    """What the launch before cannot write.
+    """Check the tensor that the previous launch writes.
 
     Raises:
-        Meaningless: it has none of it, or the spec promises that nobody writes it.
+        Meaningless: the tensor does not exist, or the spec promises that no launch writes it.
     """
     before = get("before")
     promised = () if get("constant") == AUTO else tuple(str(get("constant")).split("+"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many cases in watched processes: a kernel that never ends costs one case, and the worker behind it goes on.
+"""Runs many cases in watched processes: a hanging kernel costs one case, and a new worker continues.
 
-Each worker is a process session of its own that compiles and runs its share of the cases. It writes a line for every
-case into a file, and into another what it does and until when. Whoever does not keep that time is killed with its
-group; the case is named, and a new worker goes on behind it.
+Each worker has its own process session, and compiles and runs its share of the cases. It writes a line per case to one
+file, and its current stage with a deadline to another. A worker that misses a deadline is killed with its process
+group. Its case is reported, and a new worker continues with the next one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# seconds in which a worker has to come to its first case, compile one, run one, compare one
+from cutegemm import files
+
+# deadlines in seconds: of starting a worker, compiling a case, running it
 START_SECONDS, COMPILE_SECONDS, RUN_SECONDS = 180.0, 180.0, 20.0
 POLL_SECONDS = 0.2
-# status of a worker that asks for a new one, as its device runs nothing more
+# exit status of a worker that needs replacement, since its device is unusable
 FRESH = 3
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG (linux/prctl.h)
 Entry = dict[str, Any]
@@ -31,12 +33,12 @@ Entry = dict[str, Any]
 
 @dataclass
 class Share:
-    """A worker's cases and how far they are.
+    """A worker's cases and their progress.
 
     Attributes:
         folder: of its files.
         entries: {"id": ..., "case" or "drawn": ...}.
-        command: what runs the worker, to which its folder is added.
+        command: starts the worker; its folder is appended.
     """
 
     folder: Path
@@ -47,7 +49,7 @@ class Share:
     restarts: int = 0
 
     def start(self) -> None:
-        """Start a worker on what is left."""
+        """Start a worker on the remaining cases."""
         self.folder.mkdir(parents=True, exist_ok=True)
         left = self.entries[len(self.done) :]
         (self.folder / "entries.json").write_text(json.dumps(list(left)))
@@ -59,7 +61,7 @@ class Share:
             )
 
     def poll(self) -> bool:
-        """Take what is new; restart a worker that hangs or died; whether anything is left."""
+        """Collect new results, and restart a worker that hung or died. Returns whether cases remain."""
         process = self.process
         if process is None:
             return False
@@ -89,7 +91,7 @@ class Share:
         return False
 
     def stop(self) -> None:
-        """End the worker and its group."""
+        """Kill the worker and its process group."""
         if self.process is not None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -111,10 +113,9 @@ class Share:
 
 
 def say(folder: Path, stage: str, within: float, case: Any = None) -> None:
-    """Say what a worker does and within how many seconds it says more."""
-    part = folder / "state.part"
-    part.write_text(json.dumps({"stage": stage, "until": time.time() + within, "case": case}))
-    os.replace(part, folder / "state.json")
+    """Write a worker's stage and the seconds until its next message."""
+    state = {"stage": stage, "until": time.time() + within, "case": case}
+    files.replace(folder / "state.json", json.dumps(state).encode())
 
 
 def _last_words(path: Path) -> str:
@@ -130,15 +131,15 @@ def farm(
     seconds: float = float("inf"),
     told: Callable[[list[Entry]], None] = lambda done: None,
 ) -> list[Entry]:
-    """The results of all cases that were run in the time.
+    """Run cases; returns the results of all that ran in time.
 
     Args:
-        entries: what to run.
-        workers: processes.
+        entries: the cases.
+        workers: number of processes.
         folder: of their files.
-        command: of a worker, to which its folder is added.
-        seconds: after which the workers are ended.
-        told: called every few seconds with what is done.
+        command: starts a worker; its folder is appended.
+        seconds: time after which workers are stopped.
+        told: called every few seconds with all results.
     """
     until, said = time.monotonic() + seconds, time.monotonic()
     shares = [Share(folder / f"worker_{i}", entries[i::workers], command) for i in range(workers)]
@@ -159,13 +160,13 @@ def farm(
 
 
 def work(folder: Path, run: Callable[[Entry, Callable[[str], None]], Entry]) -> None:
-    """What a worker does: every case in turn, a line of results for each.
+    """Run a worker: every case in order, with a line of results for each.
 
     Args:
-        folder: its files.
-        run: of a case; it gives the line, and calls back with what it does.
+        folder: of its files.
+        run: runs a case, calls back with its stages, and returns the line.
     """
-    # a worker ends with the process that watches it
+    # a worker dies with the process that watches it
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     limits = {"drawing": 60.0, "compiling": COMPILE_SECONDS, "running": RUN_SECONDS, "comparing": 60.0,
               "emulating": 300.0}  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields that are combined, and their values. The first of a field asks for nothing special."""
+"""The combined fields and their values. The first value of a field is its default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AUTO = "auto"
 Value = str | int | bool
 Case = Mapping[str, Value]
 
-# fields of the spec whose words stand for themselves
+# spec fields whose values are used as they are
 PLAIN: dict[str, tuple[Value, ...]] = {
     "stages": (AUTO, 1, 2, 3, 5),
     "swizzle": (AUTO, "128B", "64B", "32B", "none"),
@@ -36,7 +36,7 @@ PLAIN: dict[str, tuple[Value, ...]] = {
     "math": (AUTO, "tf32", "tf32x3"),
     "acc_dtype": (AUTO, "fp32", "int32"),
 }
-# fields of the spec whose words are read: "2x1x2" CTAs, "m4" is ("m", 4), "a+b" is ("a", "b")
+# spec fields whose values are parsed: "2x1x2" is a cluster, "m4" is ("m", 4), "a+b" is ("a", "b")
 READ: dict[str, tuple[Value, ...]] = {
     "cluster": (AUTO, "1x1", "2x1", "1x2", "2x2", "4x1", "1x4", "1x1x2", "1x1x4", "1x1x8", "2x1x2", "1x2x2"),
     "raster": (AUTO, "m1", "m4", "n1", "n3"),
@@ -44,21 +44,21 @@ READ: dict[str, tuple[Value, ...]] = {
     "evict_first": (AUTO, "none", "a", "b", "d", "a+b+d"),
     "promote": (AUTO, "never", 32, 64, 128, 256),
 }
-# extents of the CTA tile: all are given, or none is
+# extents of the CTA tile: all are specified, or none
 EXTENTS: dict[str, tuple[Value, ...]] = {
     "tile_m": (AUTO, 16, 40, 64, 112, 128, 192, 256),
     "tile_n": (AUTO, 16, 48, 64, 128, 208, 256),
     "tile_k": (AUTO, 8, 16, 32, 64, 128),
 }
 LIES = ("aligned", "by_8", "by_4", "by_2", "odd", "stride_0", "strided")
-# what is not the spec's
+# fields of the problem
 PROBLEM: dict[str, tuple[Value, ...]] = {
     "dtype": ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8"),
     "scales": ("none", "tensor", "row", "block", "blocks"),
     "zero_point_a": ("none", "tensor", "row"),
     "zero_point_b": ("none", "tensor", "row"),
     "d_dtype": ("as_a", *(x.value for x in DType)),
-    # whether the spec says the types and majors that the problem has
+    # whether the spec specifies the types and majors of the problem
     "stated": (False, True),
     "a_major": ("k", "m"),
     "b_major": ("n", "k"),
@@ -73,18 +73,18 @@ PROBLEM: dict[str, tuple[Value, ...]] = {
     "batch": ("one", "two", "a_shared", "b_shared"),
     "shape": ("tile", "ragged", "waves", "few_rows", "one"),
     "depth": ("few", "one_stage", "odd", "deep", "zero"),
-    # what the launch before writes
+    # tensor that the previous launch writes
     "before": ("nothing", "a", "b", "input", "scalar", "out", "itself"),
 }
 FACTORS: dict[str, tuple[Value, ...]] = {**EXTENTS, **PLAIN, **READ, **PROBLEM}
-# extents that a drawn problem has in the place of those of "shape" and "depth"
+# extents of a random problem, which replace "shape" and "depth"
 FREE = ("m", "n", "k")
 NOMINAL = (64, 64, 64)
-# an extent of a tile from which on one tile and a ragged one are enough
+# extent of a tile from which one full and one partial tile suffice
 LARGE = 128
 EIGHTS = ("fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8")
 POINTS = ("zero_point_a", "zero_point_b")
-# the value of a zero point of all elements
+# value of a zero point per tensor
 POINT = 3
 # kinds of the scales of A and of B
 SCALES: dict[str, tuple[Any, Any]] = {

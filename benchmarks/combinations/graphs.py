@@ -9,29 +9,29 @@ from cutegemm.epilogue import Col, Graph, Matrix, Output, Row, Scalar, Store, Su
 
 @epi.define
 def several(acc, *, bias: Row, slope: Col, scale: Scalar):
-    """Stores of three types and both majors, and a sum of everything."""
+    """Stores of three types and both majors, and a sum of all elements."""
     h = acc + bias
     return Output(d=h * scale, pre=Store(acc, "fp32", "m"), small=Store(h * slope, "bf16"), total=Sum(h))
 
 
 @epi.define
 def column_sums(acc, *, residual: Matrix):
-    """A finished reduction over rows, beside a matrix that is read."""
+    """A reduction over rows that needs a finishing launch, and a matrix input."""
     h = acc + residual
     return Output(d=h, sums=Sum(h, axis=0))
 
 
 @epi.define
 def stores(acc, *, bias: Row):
-    """Stores of two types and both majors, and no sum."""
+    """Stores of two types and both majors, without a sum."""
     h = acc + bias
     return Output(d=h, pre=Store(acc, "fp32", "m"))
 
 
-# name -> graph; None is the plain epilogue, with C where there is one
+# name -> graph; None is the plain epilogue, with C if there is one
 GRAPHS: dict[str, Graph | None] = {
     "plain": None,
-    # C as an input of an epilogue, and scalars that may lie on the device
+    # C as an input of an epilogue, and scalars that may be device tensors
     "blas": epi.linear_combination(True),
     "row_vector": epi.bias_act("gelu"),
     "both_vectors": epi.scaled("both"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields that are combined where a launch computes groups, and what a case of them declares (`factors`)."""
+"""The combined fields of grouped GEMMs, and the spec and problem of a case (`factors`)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Case = Mapping[str, Value]
 
 @epi.define
 def reduces(acc: Any, *, bias: epi.Row) -> Any:
-    """D, and of each of its rows the sum and the logarithm of the sum of exponentials."""
+    """D, and the sum and log-sum-exp of each of its rows."""
     h = acc + bias
     return epi.Output(d=h, total=epi.Sum(h, axis=1), lse=epi.LogSumExp(h, axis=1))
 
 
 @epi.define
 def reduces_columns(acc: Any, *, bias: epi.Col) -> Any:
-    """The same of columns."""
+    """The same for columns."""
     h = acc + bias
     return epi.Output(d=h, total=epi.Sum(h, axis=0), lse=epi.LogSumExp(h, axis=0))
 
 
-# name -> graph; what groups have no form of is left out
+# name -> graph, for the epilogues that grouped GEMMs support
 EPILOGUES: dict[str, Graph | None] = {
     **{
         name: GRAPHS[name]
@@ -54,9 +54,9 @@ EPILOGUES: dict[str, Graph | None] = {
     "stores": stores,
     "reduces": reduces,
 }
-# of groups of columns instead, whose rows are not whole in a group
+# replacements for groups of columns, where a group has only parts of rows
 COLUMNS = {"reduces": reduces_columns}
-# fields of the spec whose words stand for themselves
+# spec fields whose values are used as they are
 PLAIN: dict[str, tuple[Value, ...]] = {
     "stages": (AUTO, 1, 2, 4),
     "schedule": (AUTO, "cooperative", "pingpong", "multistage"),
@@ -72,7 +72,7 @@ PLAIN: dict[str, tuple[Value, ...]] = {
     "sms": (4, 1, 2),
     "swap": (AUTO, True, False),
 }
-# of the spec, read as `factors.READ`
+# spec fields that are parsed as in `fields.READ`
 READ: dict[str, tuple[Value, ...]] = {
     "tile": (AUTO, "64x64x64", "128x64x64", "192x64x64", "64x128x64", "16x64x64", "256x64x64", "64x64x32", "64x64x128",
              "128x64x128", "192x88x128", "64x256x64"),
@@ -88,11 +88,11 @@ PROBLEM: dict[str, tuple[Value, ...]] = {
     "index": ("int32", "int64"),
     "sizes": ("uneven", "one_row", "skewed", "empty", "hostile", "tail", "many", "whole"),
     "tail": ("zero", "undefined"),
-    # the type of the indices of rows
+    # type of the row indices
     "gather": ("none", "int32", "int64"),
     "dtype": ("bf16", "fp16", "tf32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8"),
     "scales": ("none", "tensor", "row", "block"),
-    # whether rows and columns that the epilogue reads, and B's scales, are of each group
+    # whether each group has its own row and column vectors and scales of B
     "own": (False, True),
     "d_dtype": ("as_a", "fp32", "bf16", "fp8_e4m3", "int8", "int32"),
     "a_major": ("k", "m"),
@@ -102,7 +102,7 @@ PROBLEM: dict[str, tuple[Value, ...]] = {
     "b_lies": LIES,
     "out": ("new", "given", "odd", "in_place"),
     "c": ("none", "as_a", "fp32", "fp8_e4m3"),
-    # whether each row of D is multiplied by a number of its own; whether it is then added where indices say
+    # whether each row of D has a weight; whether rows are then summed by index
     "weight": (False, True),
     "scatter": (False, True),
     "epilogue": tuple(EPILOGUES),
@@ -111,7 +111,7 @@ PROBLEM: dict[str, tuple[Value, ...]] = {
 }
 FACTORS: dict[str, tuple[Value, ...]] = {**PLAIN, **READ, **PROBLEM}
 NOMINAL = (64, 64, 64)
-# rows of A that indices name some of
+# rows of A from which indices select
 TOKENS = 37
 WHOLE = ("int8", "uint8")
 EIGHTS = ("fp8_e4m3", "fp8_e5m2", *WHOLE)
@@ -119,15 +119,16 @@ EIGHTS = ("fp8_e4m3", "fp8_e5m2", *WHOLE)
 
 @dataclass(frozen=True)
 class Declared:
-    """What a case asks for.
+    """The spec and tensors of a case.
 
     Attributes:
-        case: what is not a field's first value.
-        spec: without an epilogue; graph: the epilogue, also the plain one.
-        ends: what the tensor of `told` holds.
-        extent: of the groups' axis; of masked groups each batch's.
-        tensors: how a, b, the epilogue's inputs and the outputs lie; one without a batch has a single one.
-        outputs: names of those that are written.
+        case: the fields without their default.
+        spec: without an epilogue.
+        graph: the epilogue; the plain one has a graph too.
+        ends: contents of the tensor that describes the groups.
+        extent: of the grouped axis; for masked groups, of each batch.
+        tensors: layouts of a, b, the epilogue's inputs and the outputs, with batch 1 if not batched.
+        outputs: names of the outputs.
     """
 
     case: dict[str, Value]
@@ -145,12 +146,12 @@ def value_of(case: Case, name: str) -> Any:
 
 
 def shortened(case: Case) -> dict[str, Value]:
-    """A case without the fields that have their first value, in the fields' order."""
+    """A case without default values, in the order of fields."""
     return {name: case[name] for name in FACTORS if name in case and case[name] != FACTORS[name][0]}
 
 
 def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
-    """What a value needs of other fields, as far as the case's own rules say: the values that serve, by field."""
+    """The values of other fields that a value needs by the case's own rules, by field."""
     found: dict[tuple[str, Value], dict[str, tuple[Value, ...]]] = {
         ("told", "cu_seqlens"): {"kind": ("rows", "depth", "columns")},
         ("out", "in_place"): {"c": ("as_a", "fp32", "fp8_e4m3"), "epilogue": ("plain",), "scales": ("none",)},
@@ -174,11 +175,11 @@ def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
 
 
 def declared(case: Case) -> Declared:
-    """What a case asks for.
+    """The spec and tensors of a case.
 
     Raises:
-        Meaningless: its values contradict one another.
-        GemmError: the spec excludes it, or an operand cannot lie so.
+        Meaningless: its values contradict each other.
+        GemmError: the spec is illegal, or an operand cannot have this layout.
     """
     get = lambda name: value_of(case, name)
     _check(get)
@@ -190,7 +191,7 @@ def declared(case: Case) -> Declared:
         get("columns")
     ]
     length = {"one_stage": tile[2], "few": 3 * tile[2] + 8, "odd": 2 * tile[2] + 5}[get("length")]
-    # the extents that are not the groups'
+    # the extents of the other axes
     rows = {"tile": tile[0], "ragged": tile[0] - 3, "waves": tile[0] + 18}[get("columns")]
     m = rows if kind in ("depth", "columns") else extent
     k = extent if kind == "depth" else length
@@ -200,7 +201,7 @@ def declared(case: Case) -> Declared:
     plain = dtype.result if graph is None and get("scales") == "none" and get("c") == "none" else default
     d_dtype = plain if get("d_dtype") == "as_a" else as_dtype(get("d_dtype"))
     spec = GemmSpec(**_fields(get, graph), **({} if get("out") != "new" else {"d_dtype": d_dtype}))
-    # the graph says which scales there are
+    # the graph determines the scales
     found = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(get("c") != "none")
     if get("weight"):
         heavier = weighed(found)
@@ -235,7 +236,7 @@ def declared(case: Case) -> Declared:
         held = DType.FP32 if name.startswith("scale_") or name == ROW_WEIGHT else held
         of_a = groups if kind == "masked" or (kind in ("depth", "columns") and get("own")) else 1
         of_b = 1 if kind == "columns" else groups if kind == "masked" else own
-        # of the weights' blocks of 128, of the others' rows or columns
+        # blocks of 128 of the weights, rows or columns of the other operand
         blocks = [
             -(-x // K_BLOCK) if weights else x
             for x, weights in ((m, kind == "columns"), (width, kind != "columns"))
@@ -269,7 +270,7 @@ def _graph(get: Any) -> Graph | None:
 
 
 def _ends(get: Any, unit: int) -> tuple[tuple[int, ...], int]:
-    """(what the tensor of the groups holds, the extent of their axis)."""
+    """(contents of the tensor that describes the groups, extent of the grouped axis)."""
     sizes, far = get("sizes"), 2**40 if get("index") == "int64" else 2**30
     extent = {
         "one_row": 6,
@@ -301,10 +302,10 @@ def _ends(get: Any, unit: int) -> tuple[tuple[int, ...], int]:
 
 
 def _check(get: Any) -> None:
-    """What the case's own fields exclude.
+    """Check the fields against each other.
 
     Raises:
-        Meaningless: naming them.
+        Meaningless: names the contradiction.
     """
     kind, eight = get("kind"), get("dtype") in EIGHTS
     if kind == "masked" and get("told") != "offs":

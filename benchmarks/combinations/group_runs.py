@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case of groups on a backend: every group right, other rows zeroed or left alone, nothing else written, no race."""
+"""Runs a grouped case on a backend: checks every group, rows of no group, other memory, and races."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ from benchmarks.combinations.factors import Meaningless
 from benchmarks.combinations.fields import Case
 from benchmarks.combinations.group_factors import TOKENS, Declared, declared, value_of
 from benchmarks.combinations.memory import Arena, Placed, fill
-from benchmarks.combinations.runs import ALPHA, BETA, OFFSET, POLICIES, SCALAR, SECONDS, SEED, Wrong
+from benchmarks.combinations.runs import (
+    ALPHA,
+    BETA,
+    OFFSET,
+    POLICIES,
+    SCALAR,
+    SECONDS,
+    SEED,
+    Wrong,
+    bits,
+    unchanged,
+)
 from cutegemm import Groups
 from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config
@@ -25,14 +36,14 @@ from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished
 
-# indices of rows outside of any matrix, and one row twice; groups have at least as many rows
+# row indices outside the matrix, and a repeated row; groups have at least this many rows
 STRANGE = (-1, TOKENS, -(2**31), 2**31 - 1, 5)
 TYPES = {"int32": torch.int32, "int64": torch.int64}
 
 
 @dataclass
 class Call:
-    """A case's tensors, as `GroupedGemm.run` takes them; every tensor is placed as (batches, rows, columns)."""
+    """A case's tensors, as arguments of `GroupedGemm.run`; every tensor is placed as (batches, rows, columns)."""
 
     made: Declared
     gemm: GroupedGemm
@@ -45,7 +56,7 @@ class Call:
         return value_of(self.made.case, name)
 
     def shaped(self, name: str) -> torch.Tensor:
-        """A tensor with the dimensions that a caller gives it."""
+        """A tensor with the dimensions that a caller passes."""
         view, kind = self.placed[name].view, self.made.graph.tensors.get(name, "matrix")
         if kind in ("row", "col"):
             view = view.squeeze(-2 if kind == "row" else -1)
@@ -62,7 +73,7 @@ class Call:
         return view if batched else view[0]
 
     def given(self) -> tuple[Any, ...]:
-        """Arguments of a run: a, b, groups, what the epilogue reads by name, out."""
+        """Arguments of a run: a, b, groups, inputs of the epilogue by name, out."""
         named = self.numbers | {name: self.shaped(name) for name in self.made.graph.tensors}
         out = None
         if self.get("out") != "new":
@@ -71,10 +82,10 @@ class Call:
 
 
 def prepared(case: Case, arena: Arena, filled: bool = True) -> Call:
-    """A case's tensors, drawn; outputs are poison, as all is where it is not `filled`.
+    """A case's tensors with random values and poisoned outputs; all are poisoned unless `filled`.
 
     Raises:
-        GemmError, Meaningless: the case declares nothing.
+        GemmError, Meaningless: the case is illegal.
     """
     made = declared(case)
     gemm = GroupedGemm(made.spec, made.graph)
@@ -122,7 +133,7 @@ def legal(case: Case) -> bool:
 
 
 def places(call: Call) -> list[tuple[int, int, int]]:
-    """(group, its first row or element of K, the one after its last) of every group."""
+    """(group, begin, end) of every group along the grouped axis."""
     ends = [min(max(x, 0), call.made.extent) for x in call.made.ends]
     if call.get("kind") == "masked":
         return [(g, 0, x) for g, x in enumerate(ends)]
@@ -132,15 +143,16 @@ def places(call: Call) -> list[tuple[int, int, int]]:
 
 
 def compare(call: Call, result: Any, read: dict[str, torch.Tensor], before: dict[str, torch.Tensor]) -> None:
-    """Hold the outputs against fp64, group by group, and rows of no group against what they should be.
+    """Compare the outputs with fp64, group by group, and check rows of no group.
 
     Args:
-        call: what was run; result: what it returned.
-        read: tensors as they were when it read them, in the place of what they are now.
-        before: outputs that were given, as they were.
+        call: of the run.
+        result: of the run.
+        read: tensors that changed since the run read them, with the values that it read.
+        before: given outputs before the run.
 
     Raises:
-        Wrong: naming output, group and element.
+        Wrong: names output, group and element.
     """
     found, kind = finished(result), call.get("kind")
     config: Any = call.gemm.plan(*call.given()).config
@@ -182,13 +194,13 @@ def compare(call: Call, result: Any, read: dict[str, torch.Tensor], before: dict
         if (
             stored
             and call.get("tail") == "undefined"
-            and not torch.equal(_bits(rest), _bits(before[name][~covered[name]]))
+            and not torch.equal(bits(rest), bits(before[name][~covered[name]]))
         ):
             raise Wrong(f"{name}: rows of no group were written")
 
 
 def _of(call: Call, name: str, x: Any, group: int, place: Any) -> Any:
-    """What an input of the epilogue is for one group."""
+    """The part of an epilogue input that belongs to one group."""
     kind, form = call.made.graph.tensors.get(name), call.get("kind")
     if kind is None:
         return x
@@ -205,10 +217,6 @@ def _of(call: Call, name: str, x: Any, group: int, place: Any) -> Any:
     return x[place[1]] if form == "masked" and kind not in ("row", "blocks_n") else x
 
 
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().reshape(-1).view(torch.uint8)
-
-
 def around(call: Call) -> dict[str, torch.Tensor]:
     """The bytes that a run must not change."""
     outputs = {*call.made.outputs, *(["c"] if call.get("out") == "in_place" else [])}
@@ -216,10 +224,10 @@ def around(call: Call) -> dict[str, torch.Tensor]:
 
 
 def _run(call: Call, run: Callable[[], Any], settle: Callable[[], None] = lambda: None) -> None:
-    """Run a case and compare everything.
+    """Run a case and check everything.
 
     Raises:
-        Wrong: a result is wrong, or memory beside it was written.
+        Wrong: a result is wrong, or other memory was written.
     """
     read = {"c": call.shaped("c").clone()} if call.get("out") == "in_place" else {}
     beside = around(call)
@@ -229,20 +237,17 @@ def _run(call: Call, run: Callable[[], Any], settle: Callable[[], None] = lambda
     compare(call, result, read, before)
     if call.get("scatter"):
         scatter(call, finished(result)["d"])
-    for name, x in around(call).items():
-        if not torch.equal(x, beside[name]):
-            count = int((x != beside[name]).sum())
-            raise Wrong(f"{count} bytes in or around {name} were written that are no output's")
+    unchanged(around(call), beside)
 
 
 def scatter(call: Call, d: torch.Tensor) -> None:
-    """Add the rows of a result where indices say, as `grouped_mm` does, and beside a sum in fp64.
+    """Sum the rows of a result by index, as `grouped_mm` does, and compare with fp64.
 
     Raises:
-        Wrong: a sum is off.
+        Wrong: a sum is wrong.
     """
     count = d.shape[0]
-    # several to a row, and some outside
+    # several rows per index, and indices out of range
     index = torch.randint(-1, count // 2 + 1, (count,), generator=torch.Generator().manual_seed(3))
     index[::7] = count
     good = (index >= 0) & (index < count)
@@ -253,7 +258,7 @@ def scatter(call: Call, d: torch.Tensor) -> None:
     kind = d.dtype if d.dtype.is_floating_point and d.dtype.itemsize > 1 else torch.float32
     found = added(d, index.to(d.device), count).to(kind).cpu().double()
     off = (found - wanted).abs() > size * d.shape[0] * 2.0**-23 + wanted.abs() * torch.finfo(kind).eps
-    # what overflows the result's type, and what the terms hold that is no number
+    # sums that overflow the result's type or have non-finite terms are not compared
     known = wanted.isfinite() & (wanted.abs() < torch.finfo(kind).max)
     if (off & known).any():
         raise Wrong(f"{int((off & known).sum())} sums of scattered rows are off")
@@ -263,7 +268,7 @@ def emulated(case: Case) -> None:
     """Run a case on the emulator with the race detector.
 
     Raises:
-        Wrong: a result is wrong, memory beside it was written, or the detector reports something.
+        Wrong: a result is wrong, other memory was written, or the race detector reports a finding.
         GemmError: the case is refused, or the kernel deadlocks.
     """
     from cutegemm import emulator
@@ -288,17 +293,17 @@ def kernels(case: Case) -> list[Config]:
     """The configs of a case's launches.
 
     Raises:
-        GemmError, Meaningless: the case is refused, or declares nothing.
+        GemmError, Meaningless: the case is refused or illegal.
     """
     call = prepared(case, Arena("cpu"), filled=False)
     return [step.config for step in call.gemm.plan(*call.given()).steps]
 
 
 def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage: None) -> None:
-    """Run a case on the GPU, twice where it does not add to what it wrote.
+    """Run a case on the GPU, twice unless D is in place.
 
     Raises:
-        Wrong: a result is wrong or not the same twice, or memory beside it was written.
+        Wrong: a result is wrong or not reproducible, or other memory was written.
         GemmError: the case is refused.
     """
     told("compiling")
@@ -316,7 +321,7 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
         result = call.gemm.run(*call.given())
         settle()
         for name, x in finished(result).items() if call.get("tail") == "zero" else ():
-            if not torch.equal(_bits(x), _bits(first[name])):
+            if not torch.equal(bits(x), bits(first[name])):
                 raise Wrong(f"{name} has other bits on a second run")
         told("comparing")
         return result
@@ -325,7 +330,7 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
 
 
 def weight(case: Case) -> int:
-    """About how much arithmetic a case is."""
+    """The approximate arithmetic of a case."""
     made = declared(case)
     a, b = made.tensors["a"], made.tensors["b"]
     return a.rows * a.cols * b.cols * max(a.batch, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that lie as a problem says and end where their allocation ends, poisoned and watched all around."""
+"""Tensors with a problem's layout at the end of their allocations, with poisoned bytes around that are checked."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from cutegemm import Operand
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 
-# of every byte that nobody has written: a NaN in every type
+# value of every unwritten byte; a NaN in every type
 POISON = 0xFF
-# bytes of an allocation on a GPU: torch's allocator has those of at least 10 MiB to themselves, in steps of 2 MiB
+# bytes of an allocation on a GPU: torch allocates 10 MiB and more separately, in multiples of 2 MiB
 SLOT = 32 << 20
-# bytes before a tensor that are watched
-WHOLE = 40.0  # standard deviation of drawn integers
+# checked bytes before a tensor
 MARGIN = 4096
+WHOLE = 40.0  # standard deviation of drawn integers
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Placed:
 
     Attributes:
         view: (batch, rows, cols).
-        bytes: what is watched, up to the allocation's last byte.
+        bytes: the checked bytes, up to the end of the allocation.
     """
 
     view: torch.Tensor
     bytes: torch.Tensor
 
     def around(self) -> torch.Tensor:
-        """A copy of the watched bytes in which those of the view are 0."""
+        """A copy of the checked bytes, with those of the view set to 0."""
         found = self.bytes.clone()
         size, origin = self.view.element_size(), self.view.data_ptr() - self.bytes.data_ptr()
         last = sum((n - 1) * s for n, s in zip(self.view.shape, self.view.stride(), strict=True))
@@ -45,10 +45,10 @@ class Placed:
 
 
 class Arena:
-    """Allocations of one device; on a GPU each is used again by the next case.
+    """Allocations on one device; on a GPU the next case reuses them.
 
     Args:
-        device: torch's name.
+        device: torch device.
     """
 
     def __init__(self, device: str) -> None:
@@ -57,11 +57,11 @@ class Arena:
         self._used = 0
 
     def reset(self) -> None:
-        """Whatever was placed may be overwritten."""
+        """Allow all placed tensors to be overwritten."""
         self._used = 0
 
     def place(self, x: Operand) -> Placed:
-        """A poisoned tensor of an operand's layout, at the end of an allocation."""
+        """A poisoned tensor with an operand's layout, at the end of an allocation."""
         extents = (x.batch, x.rows, x.cols)
         strides = (x.strides[2], x.strides[0], x.strides[1])
         dtype = TORCH_DTYPE[x.dtype]
@@ -69,18 +69,18 @@ class Arena:
         span = max(span if 0 not in extents else 1, 1) * dtype.itemsize
         home = self._memory(span)
         start = len(home) - span
-        # the nearest lower address that is aligned as it should be, and no better
+        # the nearest lower address with exactly this alignment
         address = home.data_ptr() + start
         address -= (address - (x.align if x.align < 16 else 0)) % min(2 * x.align, 16)
         start = address - home.data_ptr()
         if self.device == "cpu":
-            # the allocation ends where the tensor does
+            # the allocation ends with the tensor
             home = home[: start + span]
         flat = home[start : start + span // dtype.itemsize * dtype.itemsize].view(dtype)
         return Placed(flat.as_strided(extents, strides), home[max(0, start - MARGIN) :])
 
     def _memory(self, span: int) -> torch.Tensor:
-        """Poisoned bytes, of an allocation of their own."""
+        """Poisoned bytes in a separate allocation."""
         if self.device == "cpu":
             return torch.full((64 + span,), POISON, dtype=torch.uint8)
         if self._used == len(self._slots):
@@ -92,7 +92,7 @@ class Arena:
 
 
 def fill(view: torch.Tensor, generator: torch.Generator, scale: float = 1.0) -> None:
-    """Normally distributed elements, of integers around 0 or the middle; what lies at one address has one value."""
+    """Fill a view with normal elements, integers around 0 or the middle; elements at one address are equal."""
     for axis, stride in enumerate(view.stride()):
         if stride == 0 and view.shape[axis] > 1:
             view = view.narrow(axis, 0, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case on a backend: right, steady, nothing written beside its outputs, and no race."""
+"""Runs a case on a backend: checks results, reproducibility, bytes around the outputs, and races."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from cutegemm.running.numerics.checked import finished
 
 ALPHA, BETA = 0.75, -0.5
 SCALAR, SEED, OFFSET = 0.5, 20_261, 7
-# the emulator's time for one case, seconds
+# time limit of the emulator for one case in seconds
 SECONDS = 120.0
-# types that the launch before a case computes; others it fills with zeros
+# types that the previous launch computes; it fills others with zeros
 WRITTEN = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 POLICIES = ("eager", "lazy", "random")
-# K of the launch before a case: so long that it still runs when the case's own launch starts
+# K of the previous launch, long enough that it still runs when the case's launch starts
 BEFORE_K = 4096
 
 
 class Wrong(Exception):
-    """A run of a case gave a wrong result; the message says which."""
+    """A run of a case has a wrong result, which the message names."""
 
 
 @dataclass
 class Call:
-    """A case's tensors, as `Gemm.run` takes them.
+    """A case's tensors, as arguments of `Gemm.run`.
 
     Attributes:
-        made: what the case declares.
-        placed: every tensor by name; of scalars on the device too.
-        numbers: passed by value.
+        made: spec and problem of the case.
+        placed: every tensor by name, including device scalars.
+        numbers: scalars passed by value.
     """
 
     made: Declared
@@ -55,12 +55,12 @@ class Call:
 
     @property
     def graph(self) -> Graph:
-        """The epilogue, also the plain one."""
+        """The epilogue; the plain one has a graph too."""
         return self.made.graph or linear_combination("c" in dict(self.made.problem.inputs))
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The inputs that a caller gives: all but what a run makes of zero points."""
+        """The inputs that a caller passes: all but the sums that a run computes for zero points."""
         return tuple(name for name, _ in self.made.problem.inputs if name not in INTEGERS)
 
     @property
@@ -74,7 +74,7 @@ class Call:
         }
 
     def shaped(self, name: str) -> torch.Tensor:
-        """A tensor with the dimensions that a caller gives it."""
+        """A tensor with the dimensions that a caller passes."""
         view = self.placed[name].view
         problem = self.made.problem
         if name in POINTS:
@@ -89,7 +89,7 @@ class Call:
         return view if view.shape[0] > 1 else view[0]
 
     def given(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Operands and keywords of a run."""
+        """Positional and keyword arguments of a run."""
         problem, case = self.made.problem, self.made.case
         named: dict[str, Any] = dict(self.numbers)
         named |= {name: self.shaped(name) for name in (*self.read, *problem.device_scalars)} | self.points
@@ -100,10 +100,10 @@ class Call:
 
 
 def prepared(case: Case, arena: Arena) -> Call:
-    """A case's tensors, drawn; outputs are poison.
+    """A case's tensors with random values and poisoned outputs.
 
     Raises:
-        GemmError, Meaningless: the case declares nothing.
+        GemmError, Meaningless: the case is illegal.
     """
     made = declared(case)
     problem = made.problem
@@ -132,15 +132,15 @@ def prepared(case: Case, arena: Arena) -> Call:
 
 
 def compare(call: Call, result: Any, read: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The outputs of a run, finished, within the bounds of fp64.
+    """Compare the finished outputs of a run with fp64; returns them.
 
     Args:
-        call: what was run.
-        result: what it returned.
-        read: tensors as they were when it read them, in the place of what they are now.
+        call: of the run.
+        result: of the run.
+        read: tensors that changed since the run read them, with the values that it read.
 
     Raises:
-        Wrong: naming the output and the first element.
+        Wrong: names the output and the first wrong element.
     """
     found = finished(result)
     problem = call.made.problem
@@ -170,23 +170,23 @@ def around(call: Call) -> dict[str, torch.Tensor]:
     return {name: x.around() if name in outputs else x.bytes.clone() for name, x in call.placed.items()}
 
 
-def untouched(call: Call, before: Mapping[str, torch.Tensor]) -> None:
-    """Check that a run changed nothing but its outputs.
+def unchanged(now: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -> None:
+    """Check that a run changed no bytes of `around`.
 
     Raises:
-        Wrong: naming the tensor.
+        Wrong: names the tensor.
     """
-    for name, x in around(call).items():
+    for name, x in now.items():
         if not torch.equal(x, before[name]):
             count = int((x != before[name]).sum())
-            raise Wrong(f"{count} bytes in or around {name} were written that are no output's")
+            raise Wrong(f"{count} bytes in or around {name} were written outside the outputs")
 
 
 def emulated(case: Case) -> None:
-    """Run a case on the emulator, behind a launch that may write all that is not constant.
+    """Run a case on the emulator, after a launch that may write everything but constant operands.
 
     Raises:
-        Wrong: a result is wrong, memory beside it was written, or the detector reports something.
+        Wrong: a result is wrong, other memory was written, or the race detector reports a finding.
         GemmError: the case is refused, or the kernel deadlocks.
     """
     from cutegemm import emulator
@@ -207,29 +207,29 @@ def emulated(case: Case) -> None:
             f"{len(run.findings)} findings ({options.policy}, {options.seed}), first: {run.findings[0]}"
         )
     compare(call, run.d, read)
-    untouched(call, before)
+    unchanged(around(call), before)
 
 
 def kernels(case: Case) -> list[Config]:
     """The configs of a case's launches.
 
     Raises:
-        GemmError, Meaningless: the case is refused, or declares nothing.
+        GemmError, Meaningless: the case is refused or illegal.
     """
     made = declared(case)
     return [step.config for step in Gemm(made.spec, made.problem).plan.steps]
 
 
 def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage: None) -> None:
-    """Run a case on the GPU behind a launch that writes what the case says, twice where that gives the same.
+    """Run a case on the GPU, after a launch that writes the case's tensor, and twice unless D is in place.
 
     Args:
-        case: what to run.
-        arena: on the GPU; of the CPU, torch computes what kernels would.
-        told: called with what comes next: "compiling", "running", "comparing".
+        case: to run.
+        arena: on the GPU; on the CPU, torch replaces the kernels.
+        told: called with the next stage: "compiling", "running", "comparing".
 
     Raises:
-        Wrong: a result is wrong or not the same twice, or memory beside it was written.
+        Wrong: a result is wrong or not reproducible, or other memory was written.
         GemmError: the case is refused.
     """
     told("compiling")
@@ -243,7 +243,7 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
     operands, named = call.given()
     write, read = _writer(call), _copies(call)
     if write is not None:
-        # compiles, and gives the values that the run will read
+        # compiles, and computes the values that the run will read
         name, work = write
         work()
         settle()
@@ -272,29 +272,30 @@ def on_gpu(case: Case, arena: Arena, told: Callable[[str], None] = lambda stage:
         and not (in_place and write[0] == "c")
     ):
         before[write[0]] = around(call)[write[0]]
-    untouched(call, before)
+    unchanged(around(call), before)
     if first is not None and value_of(case, "split_reduction") != "atomic":
         for name, x in found.items():
-            if not torch.equal(_bits(x), _bits(first[name])):
+            if not torch.equal(bits(x), bits(first[name])):
                 raise Wrong(f"{name} has other bits on a second run")
     settle()
 
 
 def _copies(call: Call) -> dict[str, torch.Tensor]:
-    """What a run overwrites while it reads it."""
+    """Copies of inputs that a run overwrites."""
     if value_of(call.made.case, "out") == "in_place":
         return {"c": call.shaped("c").clone()}
     return {}
 
 
-def _bits(x: torch.Tensor) -> torch.Tensor:
+def bits(x: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor."""
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _writer(call: Call) -> tuple[str, Callable[[], Any]] | None:
-    """The name of what the launch before writes, and the launch; None where there is none.
+    """The tensor that the previous launch writes, and the launch; None without one.
 
-    It lets the next launch begin at once and takes long itself.
+    The launch takes long, and triggers its dependent launch at its start.
     """
     what = value_of(call.made.case, "before")
     problem = call.made.problem

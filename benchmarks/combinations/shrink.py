@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fewest fields that still fail, so that a failure names its cause."""
+"""Shrinks a failing case to the fewest fields, which show the cause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.combinations.cover import legal
 from benchmarks.combinations.factors import shortened
 from benchmarks.combinations.fields import EXTENTS, FREE, Case, Value
 
-# runs that shrinking may take
+# maximum runs
 RUNS = 60
 
 
@@ -21,14 +21,14 @@ def shrunk(
     most: int = RUNS,
     short: Callable[[Case], dict[str, Value]] = shortened,
 ) -> dict[str, Value]:
-    """A case of fewer fields that fails too: no field of it can be left out, as far as the runs allow.
+    """A failing case with fewer fields; within the allowed runs no further field can be removed.
 
     Args:
-        case: that fails.
-        fails: whether a legal case does.
+        case: a failing case.
+        fails: whether a legal case fails.
         accepts: whether a case is legal.
-        most: runs, at most.
-        short: leaves out fields that have their first value.
+        most: maximum runs.
+        short: removes fields with their default.
     """
     best, runs = short(case), 0
     # halves of the fields first, then quarters, down to single ones
@@ -56,7 +56,7 @@ def shrunk(
 
 
 def _groups(case: Case) -> list[tuple[str, ...]]:
-    """Fields that are left out together."""
+    """Fields that are removed together."""
     together = (tuple(EXTENTS), FREE)
     joined = [group for group in together if any(name in case for name in group)]
     return [*joined, *((name,) for name in case if not any(name in group for group in together))]

@@ -2,8 +2,8 @@
 """Mutation testing of `kernels/`, `planning/` and `running/` on a seeded sample.
 
 `changes`   the mutants of a module, and the sample
-`calls`     a pytest plugin that notes which functions a file of tests calls
+`calls`     a pytest plugin that records the functions called by a test file
 `watch`     a pytest plugin that writes each test's outcome to a file at once
-`judge`     the tests of one mutant in a copy of the tree
+`judge`     runs the tests of one mutant in a copy of the tree
 The command is `python -m benchmarks.mutants`.
 """

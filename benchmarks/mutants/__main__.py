@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A seeded sample of mutants: does a test fail where one operator, number, condition or call is changed?
+"""Tests a seeded sample of mutants: whether a test fails if one operator, number, condition or call changes.
 
     python -m benchmarks.mutants --seed 1 --count 120 --workers 12 --seconds 540 --commit HASH --out mutants.json
     python -m benchmarks.mutants --resume mutants.json --out mutants.json --workers 2
 
-Each mutant changes one place of `kernels/`, `planning/` or `running/` in a worker's copy of the tree. First all tests
-of these packages run once without a mutant, a file at a time: those that fail then are left out by name, and it is
-noted which functions each file calls and how long it takes. The files that call a mutant's function run until one test
-fails, the quickest first; where no call was seen, those of its package, those first that name the module. Survivors
-then meet the tests of further packages, in the time that is left. The results file is written after every verdict. A
-mutant that outlives the tests survives; one that outlives the time limit is listed as such, with the test that was
-running and the number of tests that had passed.
+Each mutant changes one place of `kernels/`, `planning/` or `running/` in a worker's copy of the tree. First all test
+files of these packages run once without a mutant. Tests that fail then are excluded, and the time and called functions
+of each file are recorded. For a mutant, the files that call its function run until one test fails, the fastest first.
+If no file calls it, the files of its package run, those that name the module first. Survivors are then tested with
+further packages, in the remaining time. The results file is written after every verdict. A mutant that reaches the time
+limit is listed as such, with the running test and the number of passed tests.
 """
 
 from __future__ import annotations
@@ -29,28 +28,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import command_line
 from benchmarks.mutants.changes import PACKAGES, Mutant, sample
 from benchmarks.mutants.judge import Baseline, Tree, files_of, judged
 
 SEED, COUNT = 1, 120
-# seconds: of a mutant's tests, and of one file of tests without a mutant
+# time limits in seconds: a mutant's tests, and one test file without a mutant
 LIMIT_SECONDS, FILE_SECONDS = 150.0, 240.0
-# shorter than this, a mutant's tests are not begun
+# remaining seconds below which a mutant's tests are not started
 LEAST_SECONDS = 10.0
 FIELDS = tuple(x.name for x in dataclasses.fields(Mutant))
 
 
 def mutant_of(verdict: dict[str, Any]) -> Mutant:
-    """The mutant that a verdict is about."""
+    """The mutant of a verdict."""
     return Mutant(**{name: verdict[name] for name in FIELDS})
 
 
 class Run:
-    """The verdicts of a run, in a file that is whole at any time.
+    """The verdicts of a run, stored in a file that is replaced as a whole.
 
     Args:
         options: of the command line.
-        kept: of an earlier run of the same sample.
+        kept: verdicts of an earlier run of the same sample.
         baseline: of that run.
     """
 
@@ -70,7 +70,7 @@ class Run:
         return time.monotonic() - self.began
 
     def add(self, verdict: dict[str, Any]) -> None:
-        """Keep a verdict in the place of an earlier one on the same mutant, and say it."""
+        """Store a verdict, replacing an earlier one on the same mutant, and print it."""
         with self._lock:
             self.kept = [x for x in self.kept if mutant_of(x) != mutant_of(verdict)] + [verdict]
             self.write()
@@ -92,7 +92,7 @@ class Run:
 
 
 def measured(run: Run, trees: list[Tree], packages: set[str]) -> Baseline:
-    """All tests without a mutant, a file at a time on every tree."""
+    """Run all tests without a mutant, one file at a time per tree."""
     files = sorted({x for package in packages for x in files_of(package)}, key=_bytes, reverse=True)
     waiting = collections.deque(files)
     broken: list[str] = []
@@ -115,7 +115,7 @@ def measured(run: Run, trees: list[Tree], packages: set[str]) -> Baseline:
                     callers[f"{module}:{name}"].append(file)
             broken.extend(found.failed)
             if found.timed_out or (found.status and not found.failed):
-                # what did not end here is no measure of a mutant
+                # a file that fails as a whole cannot judge mutants
                 broken.append(file)
             seconds[file] = round(time.monotonic() - began, 1)
 
@@ -126,12 +126,12 @@ def measured(run: Run, trees: list[Tree], packages: set[str]) -> Baseline:
 
 
 def _bytes(file: str) -> tuple[bool, int]:
-    # tests of kernels compile, and take longest
+    # tests of kernels compile, and are the slowest
     return file.startswith("tests/kernels/"), Path(file).stat().st_size
 
 
 def judge_all(run: Run, trees: list[Tree], wanted: list[Mutant], further: bool = False) -> None:
-    """A verdict on each mutant, on whichever tree is free."""
+    """Judge each mutant on the next free tree."""
     waiting = collections.deque(wanted)
 
     def work(tree: Tree) -> None:
@@ -150,22 +150,18 @@ def judge_all(run: Run, trees: list[Tree], wanted: list[Mutant], further: bool =
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.mutants",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("mutants", __doc__)
     add = parser.add_argument
     add("--seed", type=int, default=SEED)
     add("--count", type=int, default=COUNT, help="mutants of the sample")
     add("--most", type=int, default=10**6, help="mutants to judge now")
     add("--packages", nargs="+", default=list(PACKAGES), choices=PACKAGES, help="judge only mutants of these")
-    add("--limit", type=float, default=LIMIT_SECONDS, help="seconds of a mutant's tests")
-    add("--file-seconds", type=float, default=FILE_SECONDS, help="of a file of tests without a mutant")
-    add("--seconds", type=float, default=float("inf"), help="of the whole run")
+    add("--limit", type=float, default=LIMIT_SECONDS, help="seconds for a mutant's tests")
+    add("--file-seconds", type=float, default=FILE_SECONDS, help="seconds for a test file without a mutant")
+    add("--seconds", type=float, default=float("inf"), help="seconds for the whole run")
     add("--workers", type=int, default=1)
-    add("--commit", default="", help="of the tree")
-    add("--resume", type=Path, help="results of an earlier run, which goes on")
+    add("--commit", default="", help="hash of the tree's commit")
+    add("--resume", type=Path, help="results of an earlier run, to continue")
     add("--out", type=Path, required=True, help="results file")
     return parser.parse_args(arguments)
 
@@ -180,7 +176,7 @@ def earlier(path: Path | None, wanted: list[Mutant]) -> tuple[list[dict[str, Any
 
 
 def main(arguments: list[str]) -> int:
-    """Judge the sample; 1 where a mutant has no verdict yet."""
+    """Judge the sample; returns 1 if a mutant has no verdict yet."""
     options = parse(arguments)
     wanted = sample(options.seed, options.count)
     kept, baseline = earlier(options.resume, wanted)

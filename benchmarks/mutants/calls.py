@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pytest plugin: which functions of the package a session of tests calls, by module and name.
+"""A pytest plugin that records which functions of the package a test session calls, by module and name.
 
-Kernels are compiled in the session itself, from an empty cache, so that what a kernel is made of counts as called.
+Kernels are compiled in the session itself with an empty cache, so functions that generate kernels count as called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def called() -> list[tuple[str, str]]:
     """(module below the package, function) of everything that ran."""
     found = set()
     for code in _SEEN:
-        # of a copied tree the last one is the package
+        # in a copied tree the last match is the package
         _, inside, module = code.co_filename.rpartition(PACKAGE)
         if inside:
             found.add((module.replace(os.sep, "/"), code.co_name))
@@ -34,7 +34,7 @@ def called() -> list[tuple[str, str]]:
 
 
 def pytest_configure() -> None:
-    """Compile where the calls are seen."""
+    """Compile in this process, where calls are recorded."""
     from tests.support.compile_elsewhere import Elsewhere
 
     here = Elsewhere.__call__.__defaults__[0]
@@ -42,7 +42,7 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write what was called."""
+    """Write the called functions."""
     sys.settrace(None)
     with open(os.environ[VARIABLE], "w") as file:
         json.dump(called(), file)

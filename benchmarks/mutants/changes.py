@@ -28,7 +28,7 @@ SWAPPED: dict[type, type] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-# names of calls without which a program means the same
+# calls whose removal does not change results
 SILENT = re.compile(r"warn|append|add$|insert")
 
 
@@ -62,14 +62,14 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
             start = lines[node.lineno - 1] + node.col_offset
             end = lines[node.end_lineno - 1] + node.end_col_offset
             now = ast.unparse(changed)
-            # a changed operand must not bind to what stands around it
+            # parentheses keep the precedence of a changed operand
             now = now if isinstance(changed, (ast.stmt, ast.Constant)) else f"({now})"
             found.append(Mutant(module, node.lineno, ast.unparse(node), now, start, end))
     return found
 
 
 def _code(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes that run: neither annotations nor texts, nor what an error says."""
+    """All nodes that run, without annotations, f-strings and raised errors."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list"):
             continue
@@ -81,7 +81,7 @@ def _code(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node may be changed into."""
+    """The mutations of a node."""
     made = copy.deepcopy(node)
     match made:
         case ast.Compare(ops=[op]) if type(op) in SWAPPED:
@@ -107,9 +107,9 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def function_at(source: str, line: int) -> str:
-    """The innermost function that holds a line, by name; "<module>" outside of all."""
+    """The name of the innermost function that contains a line; "<module>" outside of functions."""
     found = "<module>"
-    # outer functions come before those that they hold
+    # outer functions come before inner ones
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if node.body[0].lineno <= line <= (node.end_lineno or line):
@@ -118,11 +118,11 @@ def function_at(source: str, line: int) -> str:
 
 
 def sample(seed: int, count: int) -> list[Mutant]:
-    """So many mutants, equally many of each package, in the seed's order."""
+    """A random sample of mutants, equally many per package."""
     drawn = random.Random(seed)
     kinds = []
     for package in PACKAGES:
-        # also of subfolders
+        # including subfolders
         paths = sorted((ROOT / "cutegemm" / package).rglob("*.py"))
         names = [x.relative_to(ROOT / "cutegemm").as_posix() for x in paths]
         found = [x for name, path in zip(names, paths) for x in mutants_of(name, path.read_text())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests of one mutant, in a copy of the tree, and what they say of it."""
+"""Runs the tests of one mutant in a copy of the tree, and gives the verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.mutants import calls, watch
 from benchmarks.mutants.changes import ROOT, Mutant, function_at
 
-# Folders of tests by package, and further ones for mutants that these let live.
+# test folders by package, and further ones for surviving mutants
 FOLDERS = {
     "kernels": ("kernels",),
     "planning": ("planning", "config", "families"),
@@ -29,19 +29,19 @@ FOLDERS = {
 }
 FURTHER = {"kernels": ("running", "gemm"), "planning": ("gemm", "kernels"), "running": ("kernels",)}
 SKIPPED = (".git", ".gpu", ".ci", "__pycache__", ".*_cache", ".hypothesis", ".venv", "build", "dist", "site")
-SLOWEST = 1e9  # of a file whose time is not known
+SLOWEST = 1e9  # seconds of a file whose time is unknown
 
 
 @dataclass
 class Outcome:
-    """What a session of tests left behind.
+    """The outcome of a test session.
 
     Attributes:
         seconds: of each test that passed or was skipped.
-        failed: tests that failed, in order; files that cannot be read, too.
-        running: the test that had begun and not ended, and since how many seconds.
-        timed_out: whether the session was ended from outside.
-        status: pytest's; negative is the signal that ended it.
+        failed: failed tests in order, including files that cannot be imported.
+        running: the test that had started but not ended.
+        timed_out: whether the session was killed.
+        status: exit status of pytest; negative for a signal.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the unmutated tree gives.
+    """The results without a mutant.
 
     Attributes:
-        broken: tests that fail without a mutant.
-        seconds: of each file of tests.
-        callers: files of tests by module and function, as "module:function", that they call.
+        broken: failing tests.
+        seconds: of each test file.
+        callers: test files by the functions that they call, as "module:function".
     """
 
     broken: tuple[str, ...] = ()
@@ -66,21 +66,21 @@ class Baseline:
     callers: dict[str, list[str]] = field(default_factory=dict)
 
     def files(self, mutant: Mutant) -> list[str]:
-        """The files of tests that call a mutant's function, the quickest first; none where no call was seen."""
+        """The test files that call a mutant's function, fastest first; empty if there are none."""
         source = (ROOT / "cutegemm" / mutant.module).read_text()
         found = self.callers.get(f"{mutant.module}:{function_at(source, mutant.line)}", [])
         return sorted(found, key=lambda x: self.seconds.get(x, SLOWEST))
 
 
 class Tree:
-    """A copy of the tree in which mutants are tested, one after another.
+    """A copy of the tree in which mutants are tested one by one.
 
     Args:
-        folder: that does not exist yet.
-        cache: of compiled kernels; the name of an entry has the hash of all sources that the kernel is made of.
+        folder: must not exist yet.
+        cache: of compiled kernels, whose keys contain a hash of the kernel's sources.
 
     Attributes:
-        ended: whether nothing is started any more.
+        ended: whether no further session may start.
     """
 
     def __init__(self, folder: Path, cache: Path) -> None:
@@ -92,7 +92,7 @@ class Tree:
         self.ended = False
 
     def write(self, module: str, data: bytes) -> None:
-        """Replace a module's source; its byte code, which has the old one's time and length, goes."""
+        """Replace a module's source, and delete its byte code, which may match the old time and length."""
         path = self.path / "cutegemm" / module
         for old in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             old.unlink()
@@ -107,9 +107,9 @@ class Tree:
         first: bool = True,
         traced: Path | None = None,
     ) -> Outcome:
-        """Run tests, those of `without` left out, until the `first` failure or the limit in seconds.
+        """Run tests except those of `without`, until the `first` failure or the limit in seconds.
 
-        What they call is written to the file `traced`, where one is named.
+        The called functions are written to the file `traced`, if given.
         """
         command = [sys.executable, "-m", "pytest", "-q", "-p", watch.__name__, "-p", "no:cacheprovider"]
         command += [*["-x"] * first, *(f"--deselect={x}" for x in without), *tests]
@@ -124,7 +124,7 @@ class Tree:
             watch.VARIABLE: str(self.log),
         }
         if traced is not None:
-            # what another file's tests compiled would not be called again
+            # a cached kernel would hide calls of its generators
             del environment["CUTEGEMM_TEST_CACHE_DIR"]
             environment[calls.VARIABLE] = str(traced)
         self.log.write_bytes(b"")
@@ -132,7 +132,7 @@ class Tree:
             with self._lock:
                 if self.ended:
                     return Outcome(timed_out=True)
-                # a mutant may hang in native code, or leave children behind
+                # a mutant may hang in native code or leave child processes behind
                 self._process = subprocess.Popen(
                     command, cwd=self.path, env=environment, stdout=said, stderr=said, start_new_session=True
                 )
@@ -144,7 +144,7 @@ class Tree:
         return self._read(status, timed_out or self.ended)
 
     def end(self) -> None:
-        """End what runs; nothing is started any more."""
+        """Kill the running session; no further one starts."""
         with self._lock:
             self.ended = True
         self._kill()
@@ -173,13 +173,13 @@ class Tree:
 
 
 def files_of(package: str, further: bool = False) -> list[str]:
-    """The files of a package's tests, or further ones."""
+    """The test files of a package, or the further ones."""
     folders = [ROOT / "tests" / x for x in (FURTHER if further else FOLDERS)[package]]
     return [str(x.relative_to(ROOT)) for folder in folders for x in sorted(folder.glob("test_*.py"))]
 
 
 def tests_of(module: str, baseline: Baseline, further: bool = False) -> list[str]:
-    """The files of a module's tests: those named after it, then those that name it, the quick ones first."""
+    """The test files of a module: those with its name, then those that mention it, fastest first."""
     package, stem = module.split("/")[0], Path(module).stem
     word = re.compile(rf"\b{stem}\b")
     own = f"tests/{package}/"
@@ -195,7 +195,7 @@ def tests_of(module: str, baseline: Baseline, further: bool = False) -> list[str
 def judged(
     mutant: Mutant, tree: Tree, baseline: Baseline, limit: float, further: bool = False
 ) -> dict[str, object] | None:
-    """What the tests say of a mutant, or the further ones; None where the run was ended before they did."""
+    """The verdict of the tests, or of the further ones, on a mutant; None if the run ended before."""
     began = time.monotonic()
     was = (tree.path / "cutegemm" / mutant.module).read_bytes()
     tree.write(mutant.module, was[: mutant.start] + mutant.now.encode() + was[mutant.end :])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pytest plugin: each test's start and outcome go to a file at once, so that a killed session leaves them behind."""
+"""A pytest plugin that writes each test's start and outcome to a file at once, so they survive a killed session."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def _write(**line: Any) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """A session ends with the process that started it."""
+    """Let the session die with the process that started it."""
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """Say which test begins."""
+    """Write the start of a test."""
     _write(id=nodeid)
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Say how a test ended."""
+    """Write the outcome of a test."""
     if report.when == "call" or report.failed or report.skipped:
         _write(id=report.nodeid, outcome=report.outcome, seconds=round(report.duration, 3))
 
 
 def pytest_collectreport(report: Any) -> None:
-    """Say which file cannot be read."""
+    """Write a file that cannot be imported."""
     if report.failed:
         _write(id=report.nodeid, outcome="failed", seconds=0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver in the CuTe DSL for kernels of its examples: addresses in, tensors of fixed layouts to the kernel."""
+"""A driver for the CuTe DSL's examples: it takes addresses and passes tensors of fixed layouts to the kernel."""
 
 # No postponed annotations: the DSL reads the driver's.
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def _tensor(address: Any, of: Tensor) -> Any:
 
 
 def driver_of(kernel: Any, tensors: Sequence[Tensor], arguments: Sequence[Any]) -> Any:
-    """A driver of five addresses, of which the first are those of `tensors`; what `kernel` takes behind these."""
+    """A driver that takes five addresses, the first ones for `tensors`; `arguments` follow the tensors."""
 
     @cute.jit
     def driver(  # type: ignore[no-untyped-def]

@@ -1,31 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What probes of operand types share: ours beside others, a row for each contender, kernels compiled before.
+"""The common part of operand-type probes, which compare our kernels with others.
 
-A row is written as soon as its problem is measured, with the error against fp64 and the kernel that was chosen. The
-same command goes on where an earlier one stopped. With `--compile-only` kernels go to CUTEGEMM_CACHE_DIR without a GPU.
-With `--fresh` problems are drawn (`fresh_draws`) from the sources that are measured.
+Each problem's rows are written when it is measured, with the error against fp64 and the chosen kernel. The same command
+continues a run that stopped. With `--compile-only` kernels go to CUTEGEMM_CACHE_DIR without a GPU. With `--fresh` the
+measured sources determine random problems (`fresh_draws`).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from benchmarks import contenders, fresh_draws, fresh_tree, inputs, results, runs, timing
+from benchmarks import contenders, correctness, fresh_draws, fresh_tree, inputs, results, runs, timing
 from benchmarks.results import Row
 from benchmarks.suites import SUITES, Shape
 from benchmarks.timing import Contender
 from cutegemm import Gemm, GemmSpec, KernelPlan, Problem
 from cutegemm.arch.device import Device
-from cutegemm.arch.records import RECORDS
 from cutegemm.database import choose
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import GemmError
@@ -34,22 +31,22 @@ from cutegemm.running.arguments.describe import describe as described
 
 SUITE = "probe"  # of all rows
 CHECKED_ROWS = 128  # of D that are compared with fp64
-WRONG = 0.1  # of the Frobenius norm: not rounding
-FRESH = "fresh_"  # before the names of families
-COUNT = 8  # problems of a family
-Given = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]  # A, B, and what is passed by name
+WRONG = 0.1  # relative Frobenius error that rounding cannot explain
+FRESH = "fresh_"  # prefix of families
+COUNT = 8  # problems per family
+Given = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]  # A, B, and keyword arguments
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case(results.Case):
-    """A problem of a kind of operands, of one of the benchmarks' suites or families."""
+    """A problem of a suite or family with one kind of operands."""
 
     kind: str
     of: str
 
     @property
     def what(self) -> str:
-        """Kind and suite, as rows name them."""
+        """Kind and suite, as in rows."""
         return f"{self.kind} {self.of}"
 
     def __str__(self) -> str:
@@ -58,13 +55,13 @@ class Case(results.Case):
 
 @dataclass(frozen=True)
 class Ours:
-    """Our GEMM: its spec, and what a run takes of a set of inputs."""
+    """Our GEMM: its spec, and the arguments of a run for a set of inputs."""
 
     spec: GemmSpec
     given: Callable[[Any], Given]
 
     def problem(self, sets: Any) -> Problem:
-        """What inputs pose, also those of the meta device."""
+        """The problem of a set of inputs, which may be on the meta device."""
         a, b, named = self.given(sets)
         graph = self.spec.epilogue if isinstance(self.spec.epilogue, Graph) else linear_combination(False)
         tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
@@ -72,10 +69,10 @@ class Ours:
         return described(graph, Request(a=a, b=b, inputs=tensors), d_dtype).problem
 
     def contender(self, name: str, sets: Any, device: Device) -> Contender:
-        """It, with the kernel that is chosen.
+        """The contender with the chosen kernel.
 
         Raises:
-            GemmError: it refuses the problem.
+            GemmError: the problem is refused.
         """
         gemm = Gemm(self.spec)
 
@@ -86,21 +83,21 @@ class Ours:
         return Contender(name, call, contenders.plan_label(self.plan(sets, device)))
 
     def plan(self, sets: Any, device: Device) -> KernelPlan:
-        """The plan that inputs get."""
+        """The plan for a set of inputs."""
         return choose(self.spec, self.problem(sets), device).plan
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of operands and who multiplies them.
+    """A kind of operands and its contenders.
 
     Attributes:
         dtype: of the operands, in rows.
-        size: bytes of an element.
-        draw: (case, seed, device) -> a set of inputs; of the meta device without values.
-        exact: the first `CHECKED_ROWS` of D in fp64.
+        size: bytes per element.
+        draw: (case, seed, device) -> a set of inputs; on the meta device without values.
+        exact: computes the first `CHECKED_ROWS` of D in fp64.
         ours, others: contenders by name.
-        baseline: whose time is divided by the others'.
+        baseline: contender whose time is the numerator of ratios.
     """
 
     dtype: str
@@ -117,20 +114,19 @@ class Kind:
         return [*self.ours, *self.others]
 
     def sets(self, case: Case, memory: str) -> list[Any]:
-        """Inputs that together exceed L2, in torch's `memory`."""
+        """Input sets that together exceed L2, on the torch device `memory`."""
         each = self.size * (case.m * case.k + case.k * case.n)
         count = min(64, max(2, -(-inputs.ROTATION_BYTES // each)))
         return [self.draw(case, seed, memory) for seed in range(count)]
 
 
 def error_of(call: Callable[[Any], torch.Tensor], sets: Any, wanted: torch.Tensor) -> float:
-    """The error of the first rows of D, relative, in the Frobenius norm.
+    """The relative Frobenius error of the first rows of D.
 
     Raises:
-        RuntimeError: it is more than rounding.
+        RuntimeError: it exceeds rounding errors.
     """
-    found = call(sets)[:CHECKED_ROWS].double()
-    error = float((found - wanted).norm() / wanted.norm())
+    error = correctness.relative_error(call(sets)[:CHECKED_ROWS], wanted)
     if not error < WRONG:
         raise RuntimeError(f"error {error:.3g} of the norm")
     return error
@@ -142,9 +138,10 @@ class Bench:
     Args:
         kinds: by name.
         regime: of timing.
-        sensors: of the GPU, read meanwhile.
+        sensors: of the GPU, read during samples.
         record: of the GPU.
-        device: what captures and times; memory: torch's name of the device that holds the operands.
+        device: captures graphs and times them.
+        memory: torch device of the operands.
     """
 
     def __init__(
@@ -161,7 +158,7 @@ class Bench:
         self._device, self._memory = device or timing.Device(), memory
 
     def keys(self, case: Case) -> list[Row]:
-        """The key fields of the rows that measuring `case` gives."""
+        """The key fields of the rows that `measure(case)` returns."""
         fields = {name: x for name, x in asdict(case).items() if name in results.CASE_FIELDS}
         return [
             fields | {"what": case.what, "contender": name, "regime": self._regime.name}
@@ -169,7 +166,7 @@ class Bench:
         ]
 
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
-        """A row of every contender; (contender, why) of ours that have no times."""
+        """A row of every contender, and (contender, reason) of ours without times."""
         kind = self.kinds[case.kind]
         sets = kind.sets(case, self._memory)
         wanted, alive, errors, why = kind.exact(sets[0]), [], {}, {}
@@ -196,16 +193,16 @@ class Bench:
 
 def describe(row: Row) -> str:
     """A row on one line: us | TFLOP/s | x baseline | error."""
-    size = results.size_text(row["batch"], row["m"], row["n"], row["k"])
+    size = results.size_of(row)
     head = f"{row['what']:16} {size:20} {row['majors']} {row['contender']:12} "
     if row["refused"] is not None:
         return f"{head}left out: {row['refused']}"
-    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
-    return f"{head}{row['us']:10.2f} us | {row['tflops']:7.1f} TFLOP/s{ratio} | error {row['error']:.2e}"
+    speed = f"{row['us']:10.2f} us | {row['tflops']:7.1f} TFLOP/s"
+    return f"{head}{speed}{results.ratio_text(row)} | error {row['error']:.2e}"
 
 
 def summarize(rows: Sequence[Row], console: Console) -> None:
-    """Print geometric mean and least of the ratios of each kind and suite, majors and contender."""
+    """Print geometric mean and least ratio by kind, suite, majors and contender."""
     found: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         if row["ratio"] is not None and row["contender"] != row["baseline"]:
@@ -236,7 +233,7 @@ def cases(
 def drawn(
     kinds: Mapping[str, Kind], names: Sequence[str], families: Sequence[str], seed: int | str, count: int
 ) -> Iterator[Case]:
-    """Problems that nobody has seen, of families with majors of their own, in each kind."""
+    """Unseen problems of families, which fix their majors, in each kind."""
     for name in names:
         for family in families:
             for x in fresh_draws.draw(family, seed, count):
@@ -245,73 +242,63 @@ def drawn(
 
 
 def compile_all(kinds: Mapping[str, Kind], todo: Sequence[Case], device: Device, console: Console) -> int:
-    """Have the kernels of all problems compiled, side by side; returns how many there are."""
+    """Compile the kernels of all problems in parallel. Returns their number."""
     configs = []
     for case in todo:
         sets = kinds[case.kind].draw(case, 0, "meta")
         for ours in kinds[case.kind].ours.values():
-            # whoever is refused says so when it is measured
+            # a refused problem is reported when it is measured
             with contextlib.suppress(GemmError):
                 configs += [step.config for step in ours.plan(sets, device).steps]
     return runs.compiled(configs, len(todo), console)
 
 
 def add_options(parser: argparse.ArgumentParser, kinds: Mapping[str, Kind], regime: str) -> None:
-    """The options that probes of this kind have."""
+    """Add the options of all probes."""
     add = parser.add_argument
     add("--kinds", type=runs.names_among(tuple(kinds)), default=list(kinds), help=", ".join(kinds))
     add("--regime", default=regime, choices=sorted(timing.REGIMES))
-    add("--all", action="store_true", help="every shape of the suites, not some of each")
+    add("--all", action="store_true", help="all shapes of the suites, not a selection")
     add(
         "--fresh",
         action="store_true",
-        help="problems drawn from the sources that are measured, not the suites'",
+        help="random problems determined by the measured sources, instead of suites",
     )
-    add(
-        "--trees",
-        type=fresh_tree.trees_from,
-        help="hashes of the measured trees, where there is no repository",
-    )
+    fresh_tree.add_option(parser)
     add(
         "--training",
         type=int,
-        help="with --fresh, draw with this training seed; nothing of it may be reported",
+        help="with --fresh, draw with this training seed; its results may not be reported",
     )
-    add("--count", type=int, default=COUNT, help=f"with --fresh, problems of a family; default {COUNT}")
-    add("--seconds", type=runs.positive_seconds, default=math.inf, help="budget; the same command goes on")
-    add("--out", type=Path, help="results file")
-    add("--commit", help="hash of the commit that is measured")
-    add("--device", type=int, default=0, help="number of the GPU")
+    add("--count", type=int, default=COUNT, help=f"with --fresh, problems per family; default {COUNT}")
+    runs.add_options(parser, required=False)
     add("--compile-only", action="store_true", help="compile the kernels and measure nothing")
-    names = [record.name for record in RECORDS]
-    add("--gpu", choices=names, default=names[0], help="that --compile-only plans for")
+    runs.add_gpu(parser, "GPU that --compile-only plans for")
 
 
 def settle(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Complain of what is missing, and find the seed of drawn problems.
+    """Check the options, and find the seed of random problems.
 
     Raises:
-        SystemExit: a file or a commit is not given, or sources differ from the last commit.
+        SystemExit: the file or the commit is missing, or sources differ from the last commit.
     """
     if not args.compile_only and (args.out is None or args.commit is None):
         parser.error("--out and --commit must be given, or --compile-only")
     args.seed = args.training
     if args.fresh and args.training is None:
         try:
-            if args.trees is None and (files := fresh_tree.changed()):
-                raise ValueError(f"commit first what differs: {', '.join(files)}")
-            args.seed = (args.trees or fresh_tree.trees_of()).seed
+            args.seed = (args.trees or fresh_tree.committed()).seed
         except ValueError as error:
             parser.error(str(error))
 
 
 def carry_out(args: argparse.Namespace, kinds: Mapping[str, Kind], todo: Sequence[Case]) -> int:
-    """Compile or measure problems as a command line says; 1 when one of ours refused one or was wrong."""
+    """Compile or measure problems with parsed options; returns 1 if ours refused a problem or was wrong."""
     if args.compile_only:
-        record = next(x for x in RECORDS if x.name == args.gpu)
+        record = runs.record_of(args.gpu)
         compile_all(kinds, todo, record, runs.console())
         return 0
-    # it asks the driver
+    # imported here, since it calls the driver
     from cutegemm.running.backends.launcher import current_device
 
     console, sensors, out = runs.open_run(args)
@@ -326,7 +313,7 @@ def carry_out(args: argparse.Namespace, kinds: Mapping[str, Kind], todo: Sequenc
 def shapes_of(
     names: Sequence[str], some: Mapping[str, Sequence[Shape]], every: bool
 ) -> dict[str, list[Shape]]:
-    """The problems of suites by name: all, or some of each."""
+    """The problems of suites by name: all, or a selection."""
     return {name: list(SUITES[name] if every else some[name]) for name in names}
 
 
@@ -339,7 +326,7 @@ def normal(
     by_rows: bool = True,
     dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
-    """A matrix of normally distributed elements, row-major or column-major; on the meta device without any."""
+    """A normally distributed matrix, row-major or column-major; on the meta device without values."""
     shape = (rows, columns) if by_rows else (columns, rows)
     if device == "meta":
         found = torch.empty(shape, device=device, dtype=dtype)

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a GPU what PTX leaves open (`emulator_questions.cu`), for the emulator to follow.
+"""Asks a GPU what PTX leaves undefined (`emulator_questions.cu`), as a model for the emulator.
 
     python -m benchmarks.probes.emulator_questions --out tests/emulator/fixtures --commit HASH
 
-Needs torch and NVRTC. Each question runs in a process of its own, so that a fault or a hang is an answer too; kernels
-that may hang trap after half a second (`watch`), and those that may disturb their successors come last. Writes
-questions.json: of each question its outcome ("ran", "hang", the driver's error, or what else the process said), the
-registers per thread, and `out`, with the environment of the recording.
+Needs torch and NVRTC. Each question runs in its own process, so that a fault or a hang is an answer too. Kernels that
+may hang trap after half a second (`watch`); kernels that may disturb later ones come last. questions.json gets for each
+question its outcome ("ran", "hang", the driver's error, or other output of the process), the registers per thread, and
+`out`, with the environment.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,11 +18,13 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks import command_line
+
 SOURCE = Path(__file__).with_suffix(".cu")
 SECONDS = 10  # after which a kernel counts as hanging
-START = 120  # seconds a process may take to start
-CTAS = 528  # of the bulk stores: four for each SM, one after the other
-STORED = 24576  # words that each of them stores
+START = 120  # seconds in which a process must start
+CTAS = 528  # of the bulk stores: four per SM, one after the other
+STORED = 24576  # words that each CTA stores
 
 # Question -> (kernel, grid, threads, dynamic shared bytes, words of `out`, further integer argument).
 QUESTIONS: dict[str, tuple[str, int, int, int, int, int | None]] = {
@@ -69,7 +70,7 @@ def ask(name: str) -> dict[str, object]:
     kernel, grid, threads, shared, words, extra = QUESTIONS[name]
     stores = kernel == "bulk_store_without_a_wait"
     torch.zeros(1, device="cuda")
-    # Memory of the host can be read after a fault, too.
+    # host memory can be read after a fault too
     out = torch.zeros(words, dtype=torch.int64, **({"device": "cuda"} if stores else {"pin_memory": True}))
     torch.cuda.synchronize()
     check = lambda r: (r[1] if len(r) > 1 else None) if not r[0].value else sys.exit(r[0].name)  # noqa: E731
@@ -98,7 +99,7 @@ def ask(name: str) -> dict[str, object]:
 
 
 def ask_apart(name: str) -> dict[str, object]:
-    """Run one question in a process of its own."""
+    """Run one question in its own process."""
     command = [sys.executable, "-m", "benchmarks.probes.emulator_questions", "--ask", name]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -114,14 +115,14 @@ def ask_apart(name: str) -> dict[str, object]:
 
 def main() -> None:
     """Ask every question, or the one named."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line.parser("probes.emulator_questions", __doc__)
     parser.add_argument("--out", type=Path, help="folder of questions.json")
     parser.add_argument("--commit", default="", help="hash of the commit that records")
     parser.add_argument("--ask", choices=QUESTIONS, help="ask one question in this process")
     given = parser.parse_args()
     if given.ask:
         print(json.dumps(ask(given.ask)), flush=True)
-        # No teardown: a context that has faulted would only complain, and one that hangs would not end.
+        # no teardown: a faulted context reports errors, and a hanging one does not end
         os._exit(0)
     answers: dict[str, dict[str, object]] = {}
     for name in QUESTIONS:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp8 products beside torch's, with every kind of scale that both have, and our own bf16; int8 and tf32 beside cuBLAS.
+"""fp8 GEMMs compared with torch's and our bf16, for all kinds of scales; int8 and tf32 compared with cuBLAS.
 
     python -m benchmarks.probes.fp8 --compile-only                       # without a GPU
     python -m benchmarks.probes.fp8 --out FILE --commit HASH [--suites square,prefill,decode]
         [--kinds tensor,row,block,blocks,int8,tf32,tf32x3] [--regime sustained] [--seconds 540] [--all | --fresh]
 
-A K-major and B K-major (TN), D of fp8 in bf16, normally distributed elements. Contenders of one problem and kind are
-timed in turn, by graph replay, over input sets that together exceed L2, after a check against fp64. `--promote 128,512`
-times ours once more for each value. Prints microseconds, and at the end the geometric mean and the least of torch's
-time over ours for every kind and suite; `benchmarks.probes.beside` says what stands in the file.
+A and B are K-major (TN), D of fp8 operands is bf16, elements are normally distributed. Contenders of a problem and kind
+are checked against fp64, then timed interleaved by graph replay over input sets that exceed L2. `--promote 128,512`
+also times ours with each value. Prints microseconds, and at the end the geometric mean and the least of torch's time
+over ours for every kind and suite. `benchmarks.probes.beside` describes the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import fresh_draws, runs
+from benchmarks import command_line, fresh_draws, runs
 from benchmarks.probes import beside
 from benchmarks.probes.beside import CHECKED_ROWS, Case, Given, Kind, Ours, normal
 from cutegemm import GemmSpec
@@ -40,7 +40,7 @@ SHAPES = {
     ],
     "decode": [(m, n, k) for m in (1, 16, 64) for n, k in ((4096, 4096), (7168, 7168), (8192, 28672))],
 }
-# kind -> extents of the blocks of A and of B along their free axis and K; 0 is all of it
+# kind -> extents of the blocks of A and B along (M or N, K); 0 is the whole axis
 SCALED = {
     "tensor": ((0, 0), (0, 0)),
     "row": ((1, 0), (1, 0)),
@@ -54,7 +54,7 @@ KINDS = (*SCALED, INT8, *FP32)
 
 @dataclass(frozen=True)
 class Operands:
-    """One input set: fp8 and bf16 matrices, B as N x K, and the scales as (blocks of rows, blocks of K)."""
+    """One input set: fp8 and bf16 matrices with B as N x K, and scales as (blocks of rows, blocks of K)."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -65,7 +65,7 @@ class Operands:
 
 
 def quantised(x: torch.Tensor, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix in e4m3 and its scales: the largest magnitude of each block over e4m3's largest."""
+    """A matrix in e4m3 and its scales: the largest magnitude of each block over e4m3's maximum."""
     rows, depth = (full if size == 0 else size for size, full in zip(block, x.shape))
     padded = torch.nn.functional.pad(x.float(), (0, -x.shape[1] % depth, 0, -x.shape[0] % rows))
     tiles = padded.unflatten(1, (-1, depth)).unflatten(0, (-1, rows))  # (blocks, rows, blocks of K, depth)
@@ -78,7 +78,7 @@ def drawn(kind: str, case: Case, seed: int, device: str) -> Operands:
     """Normally distributed operands."""
     a16, b16 = (normal(x, case.k, 2 * seed + i, device) for i, x in enumerate((case.m, case.n)))
     (a, scale_a), (b, scale_b) = (quantised(x, y) for x, y in zip((a16, b16), SCALED[kind], strict=True))
-    # torch wants scales of rows' blocks column-major, and others' rows a multiple of four apart
+    # torch needs scales of 1 x 128 blocks column-major, and other scales with a row pitch that is a multiple of four
     lies = {True: lambda x: x.T.contiguous().T, False: _padded}
     scale_a, scale_b = (
         lies[block[0] == 1](x) if block[1] else x
@@ -105,7 +105,7 @@ def exact(kind: str, x: Operands) -> torch.Tensor:
 
 
 def ours(kind: str, promote: Any) -> Ours:
-    """Our product with one kind of scale."""
+    """Our GEMM with one kind of scale."""
     names = [("block", *x) if x[1] else "row" if x[0] else "tensor" for x in SCALED[kind]]
     spec = GemmSpec(scale_a=names[0], scale_b=names[1], promote=promote, d_dtype="bf16")
     shape = {"tensor": (), "row": (-1,)}.get(kind)
@@ -118,7 +118,7 @@ def ours(kind: str, promote: Any) -> Ours:
 
 
 def torchs(kind: str, fast: bool) -> Callable[[Operands], torch.Tensor]:
-    """torch's product with the same kind of scale."""
+    """torch's GEMM with the same kind of scale."""
 
     def run(x: Operands) -> torch.Tensor:
         whole = kind == "tensor"
@@ -129,8 +129,8 @@ def torchs(kind: str, fast: bool) -> Callable[[Operands], torch.Tensor]:
 
 
 def scaled(kind: str, promotes: Sequence[Any]) -> Kind:
-    """fp8 operands with scales: ours, once for each promotion, torch's, and our own bf16."""
-    # scales of blocks say themselves after how many elements sums are promoted
+    """fp8 operands with scales: ours for each promotion, torch's, and our bf16."""
+    # scales of blocks determine the promotion interval
     blocks = SCALED[kind][0][1] > 0
     own = {f"ours {x}": ours(kind, x) for x in (["auto"] if blocks else promotes)}
     fasts = (False,) if blocks else (True, False)
@@ -141,13 +141,13 @@ def scaled(kind: str, promotes: Sequence[Any]) -> Kind:
         exact=functools.partial(exact, kind),
         ours=own | {"ours bf16": Ours(GemmSpec(), lambda x: (x.a16, x.b16.T, {}))},
         others={f"torch {'fast' if x else 'exact'}": torchs(kind, x) for x in fasts},
-        # torch accumulates scales of rows fast, whatever is asked
+        # with scales of rows torch always accumulates fast
         baseline="torch exact",
     )
 
 
 def integers() -> Kind:
-    """int8 operands with an exact D in int32: ours, and torch's where it takes them."""
+    """int8 operands with an exact D in int32: ours, and torch's if it supports the problem."""
 
     def draw(case: Case, seed: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
         a, b = (
@@ -200,10 +200,10 @@ def kinds(promotes: Sequence[Any]) -> dict[str, Kind]:
 
 
 def promotions(text: str) -> list[Any]:
-    """Read "auto", "none" and numbers, comma-separated.
+    """Parse "auto", "none" and numbers, comma-separated.
 
     Raises:
-        ArgumentTypeError: a word is none of them.
+        ArgumentTypeError: a word is something else.
     """
     words = {"none": None, "auto": "auto"}
     try:
@@ -213,16 +213,15 @@ def promotions(text: str) -> list[Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Time every kind on every suite; 1 when one of ours refused a problem or was wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.probes.fp8",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Time every kind on every suite; returns 1 if ours refused a problem or was wrong."""
+    parser = command_line.parser("probes.fp8", __doc__)
     beside.add_options(parser, kinds(["auto"]), "short")
     names = (*SHAPES, *fresh_draws.FAMILIES)
     parser.add_argument(
-        "--suites", type=runs.names_among(names), default=list(SHAPES), help="or families, of --fresh"
+        "--suites",
+        type=runs.names_among(names),
+        default=list(SHAPES),
+        help="suites, or families with --fresh",
     )
     parser.add_argument("--promote", type=promotions, default=["auto"])
     args = parser.parse_args(arguments)

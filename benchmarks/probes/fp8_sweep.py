@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure drawn configs of fp8 products of training problems, for `benchmarks.fit_cost`.
+"""Measures configs of fp8 training problems for `benchmarks.fit_cost`.
 
     python -m benchmarks.probes.fp8_sweep --jobs jobs.json --draw --seed 16 --kernels 900     # without a GPU
-    python -m benchmarks.probes.fp8_sweep --jobs jobs.json --lines sweep.jsonl --seconds 500   # with one; goes on
+    python -m benchmarks.probes.fp8_sweep --jobs jobs.json --lines sweep.jsonl --seconds 500   # with a GPU; continues
     python -m benchmarks.probes.fp8_sweep --jobs jobs.json --lines sweep.jsonl --out benchmarks/results/sweeps/NAME.json
 
-Problems are drawn as `benchmarks.fresh_draws` draws them, configs as `benchmarks.sweep_draws` does; every other problem
-of a family is held back from fitting. With `--draw` kernels are compiled into CUTEGEMM_CACHE_DIR. All configs of a
-problem are timed shortly, the best of them, the choice and torch longer; the others take their least short time, times
-what the GPU slowed down by from short to long samples. Each result is compared with fp64 before.
+Problems are drawn by `benchmarks.fresh_draws`, configs as in `benchmarks.sweep_draws`; every other problem of a family
+is held back. With `--draw` kernels are compiled into CUTEGEMM_CACHE_DIR. Each result is compared with fp64 first. All
+configs of a problem are timed briefly; the best, the planner's choice and torch are timed longer. The others' time is
+their least short sample, times the slowdown from short to long samples.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -25,7 +24,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment, fresh_draws, runs, sweep_draws, sweep_jobs, sweep_table, timing
+from benchmarks import (
+    command_line,
+    environment,
+    fresh_draws,
+    runs,
+    sweep_draws,
+    sweep_jobs,
+    sweep_table,
+    timing,
+)
 from benchmarks.probes import beside, fp8
 from benchmarks.results import Row
 from cutegemm import Gemm
@@ -55,7 +63,7 @@ def cases(seed: int) -> list[beside.Case]:
     found = []
     for kind, counts in COUNTS.items():
         for family, count in counts.items():
-            # about a fifth of the dimensions is no multiple of 16, which TMA needs of 8-bit operands
+            # about a fifth of the extents is not a multiple of 16, which TMA needs for 8-bit operands
             drawn = (x for x in fresh_draws.draw(family, seed, 2 * count + 4) if x.k % 16 == x.n % 16 == 0)
             for place, x in zip(range(count), drawn):
                 fields = dataclasses.asdict(x) | {"suite": family, "dtype": "fp8_e4m3"}
@@ -64,7 +72,7 @@ def cases(seed: int) -> list[beside.Case]:
 
 
 def drawn(seed: int, kernels: int) -> dict[str, Any]:
-    """Which configs are measured of each problem, and their kernels."""
+    """The configs of each problem that are measured, and their kernels."""
     device, every, pools = RECORDS[0], fp8.kinds(["auto"]), []
     problems = cases(seed)
     for case in problems:
@@ -86,7 +94,7 @@ def case_of(job: Row) -> beside.Case:
 
 
 def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda") -> Row:
-    """A line: microseconds of every config that is right, and what is wrong with others; no times if all are."""
+    """A line with the times of all correct configs and the errors of others; without times if all are wrong."""
     case, began = case_of(job), time.monotonic()
     kind = fp8.kinds(["auto"])[case.kind]
     sets = kind.sets(case, memory)
@@ -110,9 +118,7 @@ def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda")
     if all(x.name == TORCH for x in right):
         return {"i": place, "bad": bad}
     entries = {x.name: timing.sampler(x, sets, device, SCREEN.sample) for x in right}
-    heated = 0.0
-    while heated < PREHEAT:
-        heated += sum(device.time(x.work) for x in entries.values())
+    timing.preheat(list(entries.values()), device, PREHEAT)
     first = _sampled(list(entries.values()), SCREEN, place, device)
     best = sorted((x for x in first if x != TORCH), key=lambda x: min(first[x]))[:FINALISTS]
     longer = [x for name, x in entries.items() if name in (*best, TORCH, "0")]
@@ -125,14 +131,12 @@ def measure(place: int, job: Row, device: timing.Replayer, memory: str = "cuda")
 def _sampled(
     entries: list[Sampler], of: timing.Regime, seed: int, device: timing.Replayer
 ) -> dict[str, list[float]]:
-    for order in timing.orders(entries, of.rounds, seed):
-        for entry in order:
-            entry.measure(device, None)
+    timing.take_samples(entries, of.rounds, device, seed=seed)
     return {x.name: [round(y, 4) for y in x.us] for x in entries}
 
 
 def table(jobs: list[Row], lines: list[Row]) -> Row:
-    """What `benchmarks.fit_cost` reads."""
+    """The table that `benchmarks.fit_cost` reads."""
     found = []
     for line in (x for x in lines if "first" in x):
         job = jobs[line["i"]]
@@ -143,18 +147,14 @@ def table(jobs: list[Row], lines: list[Row]) -> Row:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.probes.fp8_sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("probes.fp8_sweep", __doc__)
     add = parser.add_argument
     add("--jobs", type=Path, required=True, help="file of problems and configs")
-    add("--draw", action="store_true", help="write it, and compile")
+    add("--draw", action="store_true", help="write it, and compile the kernels")
     add("--seed", type=int, default=16, help="a training seed")
-    add("--kernels", type=int, default=900, help="to compile, at most")
-    add("--lines", type=Path, help="file of a line for each problem")
-    add("--out", type=Path, help="table to write of the lines")
+    add("--kernels", type=int, default=900, help="maximum to compile")
+    add("--lines", type=Path, help="file with a line per problem")
+    add("--out", type=Path, help="write the table of the lines here")
     add("--commit", default="unknown", help="hash of the commit that is measured")
     add("--seconds", type=runs.positive_seconds, default=math.inf)
     args = parser.parse_args(arguments)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of rows in one launch beside torch's grouped product, a dense GEMM, copies of rows, 16 bits, and whole layers.
+"""Grouped GEMMs compared with torch's, a dense GEMM, copies of rows and bf16; and whole MoE layers.
 
     python -m benchmarks.probes.grouped --compile-only          # without a GPU: kernels go to CUTEGEMM_CACHE_DIR
     python -m benchmarks.probes.grouped --out FILE.json --commit HASH [--seconds 540] [--kinds forward,weight]
 
 bf16, B K-major. Kinds of work:
 
-    host        a call's time on the host
-    replay      a graph that is replayed with other ends
-    forward     rows in groups; "alone" are those of one expert, beside our dense GEMM
-    moe         `nn.MoE` beside transformers' block under torch.compile, "moe_backward" with all gradients
-    weight      a weight's gradient: groups along K
-    gather      rows that indices name, beside a copy before torch's launch and before ours
-    scatter     results weighed and added up by token, beside torch's launches after torch's and after ours
-    fp8_rows    operands of 8 bits beside our bf16, by scales; "fp8_blocks" those of 1 x 128 and 128 x 128
+    host        host time per call
+    replay      a graph that is replayed with other group ends
+    forward     groups of rows; with "alone" all rows belong to one expert, compared with our dense GEMM
+    moe         `nn.MoE` compared with transformers' block under torch.compile; "moe_backward" with all gradients
+    weight      gradient of a weight: groups along K
+    gather      rows by index, compared with a copy before torch's launch and before ours
+    scatter     results weighted and summed by token, compared with torch's sum after torch's launch and after ours
+    fp8_rows    fp8 with scales of rows, compared with our bf16; "fp8_blocks" has scales of 1 x 128 and 128 x 128
 
-Each is checked first, then timed by graph replay (a training step from the host), samples in turn, on draws that
-together touch twice L2. Rows are written at once, the most wanted first; the same command goes on where an earlier one
-stopped. Prints how the file's rows compare with what is wanted of them.
+Each is checked, then timed interleaved by graph replay (a training step from the host), on draws that together access
+twice L2. Rows are written at once, the most important first, and the same command continues. At the end it compares
+the file's rows with their targets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import host_time, models, results, runs, timing
+from benchmarks import command_line, host_time, models, results, runs, timing
 from benchmarks.probes import grouped_cases, grouped_mixtures
 from benchmarks.probes.grouped_cases import LAYERS, OURS, SPREADS, TOKENS, TORCH, Case, Draw
 from benchmarks.probes.grouped_kernels import recorded
@@ -39,18 +39,17 @@ from benchmarks.probes.grouped_mixtures import COMPILED, MODELS, THEIRS, Layers
 from benchmarks.results import Measurement, Row
 from benchmarks.timing import Contender
 from cutegemm.arch.device import Device
-from cutegemm.arch.records import RECORDS
 from cutegemm.ops.groups.grouped import planned
 
 SUITE = "grouped"
-READ = 4.58e6  # bytes a microsecond that an H200 reads
+READ = 4.58e6  # read bandwidth of an H200 in bytes per microsecond
 REGIME = timing.Regime(name="probe", preheat=0.1, rest=0.0, sample=0.02, rounds=4)
 HOST_ROUNDS = 20
-# on the relative error in the Frobenius norm, of results rounded once and of layers rounded at every step
+# on the relative Frobenius error, of GEMMs rounded once and of layers rounded at every step
 BOUND, LAYER_BOUND = 1e-2, 3e-2
-# of tokens that must be near: rounding may turn over which expert a token takes last
+# share of tokens that must be near: rounding may change a token's last expert
 NEAR = 0.8
-# kinds of work and how tokens spread, the most wanted first
+# kinds of work and spreads of tokens, the most important first
 TIERS = (
     ("host", ("uniform",)), ("replay", ("uniform",)), ("forward", ("uniform",)), ("moe", ("uniform",)),
     ("weight", ("uniform",)), ("moe_backward", ("uniform",)), ("gather", ("uniform",)), ("scatter", ("uniform",)),
@@ -65,7 +64,7 @@ OF_LAYERS = {"host": ["qwen3-down"], "replay": ["qwen3-up"], "gather": ["up"], "
 def cases_of(
     kinds: Iterable[str], layers: Iterable[str], tokens: Iterable[int], spreads: Iterable[str]
 ) -> list[Case]:
-    """The cases of a command line, the most wanted first."""
+    """The cases of parsed options, the most important first."""
     found = []
     for kind, of_tier in TIERS:
         if kind not in kinds:
@@ -82,10 +81,10 @@ class Bench:
     """Checks and times one case after another.
 
     Args:
-        sensors: of the GPU, read meanwhile.
+        sensors: of the GPU, read during samples.
         regime: of timing.
-        device: what captures and times.
-        memory: torch's name of the device that holds operands; "cpu" has ours served by the reference.
+        device: captures graphs and times them.
+        memory: torch device of the operands; on "cpu" ours uses the reference.
         layers: of models.
     """
 
@@ -104,7 +103,7 @@ class Bench:
         self.weights: tuple[str, Any] = ("", None)
 
     def keys(self, case: Case) -> list[Row]:
-        """The key fields of the rows that measuring a case gives."""
+        """The key fields of the rows that `measure(case)` returns."""
         names = [OURS, THEIRS, COMPILED]
         if case.kind not in grouped_mixtures.KINDS:
             names = [x.name for x in grouped_cases.contenders(case)]
@@ -112,7 +111,7 @@ class Bench:
         return [{"suite": SUITE, "what": str(case), "contender": x, "regime": regime} for x in names]
 
     def measure(self, case: Case) -> tuple[list[Row], runs.Failures]:
-        """A row of every contender, with times or with why it has none; and those reasons."""
+        """A row of every contender, with times or the reason for missing times; and all reasons."""
         refused: dict[str, str] = {}
         times: dict[str, Measurement] = {}
         roof = plan = None
@@ -123,7 +122,7 @@ class Bench:
             if isinstance(sets[0], Draw):
                 plan = _plan(case, sets[0])
                 roof = sum(grouped_cases.bytes_of(case, x) for x in sets) / len(sets) / READ
-        except Exception as error:  # the other rows are still worth having
+        except Exception as error:  # an error of one contender must not stop the others
             refused |= {
                 x["contender"]: runs.reason(error) for x in self.keys(case) if x["contender"] not in refused
             }
@@ -139,7 +138,7 @@ class Bench:
         return rows, list(refused.items())
 
     def _made(self, case: Case) -> tuple[list[Any], list[Contender], float]:
-        """A case's draws, its contenders, and what their results may differ by."""
+        """A case's draws, its contenders, and the bound on the difference of their results."""
         if case.kind in grouped_mixtures.KINDS:
             self.weights = "", None
             layers = self.layers.of(case.layer)
@@ -155,7 +154,7 @@ class Bench:
         sets = grouped_cases.sets_of(case, self.weights[1])
         if case.kind.startswith("fp8"):
             sets = grouped_cases.in_8_bits(sets, case.kind)
-        # 8 bits differ from 16 by what quantising loses
+        # fp8 differs from bf16 by the quantization error
         return (
             sets,
             grouped_cases.contenders(case, self.fallback),
@@ -165,7 +164,7 @@ class Bench:
     def _right(
         self, case: Case, sets: list[Any], who: list[Contender], bound: float, refused: dict[str, str]
     ) -> list[Contender]:
-        """The contenders that give what the baseline does; why the others do not joins `refused`."""
+        """The contenders that agree with the baseline; reasons for the others are added to `refused`."""
         others = {x.name: x for x in who}
         told = others[THEIRS if THEIRS in others else "bf16" if "bf16" in others else TORCH].call(sets[0])
         found = []
@@ -181,7 +180,7 @@ class Bench:
         return found
 
     def _check(self, found: torch.Tensor, told: torch.Tensor, bound: float) -> None:
-        """Hold results to the baseline's.
+        """Compare results with the baseline's.
 
         Raises:
             ValueError: too many rows differ by more than the bound.
@@ -192,7 +191,7 @@ class Bench:
             raise ValueError(f"{share:.4f} of the rows are within {bound}: must be at least {least}")
 
     def _replayed(self, x: Contender, sets: list[Draw], torchs: Contender) -> None:
-        """Capture a call and replay it with the ends of other draws.
+        """Capture a call and replay it with the group ends of other draws.
 
         Raises:
             ValueError: a replay is wrong.
@@ -210,14 +209,14 @@ class Bench:
             calls: Any = {x.name: lambda x=x: x.call(sets[0]) for x in who}
             wait: Callable[[], None] = torch.cuda.synchronize if self.memory == "cuda" else lambda: None
             return host_time.time_calls(calls, rounds=HOST_ROUNDS if self.memory == "cuda" else 1, wait=wait)
-        # a training step allocates what a graph would hold
+        # a training step allocates too much memory for a graph
         step = case.kind == "moe_backward" and self.memory == "cuda"
         device = models.Uncaptured() if step else self.device
         return timing.measure(who, sets, self.regime, device=device, sensors=self.sensors)
 
 
 def _plan(case: Case, x: Draw) -> str | None:
-    """Our kernel's tile, cluster, schedule and grouped axis, of kinds without an epilogue."""
+    """Our kernel's tile, cluster, schedule and grouped axis, for kinds without an epilogue."""
     given = {
         "forward": (x.a, x.b, x.ends),
         "weight": (x.above.T, x.a, x.ends),
@@ -230,7 +229,7 @@ def _plan(case: Case, x: Draw) -> str | None:
 
 
 def compile_all(cases: list[Case], record: Device, console: Console) -> int:
-    """Compile every kernel of ours that will be timed; returns how many there are. No GPU is needed."""
+    """Compile all our kernels that will be timed, without a GPU. Returns their number."""
     with recorded(record) as configs:
         known: tuple[str, Any] = ("", None)
         for case in cases:
@@ -242,7 +241,7 @@ def compile_all(cases: list[Case], record: Device, console: Console) -> int:
             x = grouped_cases.drawn(case, known[1], 0, empty=True)
             if case.kind.startswith("fp8"):
                 x = grouped_cases.shaped_in_8_bits(x, case.kind)
-            # after copies, and in 16 bits, ours is that of plain rows
+            # with copies, and in bf16, ours is the kernel of plain rows
             plain = dataclasses.replace(case, kind="forward")
             for of in (case, plain) if case.kind != "weight" else (case,):
                 names = (OURS, "dense") if case.spread == "alone" else (OURS,)
@@ -260,7 +259,7 @@ def _of(
     return lambda row: row["kind"] in kinds and tokens(row["tokens"]) and row["spread"] in spreads
 
 
-# what is wanted: a name, which rows, over whose time, the mean and the least
+# targets: name, rows, other contender, mean and least ratio
 GOALS = (
     ("forward, up to 64 tokens", _of(("forward",), lambda x: x <= 64), TORCH, 1.5, 1.2),
     ("forward, 256", _of(("forward",), lambda x: x == 256), TORCH, 1.35, 1.2),
@@ -283,7 +282,7 @@ GOALS = (
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """How a file's rows compare with what is wanted, a line each; of layers also ours compiled."""
+    """A line per target with the ratios of a file's rows; for layers also those of ours compiled."""
     lines = []
     times = {(row["what"], row["contender"]): row["us"] for row in rows if row["us"] is not None}
     for row in rows:
@@ -317,26 +316,20 @@ def describe(row: Row) -> str:
     head = f"{row['what']:38} {row['contender']:20}"
     if row["us"] is None:
         return f"{head} {row['refused']}"
-    ratio = "" if row["ratio"] is None else f" | x {row['baseline']} {row['ratio']:.3f}"
     roof = "" if row["roof_us"] is None else f" | roof {row['roof_us']:.1f}"
-    return f"{head} {row['us']:10.2f} us{ratio}{roof}"
+    return f"{head} {row['us']:10.2f} us{results.ratio_text(row)}{roof}"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.probes.grouped",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("probes.grouped", __doc__)
     add = parser.add_argument
     for name, values in (("kinds", KINDS), ("layers", tuple(LAYERS)), ("spreads", SPREADS)):
         add(f"--{name}", type=runs.names_among(values), default=list(values), help=", ".join(values))
     tokens = [str(x) for x in TOKENS]
     add("--tokens", type=runs.names_among(tokens), default=tokens, help=", ".join(tokens))
     add("--compile-only", action="store_true", help="compile the kernels and measure nothing")
-    names = [record.name for record in RECORDS]
-    add("--gpu", choices=names, default=names[0], help="that --compile-only plans for")
+    runs.add_gpu(parser, "GPU that --compile-only plans for")
     runs.add_options(parser, required="--compile-only" not in arguments)
     args = parser.parse_args(arguments)
     args.cases = cases_of(args.kinds, args.layers, [int(x) for x in args.tokens], args.spreads)
@@ -347,7 +340,7 @@ def main(arguments: list[str]) -> int:
     """Run the command; 1 when a contender failed or was wrong."""
     args = parse(arguments)
     if args.compile_only:
-        compile_all(args.cases, next(x for x in RECORDS if x.name == args.gpu), runs.console())
+        compile_all(args.cases, runs.record_of(args.gpu), runs.console())
         return 0
     console, sensors, out = runs.open_run(args)
     bench = Bench(sensors)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of groups of a mixture's layers: draws of tokens, and who multiplies them, by kind of work.
+"""Grouped GEMMs of MoE layers: draws of tokens, and contenders by kind of work.
 
-Weights are K-major and shared by all draws of a case; tokens differ in each. Together the draws touch twice L2.
+Weights are K-major and shared by all draws of a case. Together the draws access twice L2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cutegemm.nn.experts import routes, summed
 
 OURS, TORCH = "cutegemm", "torch"
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
-# name -> (experts, experts of a token, N, K); of DeepSeek-V3 the 32 experts of one of eight GPUs
+# name -> (experts, experts per token, N, K); DeepSeek-V3 has the 32 experts of one of eight GPUs
 LAYERS = {
     "mixtral-up": (8, 2, 28672, 4096),
     "mixtral-down": (8, 2, 4096, 14336),
@@ -35,14 +35,14 @@ LAYERS = {
     "qwen3-next-down": (512, 10, 2048, 512),
 }
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
-# weights of experts: alike; 1, 1/2, 1/3, ...; alike of half of them; or all rows are one expert's
+# probabilities of experts: equal; 1, 1/2, 1/3, ...; equal for half of them; or all rows belong to one expert
 SPREADS = ("uniform", "zipf", "half", "alone")
 MOST_SETS = 32
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the results: a kind of work, a layer or a model, a number of tokens and how they are spread."""
+    """A kind of work, a layer or model, a number of tokens and their spread over experts."""
 
     kind: str
     layer: str
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of the product."""
+        """Multiplications and additions of the GEMMs."""
         _, each, n, k = LAYERS[self.layer]
         return 2 * self.tokens * (1 if self.spread == "alone" else each) * n * k
 
@@ -64,12 +64,16 @@ class Draw:
     """One draw of a case.
 
     Attributes:
-        a: (R, K), rows by expert; b: (E, K, N); ends: (E,) int32.
-        above: (R, N), what comes from above, of a weight's gradient.
-        tokens: (T, K); rows: (R,), of each row its token; place: (T, k), of each token's pairs their rows.
+        a: (R, K), rows sorted by expert.
+        b: (E, K, N), weights.
+        ends: (E,) int32, end of each group.
+        above: (R, N), upstream gradient for the gradient of a weight.
+        tokens: (T, K).
+        rows: (R,), the token of each row.
+        place: (T, k), the rows of each token.
         weight: (R,) fp32.
-        expert: who has the rows, of one alone.
-        eight: operands of 8 bits and their scales.
+        expert: the expert of all rows with spread "alone".
+        eight: 8-bit operands and their scales.
     """
 
     a: Tensor
@@ -92,7 +96,7 @@ def weights(layer: str, device: str, empty: bool = False) -> Tensor:
 
 
 def drawn(case: Case, b: Tensor, seed: int, empty: bool = False) -> Draw:
-    """Tokens whose experts are drawn; `empty` ones have shapes alone, for a machine that only compiles."""
+    """Tokens with random experts; `empty` draws have shapes but no values, for compiling."""
     experts, each, n, k = LAYERS[case.layer]
     device, tokens = b.device, case.tokens
     if case.spread == "alone":
@@ -126,14 +130,14 @@ def drawn(case: Case, b: Tensor, seed: int, empty: bool = False) -> Draw:
 
 
 def sets_of(case: Case, b: Tensor) -> list[Draw]:
-    """Draws that together touch enough that none of a launch's operands lie in L2."""
+    """Enough draws that a launch finds none of its operands in L2."""
     first = drawn(case, b, 0)
     count = max(2, -(-ROTATION_BYTES // bytes_of(case, first)))
     return [first, *(drawn(case, b, seed) for seed in range(1, min(count, MOST_SETS)))]
 
 
 def bytes_of(case: Case, x: Draw) -> int:
-    """What must be read and written once: of weights those of groups that have rows."""
+    """Bytes that must be read and written once, with the weights of nonempty groups."""
     experts, _, n, k = LAYERS[case.layer]
     counts = torch.diff(x.ends, prepend=x.ends.new_zeros(1))
     matrices = experts if case.kind == "weight" else int((counts > 0).sum())
@@ -144,7 +148,7 @@ def bytes_of(case: Case, x: Draw) -> int:
 
 
 def in_8_bits(sets: list[Draw], kind: str) -> list[Draw]:
-    """Draws with their operands in e4m3: scales of rows, or of 1 x 128 and 128 x 128."""
+    """Draws with operands in e4m3, with scales of rows, or of 1 x 128 and 128 x 128."""
     how: Any = ("row", "row") if kind == "fp8_rows" else (("block", 1, 128), ("block", 128, 128))
     b, scale_b = cutegemm.quantize(sets[0].b.mT, how[1])
     every = ((x, cutegemm.quantize(x.a, how[0])) for x in sets)
@@ -152,7 +156,7 @@ def in_8_bits(sets: list[Draw], kind: str) -> list[Draw]:
 
 
 def shaped_in_8_bits(x: Draw, kind: str) -> Draw:
-    """A draw with operands in e4m3 that lie as `in_8_bits` has them, and hold anything."""
+    """A draw with uninitialized e4m3 operands in the layout of `in_8_bits`."""
     (m, k), (experts, _, n) = x.a.shape, x.b.shape
     a, b = (torch.empty(y.shape, dtype=E4M3, device=y.device) for y in (x.a, x.b.mT))
     blocks = -(-k // 128)
@@ -168,7 +172,7 @@ def contenders(case: Case, fallback: str = "error") -> list[Contender]:
     """The contenders of a case, ours first.
 
     Args:
-        fallback: of ours, without a GPU.
+        fallback: argument of our functions, for machines without a GPU.
     """
     mm = functools.partial(cutegemm.grouped_mm, fallback=fallback)
     torchs: Call = lambda x: torch._grouped_mm(x.a, x.b, offs=x.ends)
@@ -217,7 +221,7 @@ def contenders(case: Case, fallback: str = "error") -> list[Contender]:
 
 
 def baseline(case: Case) -> str:
-    """Whose time a case's ratios are to."""
+    """The baseline of a case."""
     return "bf16" if case.kind.startswith("fp8") else "dense" if case.spread == "alone" else TORCH
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of calls on CPU tensors, as on a GPU that is not there: launches are recorded and compute nothing."""
+"""Records the kernels that calls on CPU tensors would launch on a GPU; nothing is computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cutegemm.running.backends import launcher
 
 @contextlib.contextmanager
 def recorded(record: Device) -> Iterator[dict[Config, None]]:
-    """The configs that calls on CPU tensors would launch on a GPU, in their order.
+    """The configs that calls on CPU tensors would launch on a GPU, in order.
 
     Args:
         record: of the GPU.
@@ -47,7 +47,7 @@ def recorded(record: Device) -> Iterator[dict[Config, None]]:
 
 
 def forget() -> None:
-    """No calls, programs and servers are known, so that none made here serves a call outside."""
+    """Clear all remembered calls and programs, so that none made here is used outside."""
     entry_points._remembered.cache_clear()
     for known in (group_call._shorts, perceptron._recent, products._recent, program._programs):
         known.recent, known._old = {}, {}  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole layers of mixtures: `cutegemm.nn.MoE` beside transformers' block, whose experts run its `grouped_mm`, compiled.
+"""Whole MoE layers: `cutegemm.nn.MoE` and transformers' compiled block with its `grouped_mm` experts.
 
-All have the same weights. Compiled ones serve every number of tokens by one compilation.
+All have the same weights. One compilation of a layer supports every number of tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cutegemm.nn.experts import SWIGLU
 
 THEIRS = "transformers_compile"
 COMPILED = f"{OURS}_compile"
-# name -> (hidden, intermediate, experts, experts of a token)
+# name -> (hidden, intermediate, experts, experts per token)
 MODELS = {"qwen3-30b": (2048, 768, 128, 8), "mixtral": (4096, 14336, 8, 2)}
 KINDS = ("moe", "moe_backward")
 
@@ -33,7 +33,7 @@ def ours(model: str, device: str, fallback: str = "error") -> nn.MoE:
 
 
 def launched(case: Case) -> None:
-    """A call of ours on empty CPU tensors, and what the compiled one launches beside: it leaves copies to Inductor."""
+    """Launch the kernels of our layer, and those of the compiled one, which leaves copies to Inductor."""
     moe = ours(case.layer, "meta").to_empty(device="cpu")
     contenders(case, {OURS: moe})[0].call(sets_of(case, "cpu")[0])
     hidden, intermediate, experts, each = MODELS[case.layer]
@@ -75,7 +75,7 @@ def theirs(model: str, moe: nn.MoE) -> torch.nn.Module:
 
 
 class Layers:
-    """The layers of the model that was asked for last, compiled once for all numbers of tokens."""
+    """The layers of the last requested model, compiled once for all numbers of tokens."""
 
     def __init__(
         self, compiler: Callable[[Any], Any] | None = None, device: str = "cuda", fallback: str = "error"
@@ -85,7 +85,7 @@ class Layers:
         self.known: tuple[str, dict[str, Any]] = ("", {})
 
     def of(self, model: str) -> dict[str, Any]:
-        """By contender."""
+        """The layers of a model by contender."""
         if self.known[0] != model:
             self.known = "", {}
             moe = ours(model, self.device, self.fallback)
@@ -95,7 +95,7 @@ class Layers:
 
 
 def sets_of(case: Case, device: str) -> list[Tensor]:
-    """Two draws of tokens, which have a batch before them, as transformers' blocks want one."""
+    """Two draws of tokens with a batch dimension, which transformers' blocks need."""
     hidden = MODELS[case.layer][0]
     generator = torch.Generator(device).manual_seed(case.tokens)
     return [
@@ -105,7 +105,7 @@ def sets_of(case: Case, device: str) -> list[Tensor]:
 
 
 def contenders(case: Case, layers: dict[str, Any]) -> list[Contender]:
-    """A layer's output; with "moe_backward" the gradients of its tokens and weights, side by side."""
+    """The contenders of a layer; with "moe_backward" they also compute all gradients, and return the tokens'."""
 
     def forward(module: Any) -> Callable[[Tensor], Tensor]:
         def call(x: Tensor) -> Tensor:

@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""8-bit operands of every major and alignment beside bf16 in cuBLAS, and integers beside `torch._int_mm`.
+"""8-bit operands of all majors and alignments compared with bf16 in cuBLAS, and int8 with `torch._int_mm`.
 
     python -m benchmarks.probes.majors --compile-only                    # without a GPU
     python -m benchmarks.probes.majors --out FILE --commit HASH [--kinds fp8,int8] [--seconds 540] [--all | --fresh]
 
-fp8, a scale for each tensor, D in bf16: NN ("mk"), NT ("mn") and TT ("kn") of the suites square and prefill, and
-problems with odd leading dimensions, TN and TT. What is copied first is copied in every call. Beside it cuBLAS and ours
-in bf16, of operands that lie alike. int8: TN, D in int32. Contenders are timed in turn, by graph replay, over input
-sets that exceed L2, after a check against fp64. Prints microseconds, and at the end the geometric mean and the least of
-torch's time over ours; `benchmarks.probes.beside` says what stands in the file.
+fp8 has a scale per tensor and D in bf16: NN ("mk"), NT ("mn") and TT ("kn") of suites square and prefill, and TN and TT
+of problems with unaligned leading dimensions. Copies of operands are part of every call. It is compared with cuBLAS and
+our bf16 on operands of the same layout. int8 is TN with D in int32. Contenders are checked against fp64, then timed
+interleaved by graph replay over input sets that exceed L2. Prints microseconds, and at the end the geometric mean and
+the least of torch's time over ours. `benchmarks.probes.beside` describes the file.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from benchmarks import fresh_draws, runs
+from benchmarks import command_line, fresh_draws, runs
 from benchmarks.probes import beside
 from benchmarks.probes.beside import CHECKED_ROWS, Case, Kind, Ours, normal
 from benchmarks.suites import SUITES
@@ -36,7 +35,7 @@ SHAPES = {
 TURNED = tuple(fresh_draws.MAJORS.values())
 # suite -> majors of fp8
 MAJORS = {"square": TURNED, "prefill": TURNED, "odd": ("kk", "kn"), "odd_skinny": ("kk", "kn")}
-# families of --fresh by kind, whose majors are their own
+# families of --fresh by kind; a family fixes its majors
 FAMILIES = {
     "fp8": ("odd", "odd_skinny", *(f"{x}_{y}" for x in ("square", "prefill") for y in fresh_draws.MAJORS)),
     "int8": ("square", "prefill"),
@@ -45,7 +44,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Operands:
-    """One input set: matrices of 8 bits and of bf16 that lie alike, B as K x N."""
+    """One input set: 8-bit and bf16 matrices of the same layout, B as K x N."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -55,7 +54,7 @@ class Operands:
 
 
 def drawn(dtype: torch.dtype, case: Case, seed: int, device: str) -> Operands:
-    """Normally distributed operands, of integers 30 times as large."""
+    """Normally distributed operands; integers have a standard deviation of 30."""
     extents = ((case.m, case.k, case.majors[0] == "k"), (case.k, case.n, case.majors[1] == "n"))
     found = [normal(*x[:2], 2 * seed + i, device, by_rows=x[2]) for i, x in enumerate(extents)]
     if not dtype.is_floating_point:
@@ -99,7 +98,7 @@ KINDS = {
 
 
 def cases(names: Sequence[str], suites: Sequence[str], every: bool) -> Iterator[Case]:
-    """The problems of the suites: fp8 in each suite's majors, integers TN where torch takes them."""
+    """The problems of the suites: fp8 in each suite's majors, integers in TN if torch supports them."""
     for name in names:
         for suite, shapes in beside.shapes_of(suites, SHAPES, every).items():
             if name == "fp8":
@@ -109,12 +108,8 @@ def cases(names: Sequence[str], suites: Sequence[str], every: bool) -> Iterator[
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Time every kind on every suite; 1 when one of ours refused a problem or was wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.probes.majors",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Time every kind on every suite; returns 1 if ours refused a problem or was wrong."""
+    parser = command_line.parser("probes.majors", __doc__)
     beside.add_options(parser, KINDS, "sustained")
     parser.add_argument("--suites", type=runs.names_among(tuple(SHAPES)), default=list(SHAPES))
     args = parser.parse_args(arguments)

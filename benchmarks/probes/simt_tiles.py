@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidate tiles of the CUDA-core kernel against cuBLAS without tf32: right, equal from run to run, and how fast.
+"""Tiles of the CUDA-core kernel compared with cuBLAS without tf32: correctness, reproducibility and speed.
 
     python -m benchmarks.probes.simt_tiles --out FILE [--shapes 1024x1024x1024,64x4096x4096] [--majors kk,kn]
 
-All shapes without `--shapes`. Kernels compile in parallel first; then each problem's tiles, what the planner takes by
-itself ("plan") and cuBLAS are timed beside one another. The file is written anew after every problem. Needs a
-Hopper GPU; `--compile` only compiles, anywhere.
+The default is all shapes. Kernels compile in parallel first. Then each problem's tiles, the planner's choice ("plan")
+and cuBLAS are timed interleaved. The file is replaced after every problem. Needs a Hopper GPU; `--compile` only
+compiles, on any machine.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import command_line
 from benchmarks.fit_cores import name_of
 from benchmarks.inputs import InputSet, make_sets, set_count
 from benchmarks.results import Case
@@ -35,31 +36,31 @@ from cutegemm.planning import planner, simt_tiles
 
 REGIME = Regime(name="probe", preheat=0.05, rest=0.0, sample=0.008, rounds=6)
 SPEC = GemmSpec(a_dtype="fp32")
-# the planner's own choice, and what all are compared with
+# the planner's choice, and the baseline
 PLAN, BASE = "plan", "cublas"
-# of an element's error, as a share of K
+# bound on an element's error divided by K
 ROUNDINGS = 16 * 2.0**-23
 
 
-def ring(m: int, n: int, k: int, **fields: Any) -> SimtTile:
-    """A tile that comes by cp.async."""
+def pipelined(m: int, n: int, k: int, **fields: Any) -> SimtTile:
+    """A tile loaded by cp.async."""
     return SimtTile(tile=(m, n, k), **fields)
 
 
 def staged(m: int, n: int, k: int, **fields: Any) -> SimtTile:
-    """A tile that comes through registers."""
+    """A tile loaded through registers."""
     return SimtTile(tile=(m, n, k), staged=True, **fields)
 
 
 def mirrored(x: SimtTile) -> SimtTile:
-    """The same with M and N exchanged."""
+    """The tile with M and N exchanged."""
     m, n, k = x.tile
     return dataclasses.replace(x, tile=(n, m, k), thread_tile=x.thread_tile[::-1], lanes_m=32 // x.lanes_m)
 
 
-# a thread's 8 x 16, which leaves room for eight warps an SM
+# 8 x 16 per thread, which allows eight warps per SM
 WIDE: dict[str, Any] = {"thread_tile": (8, 16)}
-# a thread's 4 x 8 of few rows
+# 4 x 8 per thread, for few rows
 FEW: dict[str, Any] = {"thread_tile": (4, 8), "lanes_m": 4}
 BIG = [
     *(staged(128, 128, 8, residents=2, ahead=x) for x in (0, 4)),
@@ -69,12 +70,12 @@ BIG = [
     staged(64, 128, 16, slices=2, residents=2, ahead=4),
 ]
 SIXTEEN_ROWS = [
-    ring(16, 64, 32, slices=4, split=8, stages=4, residents=4, **FEW),
-    *(ring(16, 64, 32, slices=8, split=2, stages=x, residents=2, **FEW) for x in (4, 6, 8, 10)),
-    ring(16, 64, 64, slices=16, split=2, stages=6, **FEW),
-    ring(16, 64, 32, slices=8, split=4, stages=6, residents=2, **FEW),
+    pipelined(16, 64, 32, slices=4, split=8, stages=4, residents=4, **FEW),
+    *(pipelined(16, 64, 32, slices=8, split=2, stages=x, residents=2, **FEW) for x in (4, 6, 8, 10)),
+    pipelined(16, 64, 64, slices=16, split=2, stages=6, **FEW),
+    pipelined(16, 64, 32, slices=8, split=4, stages=6, residents=2, **FEW),
 ]
-# a thread's 28 x 4, of which four lanes' are 112 rows
+# 28 x 4 per thread; four lanes cover 112 rows
 TALL: dict[str, Any] = {"thread_tile": (28, 4), "lanes_m": 4}
 ROWS: dict[str, Any] = {"thread_tile": (16, 8), "lanes_m": 4}
 ODD = [
@@ -94,8 +95,8 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
         staged(64, 128, 32, slices=4, ahead=4),
         staged(64, 128, 16, slices=2, split=2, residents=2, ahead=4),
         staged(128, 128, 16, slices=2, split=2, ahead=4),
-        ring(64, 64, 16, slices=4, residents=2, stages=6),
-        ring(64, 64, 32, slices=4, residents=2, stages=4),
+        pipelined(64, 64, 16, slices=4, residents=2, stages=6),
+        pipelined(64, 64, 32, slices=4, residents=2, stages=4),
     ],
     (64, 4096, 4096): [
         *(staged(64, 64, 32, slices=8, split=2, ahead=x) for x in (0, 2, 4, 8)),
@@ -103,14 +104,14 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
         *(staged(64, 32, 32, slices=8, split=2, residents=2, ahead=x) for x in (0, 4)),
         staged(64, 32, 64, slices=16, ahead=4),
         staged(64, 64, 16, slices=4, split=2, residents=2, ahead=4),
-        ring(64, 64, 32, slices=8, split=2, stages=6),
+        pipelined(64, 64, 32, slices=8, split=2, stages=6),
     ],
     (512, 512, 512): [
         *(staged(64, 64, 32, slices=8, split=2, ahead=x) for x in (0, 2, 4)),
         staged(64, 32, 64, slices=16, ahead=4),
         staged(64, 32, 32, slices=8, split=2, residents=2, ahead=4),
         staged(64, 64, 16, slices=4, split=2, residents=2, ahead=4),
-        ring(64, 64, 32, slices=8, split=2, stages=4),
+        pipelined(64, 64, 32, slices=8, split=2, stages=4),
     ],
     (333, 5025, 1023): ODD,
     (1023, 1023, 1023): [
@@ -136,8 +137,8 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
         staged(64, 64, 16, slices=4, residents=2),
     ],
     (17, 8191, 4099): [
-        ring(16, 64, 32, slices=8, stages=6, residents=2, **FEW),
-        ring(16, 64, 32, slices=8, stages=6, split=2, residents=2, **FEW),
+        pipelined(16, 64, 32, slices=8, stages=6, residents=2, **FEW),
+        pipelined(16, 64, 32, slices=8, stages=6, split=2, residents=2, **FEW),
         staged(64, 64, 32, slices=8, ahead=4, **WIDE),
         staged(64, 64, 32, slices=8),
         staged(64, 32, 64, slices=16, ahead=4),
@@ -151,9 +152,9 @@ SHAPES: dict[tuple[int, int, int], list[SimtTile]] = {
 
 @contextlib.contextmanager
 def chosen(tile: SimtTile | None) -> Iterator[None]:
-    """Meanwhile the planner takes `tile` for every problem of CUDA cores; None leaves the choice to it."""
+    """Within the context the planner chooses `tile` for CUDA-core problems; None keeps its own choice."""
     original = simt_tiles.choose
-    # plans are remembered by what was asked, of which the tile is no part
+    # cached plans do not depend on the tile
     planner._planned.cache_clear()
     if tile is not None:
         simt_tiles.choose = lambda *_, **__: tile
@@ -165,7 +166,7 @@ def chosen(tile: SimtTile | None) -> Iterator[None]:
 
 
 def configs_of(case: Case, tiles: list[SimtTile]) -> dict[str, SimtConfig]:
-    """The configs that are compiled for a problem, by name."""
+    """The configs of a problem by name."""
     found = {}
     posed = problem(case.m, case.n, case.k, dtype="fp32", majors=case.majors)
     for name, tile in named(tiles).items():
@@ -180,17 +181,17 @@ def named(tiles: list[SimtTile]) -> dict[str, SimtTile | None]:
 
 
 def contender(name: str, tile: SimtTile | None, first: InputSet, exact: torch.Tensor) -> Contender:
-    """A tile that is right and repeats itself on the first inputs.
+    """The contender of a tile, checked for correctness and equal bits in two runs.
 
     Raises:
-        GemmError: it is not, or does not compile.
+        GemmError: a check fails, or the tile does not compile.
     """
     with chosen(tile):
-        # remembers its plan with its first call
+        # the first call fixes the plan
         gemm = Gemm(SPEC, representative(SPEC))
         one = gemm.run(first.a, first.b, out=torch.empty_like(first.out))
     two = gemm.run(first.a, first.b, out=torch.empty_like(first.out))
-    # a sum of k random products is about sqrt(k), and so are its k roundings' parts
+    # a sum of k random products grows as sqrt(k), and so does its rounding error
     worst = (one.double() - exact).abs().max().item() / first.a.shape[1]
     if not worst <= ROUNDINGS:
         raise GemmError(f"wrong by {worst:.2e} of k")
@@ -200,7 +201,7 @@ def contender(name: str, tile: SimtTile | None, first: InputSet, exact: torch.Te
 
 
 def timed(case: Case, tiles: list[SimtTile]) -> dict[str, Any]:
-    """One problem: microseconds, and cuBLAS' time over it, of every contender; what failed."""
+    """One problem: microseconds and ratio of every contender, and errors."""
     sets = make_sets(case, "cuda", set_count(case))
     exact = sets[0].a.double() @ sets[0].b.double()
     found, failed = [Contender(BASE, lambda x: torch.mm(x.a, x.b, out=x.out))], {}
@@ -227,14 +228,12 @@ def timed(case: Case, tiles: list[SimtTile]) -> dict[str, Any]:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Parse the command line."""
+    parser = command_line.parser("probes.simt_tiles", __doc__)
     parser.add_argument("--out", type=Path, help="JSON file")
-    parser.add_argument("--shapes", help="MxNxK of the table, commas between")
-    parser.add_argument("--majors", default="kk", help="of A and B, commas between")
-    parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
+    parser.add_argument("--shapes", help="MxNxK of the table, comma-separated")
+    parser.add_argument("--majors", default="kk", help="of A and B, comma-separated")
+    parser.add_argument("--compile", action="store_true", help="compile and time nothing")
     return parser.parse_args()
 
 

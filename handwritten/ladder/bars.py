@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder in one picture: a bar a stage, its share of cuBLAS at 4096³, as SVG for light and dark pages."""
+"""The ladder as an SVG bar chart for light and dark pages: each stage's share of cuBLAS at 4096³."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from handwritten.ladder.worklog import Figures
 
 SIZE = 4096
-NAMES, FULL, ROW = 190, 420, 22  # pixels: of the names; of a bar as fast as cuBLAS; from one bar to the next
+NAMES, FULL, ROW = 190, 420, 22  # pixels: width of the names, width of cuBLAS's bar, height of a row
 _COLOURS = {"fp32": "#4c8bf5", "bf16": "#e8833a"}
 _STYLE = "<style>svg{color:#222}@media (prefers-color-scheme:dark){svg{color:#ddd}}</style>"
 
 
 def picture(figures: Figures, standalone: bool = True) -> str:
-    """Return the picture: of each stage its fastest variant, coloured by type. One that stands alone has a style."""
+    """Return the chart: the fastest variant of each stage, coloured by type. A standalone chart has its own style."""
     fastest: dict[str, tuple[float, float, str]] = {}
     for stage in stages():
         for dtype in _COLOURS:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bounds a stage: the clocks that each unit of an SM needs for the counted work, and the share that it is busy.
+"""The unit that bounds a stage: clocks that each unit of an SM needs for the counted work, and its busy share.
 
-`counters.json` holds what the emulator counted on two depths of K (`python -m handwritten --emulate --json`). A count
-grows linearly with K and with the number of output tiles, so the two depths give the count of any larger problem.
+`counters.json` has the emulator's counts at two depths of K (`python -m handwritten --emulate --json`). Counts grow
+linearly with K and with the number of output tiles, so two depths give the counts of any larger problem.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from handwritten.ladder.source import FOLDER
 COUNTERS = FOLDER / "counters.json"
 SCHEMA = 1
 SMS, CLOCK = 132, 1.98e9  # of an H200 SXM, at its highest clock in Hz
-BUSY = 0.5  # share of the time from which a unit is said to bound a stage; below it no unit does, so latency does
-# What one SM does in a clock (NVIDIA H100 white paper; wgmma: dense 16-bit peak / SMs / clock).
-ISSUE = 4  # warp instructions: one for each scheduler
+BUSY = 0.5  # least busy share of a unit that bounds a stage; below it, latency bounds the stage
+# throughput of one SM per clock (NVIDIA H100 white paper; wgmma: dense 16-bit peak / SMs / clock)
+ISSUE = 4  # warp instructions: one per scheduler
 LANES = 128  # fp32 FMAs
 WAVEFRONTS = 1  # shared-memory accesses of 128 bytes
-SECTORS = 4  # of 32 bytes that the L1 cache serves
+SECTORS = 4  # sectors of 32 bytes from the L1 cache
 PORT = 64  # bytes from L2
 TENSOR = 4096  # FLOP of wgmma on 16-bit operands
-MMA_SHARE = 0.63  # of it that mma.sync reaches (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU", 2024)
+MMA_SHARE = 0.63  # mma.sync of TENSOR (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU", 2024)
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]], commit: str) -> None:
-    """Write the counters of `--emulate`; rows of the same stage, type and shape replace those of an older file."""
+    """Write the counters of `--emulate`; rows replace older ones of the same stage, type and shape."""
     known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     kept = {(x["stage"], x["dtype"], *x["shape"]): x for x in [*known, *rows]}
     document = {"schema": SCHEMA, "commit": commit, "rows": [kept[key] for key in sorted(kept)]}
@@ -40,7 +40,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], commit: str) -> None:
 
 @functools.cache
 def counted(path: Path = COUNTERS) -> dict[tuple[str, str], dict[tuple[int, int, int], dict[str, int]]]:
-    """(stage, type) -> (M, N, K) -> counts by name; nothing where there is no file."""
+    """(stage, type) -> (M, N, K) -> counts by name; empty without a file."""
     found: dict[tuple[str, str], dict[tuple[int, int, int], dict[str, int]]] = {}
     for x in json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []:
         m, n, k = x["shape"]
@@ -51,7 +51,7 @@ def counted(path: Path = COUNTERS) -> dict[tuple[str, str], dict[tuple[int, int,
 def scaled(
     shapes: Mapping[tuple[int, int, int], Mapping[str, int]], wanted: tuple[int, int, int]
 ) -> dict[str, float]:
-    """Counts of a larger problem from those of two depths of K with equal M and N."""
+    """Counts of a larger problem, from counts at two depths of K with equal M and N."""
     (short, few), (long, many) = sorted(shapes.items(), key=lambda x: x[0][2])
     tiles = (wanted[0] / short[0]) * (wanted[1] / short[1])
     steps = (wanted[2] - short[2]) / (long[2] - short[2])
@@ -60,7 +60,7 @@ def scaled(
 
 
 def clocks(counts: Mapping[str, float], m: int, n: int, k: int, dtype: str) -> dict[str, float]:
-    """Clocks that each unit needs, the work spread evenly over the SMs; M, N and K are the problem's extents."""
+    """Clocks that each unit needs if the work is evenly distributed over the SMs."""
     of = lambda *names: sum(counts.get(name, 0) for name in names)
     flop = 2 * m * n * k
     wgmma = of("wgmma_flops") > 0
@@ -79,9 +79,9 @@ def clocks(counts: Mapping[str, float], m: int, n: int, k: int, dtype: str) -> d
 
 
 def bound(stage: str, dtype: str, shape: tuple[int, int, int], microseconds: float | None) -> str:
-    """The unit that needs most clocks; "latency" where it is busy for less than half of the measured time.
+    """The unit that needs the most clocks, or "latency" if it is busy for less than half of the measured time.
 
-    Without a time it is the unit alone; "" for a stage without counters.
+    Without a time, only the unit; "" for a stage without counters.
     """
     shapes = counted().get((stage, dtype), {})
     if len(shapes) < 2:

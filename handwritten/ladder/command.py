@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `python -m handwritten` does: tables, checks, timings, charts."""
+"""The command `python -m handwritten`: tables, checks, timings, charts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXIT_REFUSED = 2  # an argument or a file is wrong, or a package is missing
 
 
 def has_gpu() -> bool:
-    """Tell whether a Hopper GPU is here; torch is not needed to say no."""
+    """Tell whether this machine has a Hopper GPU; False without torch."""
     try:
         import torch
     except ImportError:
@@ -27,7 +27,7 @@ def has_gpu() -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; returns the exit status. What cannot be done is said in a line on stderr."""
+    """Run the command; returns the exit status. Errors are one line on stderr."""
     options = parse(arguments)
     try:
         if options.readme:
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
 
 
 def emulated(options: Options, console: Console) -> int:
-    """Run every stage in the emulator and show what it counted; 1 where one is wrong or has races."""
+    """Run every stage in the emulator and show its counters; returns 1 if one is wrong or has races."""
     from handwritten.ladder.emulated import Outcome, emulate  # imports the emulator
 
     status, rows = 0, []
@@ -72,7 +72,7 @@ def emulated(options: Options, console: Console) -> int:
 
 
 def without_gpu(options: Options, console: Console) -> int:
-    """Show what needs no GPU, and say what is left out."""
+    """Show the results that need no GPU, and list the others."""
     chosen, dtypes = options.stages, options.dtypes
     title = "The ladder, as compiled for sm_90a"
     console.print(report.table([], title, dtypes, width=console, chosen=chosen))
@@ -81,12 +81,12 @@ def without_gpu(options: Options, console: Console) -> int:
         console.print(report.mix(dtypes, width=console, chosen=chosen))
     except CompileError as error:
         left_out += f"; and the instruction mix ({error})"
-    console.print(f"No Hopper GPU here: left out {left_out}.", markup=False)
+    console.print(f"No Hopper GPU here; left out: {left_out}.", markup=False)
     return 0
 
 
 def with_gpu(options: Options, console: Console) -> int:
-    """Check every stage, time the right ones on every problem, and show it."""
+    """Check every stage, time the correct ones on every problem, and show the results."""
     from handwritten.ladder.session import Session  # imports torch
 
     session = Session(options, console)

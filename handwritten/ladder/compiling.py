@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages to CUBIN and PTX by NVRTC, on any machine: no GPU and no driver is needed.
+"""Compiles stages to CUBIN and PTX with NVRTC, without a GPU or driver.
 
-Results are kept on disk by `cuda.core`'s program cache, whose key covers the source, the options and the NVRTC
-version; this module adds the headers.
+`cuda.core`'s program cache stores results on disk. Its key covers the source, the options and the NVRTC version; this
+module adds the headers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MAJORS = ("rr", "rc", "cr", "cc")  # of A and B: "r" row-major, "c" column-major
 
 @dataclass(frozen=True)
 class Compiled:
-    """One compiled kernel file: the CUBIN that is launched and the PTX it came from."""
+    """A compiled `.cu` file: its CUBIN and PTX."""
 
     cubin: bytes
     ptx: str
 
 
 def legal_majors(stage: Stage) -> tuple[str, ...]:
-    """Return the majors of A and B that a stage takes."""
+    """Return the majors of A and B that a stage supports."""
     return MAJORS if stage.limits.col_major else MAJORS[:1]
 
 
@@ -82,7 +82,7 @@ def cache_dir() -> Path:
 
 @functools.cache
 def _header_digest() -> bytes:
-    """Digest what the sources include: our shared headers, and the CUDA headers by name and size."""
+    """Digest the included files: our shared headers, and the CUDA headers by name and size."""
     digest = hashlib.sha256()
     for path in sorted(FOLDER.glob("*.cuh")):
         digest.update(path.name.encode() + path.read_bytes())
@@ -125,9 +125,9 @@ def _nvrtc(source: str, options: ProgramOptions) -> dict[str, Any]:
     try:
         program = Program(source, "c++", options)
         cubin = bytes(program.compile("cubin").code)
-    except Exception as error:  # cuda.core raises its private NVRTC error type, with the log as text
+    except Exception as error:  # cuda.core raises a private error type with the log as text
         raise CompileError(f"{options.name}: NVRTC for {ARCH}: {error}") from error
-    # cuda.core's own way to the PTX asks the driver whether it could load it; there may be no driver.
+    # cuda.core's own function for the PTX needs a driver, which may be missing
     _, size = nvrtc.nvrtcGetPTXSize(program.handle)
     ptx = b" " * size
     (status,) = nvrtc.nvrtcGetPTX(program.handle, ptx)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs stages in the emulator, on NumPy arrays: `python -m handwritten --emulate`. Needs neither a GPU nor torch."""
+"""Runs stages in the emulator on NumPy arrays: `python -m handwritten --emulate`. Needs neither a GPU nor torch."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from handwritten.ladder.problem import Matrix, Problem
 from handwritten.ladder.stage import Stage
 
 KINDS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
-SWIZZLE_128B = 3  # as a tensor map counts modes
-SMS = 4  # a small GPU: persistent CTAs get several tiles, split-K several parts
-SIZE = 64  # of the squares that `--emulate` runs
-# half an ulp of 1, and the bound of one fp32 accumulation on the tensor cores, which truncate
+SWIZZLE_128B = 3  # value of the mode in a tensor map
+SMS = 4  # few, so that persistent CTAs have several tiles and split-K has several splits
+SIZE = 64  # M = N = K of `--emulate`
+# half an ulp of 1; below, the bound of one fp32 accumulation on the tensor cores, which truncate
 ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
 STEP = 2.0**-22
-ALIGN = 256  # bytes: of every matrix, as device memory is allocated
+ALIGN = 256  # bytes: alignment of every matrix, as of device memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one stage did.
+    """The result of one stage.
 
     Attributes:
-        stage, dtype: which, on operands of which type.
-        error: the largest error over its bound (Higham, section 3.1); 1 and below is right.
-        counters: what the emulator counted, by name, summed over launches.
-        conflicts: shared-memory wavefronts beyond the fewest that the same accesses could take.
+        stage, dtype: the stage and the type of its operands.
+        error: the largest error over its bound (Higham, section 3.1); at most 1 if correct.
+        counters: of the emulator, by name, summed over launches.
+        conflicts: shared-memory wavefronts above the minimum of the same accesses.
         instructions: warp instructions.
         findings: of the race detector.
         seconds: on this machine.
@@ -53,7 +53,7 @@ class Outcome:
     seconds: float
 
     def row(self, shape: tuple[int, int, int]) -> dict[str, Any]:
-        """What `bounds.write` keeps: stage, type, extents (M, N, K) and every count."""
+        """The row for `bounds.write`: stage, type, extents (M, N, K) and all counts."""
         counts = {**self.counters, "shared_conflicts": self.conflicts, "warp_instructions": self.instructions}
         return {
             "stage": self.stage.key,
@@ -70,7 +70,7 @@ def module(stage: Stage, dtype: str, majors: str) -> emulator.Module:
 
 
 def parameter(argument: Any, workspace: int) -> bytes:
-    """A kernel parameter as the driver would pass it; `workspace` is an address."""
+    """A kernel parameter in the driver's encoding; `workspace` is an address."""
     if isinstance(argument, TensorMap):
         described = tensors.TensorMap(
             base=argument.pointer,
@@ -114,8 +114,8 @@ def emulate(stage: Stage, dtype: str, shape: tuple[int, int, int], beta: float =
     """Run one stage on random operands, compare with fp64, and count.
 
     Raises:
-        EmulatorError: the kernel cannot go on, or the result is wrong; with the races found by then.
-        GemmError: the stage does not take the shape.
+        EmulatorError: the kernel cannot continue, or the result is wrong; has the findings so far.
+        GemmError: the stage does not support the shape.
     """
     m, n, k = shape
     drawn = np.random.default_rng(0)
@@ -164,12 +164,12 @@ def emulate(stage: Stage, dtype: str, shape: tuple[int, int, int], beta: float =
 
 
 def _rounded(x: np.ndarray, dtype: str) -> np.ndarray:
-    """fp32 values that the type holds exactly."""
+    """fp32 values rounded to the type."""
     return _loaded(_stored(x, dtype), dtype)
 
 
 def _stored(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Values as they lie in memory, rounded to nearest even; bf16 as 16 bits."""
+    """Values as stored in memory, rounded to nearest even; bf16 as 16 bits."""
     if dtype == "bf16":
         bits = np.ascontiguousarray(x).view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.int16)
@@ -177,7 +177,7 @@ def _stored(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _placed(x: np.ndarray) -> np.ndarray:
-    """A copy at an address that every stage takes."""
+    """A copy at an aligned address."""
     memory = np.empty(x.nbytes + ALIGN, np.uint8)
     start = -memory.ctypes.data % ALIGN
     placed = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
@@ -186,7 +186,7 @@ def _placed(x: np.ndarray) -> np.ndarray:
 
 
 def _loaded(x: np.ndarray, dtype: str) -> np.ndarray:
-    """What lies in memory as fp32."""
+    """Stored values as fp32."""
     if dtype == "bf16":
         return (x.astype(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return x.astype(np.float32)

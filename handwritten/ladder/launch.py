@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans to launches: checks torch tensors, encodes tensor maps, launches on torch's current stream."""
+"""Launches plans: checks torch tensors, encodes tensor maps, launches on torch's current stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 HOPPER = (9, 0)  # compute capability of the only architecture the CUBINs run on
 _NEEDS_GPU = (
     "device={device}: stage {stage} runs on a Hopper GPU only; "
-    "without one ask for .resources(), .ptx, .sass or .plan()"
+    "without one use .resources(), .ptx, .sass or .plan()"
 )
 _MAP_TYPES = {
     "fp32": driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
@@ -97,7 +97,7 @@ def describe(
     alpha: float,
     beta: float | None,
 ) -> Problem:
-    """Turn tensors into a problem.
+    """The problem of some tensors.
 
     Raises:
         InputError: c or out has the wrong shape or dtype, or a matrix has no contiguous dimension.
@@ -196,9 +196,9 @@ def encode(described: TensorMap) -> driver.CUtensorMap:
 
 @functools.cache
 def _function(stage: Stage, dtype: str, majors: str, kernel: str, device: int) -> driver.CUfunction:
-    """Load a compiled kernel and raise its shared-memory ceiling to what the stage declares.
+    """Load a compiled kernel and set its shared-memory limit to the stage's.
 
-    The library is never unloaded: the function it holds is cached for the life of the process.
+    The library is never unloaded, since its function is cached for the life of the process.
     """
     cubin = stage.compiled(dtype, majors).cubin
     library = _check(driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
@@ -209,7 +209,7 @@ def _function(stage: Stage, dtype: str, majors: str, kernel: str, device: int) -
 
 
 def _check(result: tuple[Any, ...]) -> Any:
-    """Return the first value of a driver call's answer.
+    """Return the first value of a driver call's result.
 
     Raises:
         GemmError: the call failed.

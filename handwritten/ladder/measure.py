@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast is each stage? CUDA-graph replay, interleaved with cuBLAS through torch, inputs rotated."""
+"""Times stages by CUDA-graph replay, interleaved with cuBLAS through torch, with rotating inputs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from handwritten.ladder.plans import plan_split_k_atomic, plan_split_k_workspace
 from handwritten.ladder.source import source_digest
 from handwritten.ladder.stage import Stage
 
-ROTATED_BYTES = 4 * H200.l2_bytes  # input sets together, so that none is found in L2
+ROTATED_BYTES = 4 * H200.l2_bytes  # of all input sets, so that a launch finds none of its inputs in L2
 MAX_SETS = 6
-GRAPH_SECONDS = 2e-3  # work of one graph at least, so that gaps between replays do not count
-SAMPLE_SECONDS = 0.04  # work of one sample at least
+GRAPH_SECONDS = 2e-3  # minimum work of a graph, so that gaps between replays are negligible
+SAMPLE_SECONDS = 0.04  # minimum work of a sample
 PREHEAT_SECONDS = 0.3  # before the first round: clock and temperature settle ("sustained")
 ROUNDS = 7
 
 
 @dataclass(frozen=True)
 class Case:
-    """One problem to be measured: row-major operands of one dtype, beta 0 or not."""
+    """A problem to measure, with row-major operands of one dtype."""
 
     dtype: str
     m: int
@@ -50,7 +50,7 @@ Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], object
 
 
 def stage_call(stage: Stage, case: Case, splits: int | None = None) -> Call:
-    """Return what enqueues one run of a stage; `splits` fixes the parts of K of a split-K stage."""
+    """Return a function that enqueues one run of a stage; `splits` fixes the splits of a split-K stage."""
 
     def call(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, out: torch.Tensor) -> None:
         if splits is None:
@@ -64,7 +64,7 @@ def stage_call(stage: Stage, case: Case, splits: int | None = None) -> Call:
 
 
 def cublas_call(case: Case) -> Call:
-    """Return what enqueues torch's matmul, which is cuBLAS; fp32 without tf32."""
+    """Return a function that enqueues torch's matmul, which is cuBLAS; fp32 without tf32."""
     torch.backends.cuda.matmul.allow_tf32 = False
 
     def call(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, out: torch.Tensor) -> None:
@@ -77,14 +77,14 @@ def cublas_call(case: Case) -> Call:
 
 
 class _Contender:
-    """A contender's captured graph over all input sets, and its samples in microseconds a call."""
+    """A contender's captured graph over all input sets, and its samples in microseconds per call."""
 
     def __init__(self, name: str, call: Call, sets: list[Tensors]) -> None:
         def one_pass() -> None:
             for tensors in sets:
                 call(*tensors)
 
-        one_pass()  # compiles and loads, which a capture may not do
+        one_pass()  # compiles and loads, which is illegal during capture
         verify.wait()
         passes = max(1, math.ceil(GRAPH_SECONDS / seconds(one_pass)))
         self.name, self.calls = name, passes * len(sets)
@@ -101,12 +101,12 @@ class _Contender:
             self.graph.replay()
 
     def sample(self) -> None:
-        self.work()  # so that the clock is this contender's own, not what the one before it left
+        self.work()  # so that the clock settles to this contender's
         self.us.append(seconds(self.work) / (self.replays * self.calls) * 1e6)
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """Seconds the GPU takes for what `work` enqueues."""
+    """GPU seconds of the launches that `work` enqueues."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     work()
@@ -116,7 +116,7 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def inputs(case: Case) -> list[Tensors]:
-    """Return input sets (a, b, c, out) that together overflow L2."""
+    """Return input sets (a, b, c, out) that together exceed L2."""
     dtype = verify.TORCH_DTYPES[case.dtype]
     extents = ((case.m, case.k), (case.k, case.n), (case.m, case.n))
     size = sum(rows * cols for rows, cols in extents) * dtype.itemsize
@@ -129,7 +129,7 @@ def inputs(case: Case) -> list[Tensors]:
 
 
 def measure(case: Case, calls: dict[str, Call], rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Time cuBLAS and `calls` on one problem, interleaved in an order drawn anew each round.
+    """Time cuBLAS and `calls` on one problem, interleaved in a random order per round.
 
     Returns one row per contender; ratio is cuBLAS's time over the contender's.
     """
@@ -166,7 +166,7 @@ def _row(case: Case, contender: _Contender, baseline: float) -> dict[str, Any]:
         "us_max": max(contender.us),
         "rounds": len(contender.us),
         "regime": "sustained",
-        "settled": True,  # every sample follows as much of the same contender's work
+        "settled": True,  # every sample follows equal work of the same contender
         "tflops": case.flops / us / 1e6,
         "baseline": BASELINE,
         "baseline_us": baseline,
@@ -175,7 +175,7 @@ def _row(case: Case, contender: _Contender, baseline: float) -> dict[str, Any]:
 
 
 def environment(commit: str) -> dict[str, Any]:
-    """Return what the figures were measured on; driver, clocks and power where NVML is installed."""
+    """Return the environment of the measurement; with driver, clocks and power if NVML is installed."""
     from cuda.bindings import nvrtc
 
     gpu = torch.cuda.get_device_properties(0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of contenders that are not stages, as they stand in results, and the problem that split-K is for."""
+"""Names of contenders that are not stages, as in results, and the split-K problem."""
 
 BASELINE = "cublas"  # torch's matmul
-BUILDER = "cutegemm"  # the builder's own choice of kernel
+BUILDER = "cutegemm"  # the kernel that cutegemm chooses
 SPLIT_K_SHAPE = (128, 128, 16_384)  # few tiles, long K
 
 
@@ -12,10 +12,10 @@ def one_part(key: str) -> str:
 
 
 def twin_name(key: str) -> str:
-    """Return the contender name of a stage's twin from the builder."""
+    """Return the contender name of a stage's twin: the equivalent cutegemm kernel."""
     return f"{key} (DSL)"
 
 
 def knob_name(field: str, value: object) -> str:
-    """Return the contender name of a spec of the builder's that differs from the one before it in `field`."""
+    """Return the contender name of a spec that differs from the previous one in `field`."""
     return f"DSL, {field} {value}"

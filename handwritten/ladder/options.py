@@ -15,9 +15,9 @@ from handwritten.ladder.stage import Stage
 
 DESCRIPTION = """The ladder on this machine.
 
-With a Hopper GPU every stage is checked against fp64, then timed beside cuBLAS
-and the builder's kernel. Without one the tables show what needs none:
-resources, occupancy, arithmetic intensity, instruction mix.
+With a Hopper GPU every stage is checked against fp64, then timed with cuBLAS
+and cutegemm's kernel. Without one the tables show resources, occupancy,
+arithmetic intensity and instruction mix.
 
     python -m handwritten                             table at 4096^3
     python -m handwritten --sizes 8192 --beta 0.5     another problem, with C
@@ -25,9 +25,8 @@ resources, occupancy, arithmetic intensity, instruction mix.
     python -m handwritten --emulate                   on this CPU, no GPU
     python -m handwritten --readme results/h200.json  write README.md's figures
 
-A run with --json saves after each step and, called again, goes on where it
-stopped: a stage that hung or broke the CUDA context is on record and not
-tried again.
+A run with --json saves after each step. The same command continues it, and
+does not retry a stage that hung or broke the CUDA context.
 """
 MAX_EXTENT = 2**31 - 1  # of M, N and K: the kernels take them as int
 
@@ -36,7 +35,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What was asked for: M, N and K of each problem, and what to do with them."""
+    """The parsed options; `sizes` are M, N and K of each problem."""
 
     sizes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
@@ -52,7 +51,7 @@ class Options:
 
 
 def _items(text: str) -> list[str]:
-    """Split a list at its commas, dropping what stands twice."""
+    """Split a list at its commas, without duplicates."""
     found = list(dict.fromkeys(item.strip() for item in text.split(",")))
     if "" in found:
         raise argparse.ArgumentTypeError(f"{text!r}: must be values separated by single commas")
@@ -60,10 +59,10 @@ def _items(text: str) -> list[str]:
 
 
 def extents(text: str) -> Shape:
-    """Read "4096" or "128x128x16384".
+    """Parse "4096" or "128x128x16384".
 
     Raises:
-        argparse.ArgumentTypeError: it is neither, or an extent is not positive or too large.
+        argparse.ArgumentTypeError: the text is neither, or an extent is not positive or too large.
     """
     parts = text.split("x")
     if len(parts) not in (1, 3) or not all(part.isdecimal() and part.isascii() for part in parts):
@@ -91,7 +90,7 @@ def _dtypes(text: str) -> tuple[str, ...]:
 
 
 def _stages(text: str) -> tuple[Stage, ...]:
-    """Return the stages that the labels mean, in the ladder's order; a number means all of its variants."""
+    """Return the stages with these labels in the ladder's order; a number stands for all its variants."""
     labels = _items(text)
     for label in labels:
         if not any(stage.called(label) for stage in stages()):
@@ -123,7 +122,7 @@ def _picture(text: str) -> Path:
 
 
 def parse(arguments: list[str]) -> Options:
-    """Read the command line; exits with status 2 and the field, value and rule when an argument is wrong."""
+    """Parse the command line. An illegal argument exits with status 2 and prints field, value and rule."""
     parser = argparse.ArgumentParser(
         "python -m handwritten",
         description=DESCRIPTION,
@@ -140,16 +139,16 @@ def parse(arguments: list[str]) -> Options:
         default=stages(),
         help="keys, names or numbers, comma-separated (default all)",
     )
-    add("--emulate", action="store_true", help="run each stage in the emulator: right, races, counters")
+    add("--emulate", action="store_true", help="run each stage in the emulator: correctness, races, counters")
     add("--rounds", type=_rounds, default=7, help="samples per contender (default 7)")
     add("--json", type=Path, help="save checks and rows here (resumes); with --emulate the counters")
     add("--plot", type=_picture, help="draw the ladder here (PNG)")
-    add("--no-builder", dest="builder", action="store_false", help="leave the builder's kernels out")
+    add("--no-builder", dest="builder", action="store_false", help="without cutegemm's kernels")
     add("--commit", default="unknown", help="recorded with the results")
     add(
         "--readme",
         type=Path,
-        help="write README.md's figures and the headers' from this results file and stop",
+        help="only write the figures of README.md and the headers from this results file",
     )
     words = parser.parse_args(arguments)
     words.sizes = words.sizes or _sizes("64" if words.emulate else "4096")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a stage is launched for a problem: grid, threads, shared memory and arguments, as plain data.
+"""Launches of a stage for a problem as plain data: grid, threads, shared memory and arguments.
 
-A plan holds tensor maps as descriptions, not as the driver's 128 bytes, so that it can be made,
-printed, tested and emulated on a machine without a GPU. `launch.py` turns it into launches.
+A plan describes tensor maps instead of encoding them, so it can be made, printed, tested and emulated without a GPU.
+`launch.py` launches it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from handwritten.ladder.stage import Stage
 
 MAX_GRID_Y = 65_535  # CTAs along y, CUDA C++ Programming Guide, technical specifications
-SPLIT_TILES = 8  # tiles of k that a part of K has at least, so that the ring is worth filling
+SPLIT_TILES = 8  # minimum k tiles per split, so that filling the pipeline pays off
 SWIZZLE_BYTES = 128  # the only swizzle the TMA stages use: one row of a box is 128 bytes
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A 2-D tensor map, contiguous dimension first: what `cuTensorMapEncodeTiled` is told."""
+    """A 2-D tensor map, contiguous dimension first: arguments of `cuTensorMapEncodeTiled`."""
 
     dtype: str
     pointer: int
@@ -59,7 +59,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Plan:
-    """The launches of one run in order, and the workspace they share, of which the head is zeroed first."""
+    """The launches of one run in order, and their workspace, whose first bytes are zeroed before."""
 
     launches: list[Launch] = field(default_factory=list)
     workspace_bytes: int = 0
@@ -73,7 +73,7 @@ def plan(stage: Stage, problem: Problem, sms: int) -> Plan:
     """Return a stage's launches for a problem on a GPU of `sms` multiprocessors.
 
     Raises:
-        GemmError: the stage does not take the dtype, or the problem is outside its limits.
+        GemmError: the stage does not support the dtype, or the problem is outside its limits.
     """
     legal = ", ".join(stage.dtypes)
     check(
@@ -92,7 +92,7 @@ def _pitch(matrix: Matrix | None) -> ctypes.c_longlong:
 
 
 def _grid(stage: Stage, problem: Problem, splits: int = 1) -> tuple[int, int, int]:
-    """One CTA a tile: x over N, y over M, z over splits of K."""
+    """One CTA per tile: x over N, y over M, z over splits of K."""
     m, n, _ = problem.mnk
     grid = (-(-n // stage.constants["BN"]), -(-m // stage.constants["BM"]), splits)
     limit = MAX_GRID_Y * stage.constants["BM"]
@@ -109,7 +109,7 @@ def _sizes(problem: Problem) -> tuple[Argument, ...]:
 
 
 def plan_pointers(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
-    """One CTA a tile, operands by pointer: the kernel signature of the SIMT and WMMA stages."""
+    """One CTA per tile, operands by pointer: the kernel signature of the SIMT and WMMA stages."""
     arguments = (
         *_sizes(problem),
         ctypes.c_float(problem.alpha),
@@ -134,13 +134,13 @@ def tensor_map(problem: Problem, matrix: Matrix, box_strided: int) -> TensorMap:
     """Describe the tiles of an operand: boxes of 128 contiguous bytes by `box_strided` rows."""
     size = ELEMENT_BYTES[problem.dtype]
     box = (SWIZZLE_BYTES // size, box_strided)
-    # A matrix of one row has no pitch to speak of, but the driver wants a legal stride.
+    # the pitch of a single row is arbitrary, but the driver needs a legal stride
     pitch = -(-matrix.pitch * size // 16) * 16
     return TensorMap(problem.dtype, matrix.pointer, matrix.extents, pitch, box)
 
 
 def _operand_maps(stage: Stage, problem: Problem) -> tuple[TensorMap, TensorMap]:
-    """Return the maps of A and B: K-major tiles come as one tall box, M- or N-major ones in 64-wide boxes."""
+    """Return the maps of A and B: K-major tiles are one tall box, M- or N-major tiles are 64-wide boxes."""
     constants, a, b = stage.constants, problem.a, problem.b
     a_rows = constants.get("A_BOX", constants["BM"])
     b_rows = constants.get("B_BOX", constants["BN"])
@@ -151,7 +151,7 @@ def _operand_maps(stage: Stage, problem: Problem) -> tuple[TensorMap, TensorMap]
 
 
 def plan_tma(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
-    """One CTA a tile, A and B by tensor map, C and D by pointer."""
+    """One CTA per tile, A and B by tensor map, C and D by pointer."""
     arguments = (
         *_operand_maps(stage, problem),
         *_sizes(problem),
@@ -163,7 +163,7 @@ def plan_tma(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
 
 
 def plan_persistent(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan:
-    """As many clusters as the GPU holds, or as there are pairs of tiles; every operand by tensor map."""
+    """As many clusters as fit on the GPU, at most one per pair of tiles; every operand by tensor map."""
     constants, (m, n, _) = stage.constants, problem.mnk
     cluster = constants["CLUSTER"]
     pairs = -(-m // (cluster * constants["BM"])) * -(-n // constants["BN"])
@@ -177,18 +177,18 @@ def plan_persistent(stage: Stage, problem: Problem, sms: int = H200.sms) -> Plan
 
 
 def split_count(stage: Stage, problem: Problem, sms: int) -> int:
-    """Choose how many parts of K: enough CTAs to fill the GPU, at least SPLIT_TILES tiles of k each."""
+    """Choose the number of splits: enough CTAs to fill the GPU, each with at least SPLIT_TILES k tiles."""
     x, y, _ = _grid(stage, problem)
     tiles = -(-problem.mnk[2] // stage.constants["BK"])
     wanted = max(1, min(sms // (x * y), tiles // SPLIT_TILES))
     per_split = -(-tiles // wanted)
-    return -(-tiles // per_split)  # no part is empty
+    return -(-tiles // per_split)  # no split is empty
 
 
 def plan_split_k_atomic(
     stage: Stage, problem: Problem, sms: int = H200.sms, splits: int | None = None
 ) -> Plan:
-    """Several CTAs a tile adding into one fp32 tile of workspace; counters after the tiles, all zeroed."""
+    """Several CTAs per tile add into one fp32 tile of the workspace; counters follow the tiles, and all are zeroed."""
     splits = splits or split_count(stage, problem, sms)
     grid = _grid(stage, problem, splits)
     constants, tiles = stage.constants, grid[0] * grid[1]
@@ -203,7 +203,7 @@ def plan_split_k_atomic(
 def plan_split_k_workspace(
     stage: Stage, problem: Problem, sms: int = H200.sms, splits: int | None = None
 ) -> Plan:
-    """Several CTAs a tile, a slab of fp32 sums each, and a second kernel that adds the slabs."""
+    """Several CTAs per tile, each with a slab of fp32 sums, and a second kernel that adds the slabs."""
     splits = splits or split_count(stage, problem, sms)
     grid = _grid(stage, problem, splits)
     constants = stage.constants

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder as charts: bars at its largest problem, and curves over size where there are several squares."""
+"""Charts of the ladder: bars at the largest problem, and curves over size if there are several squares."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ Problem = tuple[int, int, int, float]  # M, N, K and beta
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Draw a row of charts a dtype.
+    """Draw a row of charts per dtype.
 
-    Left the TFLOP/s of each stage, followed by its twin, then of the builder and cuBLAS, at the dtype's largest
-    problem. Right TFLOP/s over the size of squares with the same beta, twins left out; only where a dtype has
-    two sizes or more.
+    Left: TFLOP/s of each stage and its twin, of cutegemm and of cuBLAS, at the dtype's largest problem. Right: TFLOP/s
+    over the size of squares with the same beta, without twins, if the dtype has two or more sizes.
     """
     of_dtype = {
         dtype: [row for row in rows if row["dtype"] == dtype]
@@ -56,7 +55,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def _largest(rows: Iterable[Row]) -> Problem:
-    """Return the problem with the most work; of equal ones that with the smaller beta."""
+    """Return the problem with the most work; ties go to the smaller beta."""
     problems = {(row["m"], row["n"], row["k"], row["beta"]) for row in rows}
     return max(problems, key=lambda each: (each[0] * each[1] * each[2], -each[3]))
 
@@ -88,5 +87,5 @@ def _curves(axes: Axes, dtype: str, rows: Sequence[Row]) -> None:
 
 
 def _color(name: str) -> str:
-    """Return the bar's colour: stages, what the builder made, cuBLAS."""
+    """Return the colour of a bar: stage, cutegemm or cuBLAS."""
     return "tab:gray" if name == BASELINE else "tab:orange" if name in _BUILT else "tab:blue"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage is asked to compute, and the limits its idea sets: plain data, no GPU and no torch."""
+"""Problems and the limits of stages, as plain data without GPU or torch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 class Matrix:
     """A matrix in device memory.
 
-    pointer is its address; pitch counts the elements from one row (or, column-major, one column) to
-    the next.
+    pointer is its address; pitch is the distance between rows (columns if column-major) in elements.
     """
 
     pointer: int
@@ -49,7 +48,7 @@ class Problem:
 
 
 def contiguous(dtype: str, m: int, n: int, k: int, *, majors: str = "rr", beta: float = 0.0) -> Problem:
-    """Return a problem of packed matrices at address 0, for plans and figures that need no memory.
+    """Return a problem of packed matrices at address 0, for plans without memory.
 
     majors is one letter each for A and B, "r" for row-major and "c" for column-major.
     """
@@ -63,10 +62,10 @@ def contiguous(dtype: str, m: int, n: int, k: int, *, majors: str = "rr", beta: 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a stage asks of a problem beyond M, N, K >= 1.
+    """The requirements of a stage beyond M, N, K >= 1.
 
     m, n, k must divide the extents; align is in bytes and must divide every address and row pitch;
-    col_major tells whether A and B may be column-major (C and D are row-major always).
+    col_major tells whether A and B may be column-major (C and D are always row-major).
     """
 
     m: int = 1
@@ -84,7 +83,7 @@ class Limits:
         return ", ".join(parts) or "none"
 
     def verify(self, stage: str, problem: Problem) -> None:
-        """Raise unless the stage can take the problem.
+        """Raise unless the stage supports the problem.
 
         Raises:
             GemmError: names the field, its value, the rule and the nearest legal value.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder's stages in order: what each adds, what it can take, and the instruction its idea shows up as."""
+"""The stages in order: the idea of each, its limits, and an instruction that shows the idea in SASS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALIGNED = Limits(align=16)
 _STAGES = (
     Stage(
         file="01_naive.cu",
-        idea="one thread per element, a warp's threads lie along a column",
+        idea="one thread per element, the threads of a warp along a column",
         dtypes=FP32,
         limits=ANY,
         instruction="FFMA",
@@ -25,7 +25,7 @@ _STAGES = (
     ),
     Stage(
         file="02_coalesced.cu",
-        idea="a warp's threads lie along a row: its loads are coalesced",
+        idea="the threads of a warp along a row: coalesced loads",
         dtypes=FP32,
         limits=ANY,
         instruction="FFMA",
@@ -91,7 +91,7 @@ _STAGES = (
     ),
     Stage(
         file="11_wmma_double_buffer.cu",
-        idea="cp.async brings the next tile meanwhile; the result leaves in rows",
+        idea="cp.async loads the next tile meanwhile; the result is stored by rows",
         dtypes=HALVES,
         limits=Limits(m=64, n=64, k=16, align=16),
         instruction=r"LDGSTS\.E.*\.128",
@@ -112,14 +112,14 @@ _STAGES = (
     ),
     Stage(
         file="14_mma_sync.cu",
-        idea="ldmatrix and mma.sync from an XOR-swizzled ring of cp.async tiles",
+        idea="ldmatrix and mma.sync from an XOR-swizzled pipeline of cp.async tiles",
         dtypes=HALVES,
         limits=ALIGNED,
         instruction=r"LDSM\.16\.M",
     ),
     Stage(
         file="15_mma_tma.cu",
-        idea="TMA and a producer feed mma.sync; barriers per slot, none per CTA",
+        idea="TMA and a producer feed mma.sync; barriers per stage, none per CTA",
         dtypes=HALVES,
         limits=ALIGNED,
         instruction=r"UTMALDG",
@@ -148,7 +148,7 @@ _STAGES = (
     ),
     Stage(
         file="18_producer_consumer.cu",
-        idea="one warpgroup loads ahead into a ring, two multiply",
+        idea="one warpgroup loads ahead into a pipeline, two multiply",
         dtypes=HALVES,
         limits=ALIGNED,
         instruction=r"USETMAXREG",
@@ -156,7 +156,7 @@ _STAGES = (
     ),
     Stage(
         file="19_staged_epilogue.cu",
-        idea="accumulators cross shared memory so that C and D move in rows",
+        idea="accumulators go through shared memory, so C and D are accessed by rows",
         dtypes=HALVES,
         limits=ALIGNED,
         instruction=r"STG\.E\.128",
@@ -172,7 +172,7 @@ _STAGES = (
     ),
     Stage(
         file="21_split_k_atomic.cu",
-        idea="CTAs share a tile, each a part of K, and add into one workspace tile",
+        idea="each CTA of a tile has a split of K; all add into one workspace tile",
         dtypes=HALVES,
         limits=ALIGNED,
         instruction=r"REDG\.E\.ADD\.F32x4",
@@ -180,7 +180,7 @@ _STAGES = (
     ),
     Stage(
         file="22_split_k_workspace.cu",
-        idea="every part of K keeps its sums, a second kernel adds them in order",
+        idea="each split stores its sums, and a second kernel adds them in order",
         dtypes=HALVES,
         limits=ALIGNED,
         instruction=r"STG\.E\.128",
@@ -198,7 +198,7 @@ def stage(key: str | int) -> Stage:
     """Return one stage by its key ("03_smem_tile"), its name without the number, or its number.
 
     Raises:
-        GemmError: no stage is called so.
+        GemmError: there is no such stage.
     """
     for candidate in _STAGES:
         if candidate.called(key):

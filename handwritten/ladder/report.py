@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder as terminal tables; measured columns only where there are measurements, and only what fits the width."""
+"""The ladder as terminal tables, with measured columns if there are measurements, and only columns that fit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from handwritten.ladder import bounds
 from handwritten.ladder.registry import stages
 from handwritten.ladder.stage import Stage
 
-SQUARE = (4096, 4096, 4096)  # the problem whose bound is shown where nothing was measured
+SQUARE = (4096, 4096, 4096)  # the problem of the bound without measurements
 FREQUENT = 5  # opcodes shown of a stage's instruction mix
-UNBOUNDED = 10_000  # columns of output that no terminal shows: as wide as the tables need
+UNBOUNDED = 10_000  # columns of an output that is not a terminal
 
 if TYPE_CHECKING:
     from handwritten.ladder.emulated import Outcome
@@ -39,29 +39,36 @@ HEAD = (
     "occupancy",
     "CTAs per SM (limit)",
 )
-# columns of `counted` -> the emulator's counters that they add up
+# columns of `counted` -> the sums of these emulator counters
 COUNTED_AS = {
     "sectors": ("global_load_sectors",),
     "TMA bytes": ("tma_load_bytes",),
     "wavefronts": ("shared_load_wavefronts", "shared_store_wavefronts", "wgmma_shared_wavefronts"),
 }
 COUNTED = ("stage", *COUNTED_AS, "conflicts", "instr.", "races")
-LEAST_FIRST = ("bound", "CTAs per SM (limit)", "FLOP/byte", "smem KiB", "occupancy", "registers")  # left out
+LEAST_FIRST = (
+    "bound",
+    "CTAs per SM (limit)",
+    "FLOP/byte",
+    "smem KiB",
+    "occupancy",
+    "registers",
+)  # the order of dropping columns
 
 
 def console() -> Console:
-    """Return where the command prints: as wide as its tables where neither a terminal nor COLUMNS sets a width."""
+    """Return the console of the command, unbounded if neither a terminal nor COLUMNS sets a width."""
     bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if bounded else UNBOUNDED, soft_wrap=not bounded)
 
 
 def counted(outcomes: Sequence[Outcome], shape: tuple[int, int, int]) -> Table:
-    """What the emulator counted of each stage, on one problem.
+    """The emulator's counts of each stage on one problem.
 
-    Sectors are 32 bytes that global loads touch; wavefronts are shared memory's, conflicts those beyond the fewest;
-    instructions are warps'.
+    Sectors of 32 bytes are accessed by global loads, wavefronts by shared memory; conflicts are wavefronts above the
+    minimum; instructions are per warp.
     """
-    title = f"Right, as the emulator ran them: M x N x K = {' x '.join(map(str, shape))}"
+    title = f"Correct in the emulator: M x N x K = {' x '.join(map(str, shape))}"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in COUNTED:
         table.add_column(name, justify="left" if name == "stage" else "right", no_wrap=True)
@@ -78,7 +85,7 @@ def counted(outcomes: Sequence[Outcome], shape: tuple[int, int, int]) -> Table:
 
 @dataclass(frozen=True)
 class Line:
-    """One stage's line: what needs no GPU, and its measured row if there is one."""
+    """One stage's line: static columns, and its measured row if there is one."""
 
     stage: Stage
     dtype: str
@@ -100,7 +107,7 @@ class Line:
         }
 
     def _bound(self) -> str:
-        """What bounds the stage by its counters (`bounds.bound`)."""
+        """The bound of the stage by its counters (`bounds.bound`)."""
         if self.row is None:
             return bounds.bound(self.stage.key, self.dtype, SQUARE, None)
         shape = (self.row["m"], self.row["n"], self.row["k"])
@@ -120,7 +127,7 @@ def _speed(row: Row) -> dict[str, str]:
 def lines(
     rows: Sequence[Row], dtypes: Sequence[str] = ("fp32", "bf16"), chosen: Iterable[Stage] | None = None
 ) -> list[Line]:
-    """Return a line for each chosen stage in its first dtype among `dtypes`; rows are of one problem per dtype."""
+    """Return a line per chosen stage in its first dtype of `dtypes`; rows are of one problem per dtype."""
     measured = {(row["dtype"], row["contender"]): row for row in rows}
     found: list[Line] = []
     fastest: dict[str, dict[int, Row]] = {}  # dtype -> a stage's number -> the fastest row of its variants
@@ -138,7 +145,7 @@ def lines(
 
 
 def fitting(candidates: Iterable[Table], console: Console) -> Table:
-    """Return the first of the tables, widest first, that needs no cell wrapped; the last when none does."""
+    """Return the first of the tables, widest first, that fits without wrapping; else the last."""
     table = Table()
     for table in candidates:
         needed = console.measure(table, options=console.options.update(max_width=UNBOUNDED)).maximum
@@ -155,9 +162,9 @@ def table(
     width: Console,
     chosen: Iterable[Stage] | None = None,
 ) -> Table:
-    """Return the ladder as a terminal table; without rows the measured columns are left out.
+    """Return the ladder as a terminal table, without measured columns if there are no rows.
 
-    Columns that do not fit are left out too, the least telling first, and named below the table.
+    Columns that do not fit are dropped, the least important first, and listed below the table.
     """
     body = [line.cells() for line in lines(rows, dtypes, chosen)]
     known = {stage.key for stage in stages()}
@@ -196,7 +203,7 @@ def _ladder(
 
 
 def mix(dtypes: Sequence[str], *, width: Console, chosen: Iterable[Stage] | None = None) -> Table:
-    """Return what each stage's code consists of: the instruction that is its idea, and as many others as fit.
+    """Return each stage's instruction mix: the instruction of its idea, and as many others as fit.
 
     Raises:
         CompileError: there is no disassembler.

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled stage costs: registers, shared memory, spills, occupancy and instruction mix.
-
-Everything is read from the CUBIN, so no GPU is needed.
-"""
+"""Registers, shared memory, spills, occupancy and instruction mix of a compiled stage, read from its CUBIN."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from cutegemm.arch.sm90 import REGISTERS_PER_SM, WARP
 from cutegemm.compiling import resources
 from cutegemm.errors import CompileError
 
-# How one sm_90 multiprocessor is shared out: CUDA C++ Programming Guide, "Technical Specifications per
-# Compute Capability", and Hopper Tuning Guide, "Occupancy".
-REGISTERS_PER_WARP_UNIT = 256  # registers are handed to a warp in units of this many
+# Limits of an sm_90 SM: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and Hopper
+# Tuning Guide, "Occupancy".
+REGISTERS_PER_WARP_UNIT = 256  # allocation unit of registers per warp
 WARPS_PER_SM = 64
 CTAS_PER_SM = 32
 SMEM_PER_SM = 233_472  # bytes, 228 KiB
-SMEM_RESERVED_PER_CTA = 1_024  # bytes that the system keeps for each resident CTA
+SMEM_RESERVED_PER_CTA = 1_024  # bytes reserved by the system per resident CTA
 
 # One instruction of nvdisasm's listing: address comment, optional predicate, opcode with modifiers.
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Za-z0-9_.]*)", re.MULTILINE)
@@ -29,10 +26,10 @@ _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes from a multiprocessor.
+    """Resources of one kernel.
 
-    registers are per thread; stack is bytes of local memory per thread, which is where spilled registers
-    go; smem is bytes per CTA, static plus dynamic; ctas_per_sm is the occupancy and bound names its limit.
+    registers are per thread; stack is bytes of local memory per thread, which holds spilled registers; smem is bytes
+    per CTA, static plus dynamic; ctas_per_sm is the occupancy, and bound is the limiting resource.
     """
 
     registers: int
@@ -44,12 +41,12 @@ class Resources:
 
     @property
     def occupancy(self) -> float:
-        """Resident warps over the 64 a multiprocessor can hold."""
+        """Resident warps over the 64 that fit on an SM."""
         return self.ctas_per_sm * -(-self.threads // WARP) / WARPS_PER_SM
 
 
 def occupancy(registers: int, threads: int, smem: int) -> tuple[int, str]:
-    """Return (CTAs resident per SM, the resource that bounds them).
+    """Return (resident CTAs per SM, the limiting resource).
 
     registers are per thread, smem is bytes per CTA.
     """
@@ -69,7 +66,7 @@ def read_resources(cubin: bytes, kernel: str, threads: int, dynamic_smem: int) -
     """Read one kernel's resources from a CUBIN.
 
     Raises:
-        CompileError: the CUBIN holds no kernel of that name.
+        CompileError: the CUBIN has no kernel of that name.
     """
     kernels = resources.kernels(cubin)
     if kernel not in kernels:

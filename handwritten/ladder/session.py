@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and measurements in progress on a GPU, saved after each step when there is a file."""
+"""Checks and measurements on a GPU, saved to a file after each step and resumed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from handwritten.ladder.stage import Stage
 SCHEMA = 1
 EXIT_BROKEN = 3  # the CUDA context is lost; calling again resumes
 UNFINISHED = "did not finish"
-LARGE = 2 * 4096**3  # M * N * K beyond which stages without reuse would take minutes
+LARGE = 2 * 4096**3  # M * N * K above which stages without reuse take minutes
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Read what an earlier run saved.
+    """Read the file of an earlier run.
 
     Raises:
-        InputError: the file is not one that this command wrote.
+        InputError: this command did not write the file.
     """
     try:
         saved = json.loads(path.read_text("utf-8"))
@@ -48,7 +48,7 @@ class Session:
     """One run of the command.
 
     Attributes:
-        document: {schema, environment, checks by stage, rows}, as it is saved.
+        document: {schema, environment, checks by stage, rows}, the contents of the file.
     """
 
     def __init__(self, options: Options, console: Console) -> None:
@@ -58,7 +58,7 @@ class Session:
         if options.json and options.json.exists():
             saved = _load(options.json)
             if saved["environment"].get("sources") == environment["sources"]:
-                self.document = saved  # figures of other sources are not kept
+                self.document = saved  # results of other sources are dropped
         self.document["environment"] = environment
 
     @property
@@ -68,19 +68,19 @@ class Session:
         return [key for key, check in self.document["checks"].items() if check["failure"] and key in keys]
 
     def save(self) -> None:
-        """Replace the file whole."""
+        """Replace the file."""
         if self.options.json:
             self.options.json.parent.mkdir(parents=True, exist_ok=True)
             replace(self.options.json, f"{json.dumps(self.document, indent=1)}\n".encode())
 
     def leave(self, message: str) -> None:
-        """Save and exit at once: with a lost context even freeing a tensor may block."""
+        """Save and exit at once, since freeing a tensor may block after a lost context."""
         self.save()
         self.console.print(message, markup=False)
         os._exit(EXIT_BROKEN)
 
     def check(self, stage: Stage) -> None:
-        """Verify a stage once; the record says "did not finish" until it has."""
+        """Verify a stage once; its record is "did not finish" until it ends."""
         checks = self.document["checks"]
         if stage.key in checks:
             return
@@ -104,7 +104,7 @@ class Session:
             self.console.print(f"{stage.key}: {checks[stage.key]['failure']}", style="red", markup=False)
 
     def time(self, dtype: str, shape: Shape) -> None:
-        """Time every right stage that can take the problem, unless it has been timed already."""
+        """Time every correct stage that supports the problem and has not been timed."""
         case = measure.Case(dtype, *shape, self.options.beta)
         problem = report.of_problem(self.document["rows"], *shape, case.beta)
         done = [row for row in problem if row["dtype"] == dtype]
@@ -124,7 +124,7 @@ class Session:
         self.save()
 
     def _calls(self, case: measure.Case, shape: Shape) -> dict[str, measure.Call]:
-        """Return what runs each stage that is right and can take the problem; split-K's also in one part."""
+        """Return the calls of all correct stages that support the problem; split-K stages also with one split."""
         timed = [stage for stage in self.options.stages if self._timed(stage, case.dtype, shape)]
         calls = {stage.key: measure.stage_call(stage, case) for stage in timed}
         if shape == SPLIT_K_SHAPE:

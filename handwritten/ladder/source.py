@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `.cu` files as text: where they lie, the tile constants they declare, the `Measured` line of their headers."""
+"""The `.cu` files as text: their folder, tile constants, and the `Measured` line of their headers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent.parent
 DIGEST_LENGTH = 16  # hex digits
 
-# A tile constant of a .cu file, or the default of one that a -D may override.
+# a tile constant of a .cu file, or the default of one that a -D overrides
 _CONSTANT = re.compile(r"^(?:constexpr int (\w+) = ([^;]+);|#define ([A-Z]\w*) (\d+)$)", re.MULTILINE)
 _MEASURED = re.compile(r"^// Measured  .*$", re.MULTILINE)
 
@@ -22,7 +22,7 @@ def read_constants(text: str, given: dict[str, int]) -> dict[str, int]:
         if macro:
             found.setdefault(macro, int(default))
         else:
-            # Integer arithmetic over earlier names only: C's / on positive ints is Python's //.
+            # integer arithmetic with earlier names; C's / on positive ints is Python's //
             found[name] = int(eval(expression.replace("/", "//"), {"__builtins__": {}}, found))
     return found
 
@@ -33,7 +33,7 @@ def with_measured(text: str, measured: str) -> str:
 
 
 def source_digest(folder: Path = FOLDER) -> str:
-    """Return a digest of the stages' sources, which figures belong to; the figures in their headers left out."""
+    """Return a digest of the stages' sources without the figures in their headers, as an identity for results."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
         digest.update(f"{path.name}\n{with_measured(path.read_text('utf-8'), '')}".encode())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage is: a `.cu` file, its idea and limits, and what can be asked of it.
+"""A stage: a `.cu` file with its idea, limits and properties.
 
-A stage's numbers (tile, threads, shared memory) live in its `.cu` file alone and are read from there, so that
-nothing can disagree with them. Each question is answered in a module of its own; a stage only asks it.
+The constants of a stage (tile, threads, shared memory) are only in its `.cu` file and are read from there. Other
+modules compute the properties.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Stage:
     Attributes:
         file: name of the `.cu` file.
         idea: what it adds to the stage before it, in one line.
-        dtypes: names of the operand types it takes.
-        limits: what it asks of a problem.
-        instruction: a regular expression over SASS opcodes that the idea must show up as.
-        planner: problem to launches.
-        variant: tells stages of one file apart.
+        dtypes: names of the supported operand types.
+        limits: requirements on a problem.
+        instruction: a regular expression of SASS opcodes that show the idea.
+        planner: makes the launches of a problem.
+        variant: distinguishes stages of one file.
         macros: the `-D` definitions of a variant.
-        reuse: the (rows, columns) a fetched element serves, which is the CTA's tile unless given.
+        reuse: (rows, columns) that share a loaded element; default: the CTA's tile.
     """
 
     file: str
@@ -50,12 +50,12 @@ class Stage:
 
     @property
     def number(self) -> int:
-        """The place on the ladder, from 1."""
+        """The number of the stage, from 1."""
         return int(self.file[:2])
 
     @property
     def key(self) -> str:
-        """The name to ask for, such as "03_smem_tile"."""
+        """The unique name, such as "03_smem_tile"."""
         return Path(self.file).stem + (f"_{self.variant}" if self.variant else "")
 
     @property
@@ -64,7 +64,7 @@ class Stage:
         return self.key[3:]
 
     def called(self, label: str | int) -> bool:
-        """Tell whether a label means this stage: its key, its name or its number."""
+        """Tell whether a label is the stage's key, name or number."""
         return label in (self.key, self.name, self.number, str(self.number), f"{self.number:02}")
 
     @property
@@ -83,7 +83,7 @@ class Stage:
         return source.read_constants(self.source, self.macros)
 
     def intensity(self, dtype: str) -> float:
-        """FLOP per byte that the CTA fetches of A and B: 2*BM*BN / ((BM+BN) * bytes per element)."""
+        """FLOP per byte of A and B that the CTA loads: 2*BM*BN / ((BM+BN) * bytes per element)."""
         rows, cols = self.reuse or (self.constants["BM"], self.constants["BN"])
         return 2 * rows * cols / ((rows + cols) * ELEMENT_BYTES[dtype])
 
@@ -108,7 +108,7 @@ class Stage:
 
     @property
     def instructions(self) -> collections.Counter[str]:
-        """Static count of each SASS opcode of the main kernel."""
+        """Static count of each SASS opcode in the main kernel."""
         return resources.instruction_mix(self.sass, "gemm")
 
     def resources(self, dtype: str | None = None, majors: str = "rr") -> resources.Resources:
@@ -126,7 +126,7 @@ class Stage:
         return plans.plan(self, problem, sms)
 
     def takes(self, dtype: str, m: int, n: int, k: int, majors: str = "rr") -> bool:
-        """Tell whether packed matrices of these extents are within the limits."""
+        """Tell whether the stage supports packed matrices of these extents."""
         try:
             self.plan(contiguous(dtype, m, n, k, majors=majors))
         except GemmError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the compiler's library and the CUDA headers are: wheels first, then CUDA_PATH, CUDA_HOME and /usr/local/cuda.
+"""Finds NVRTC and the CUDA headers: in wheels first, then in CUDA_PATH, CUDA_HOME and /usr/local/cuda.
 
-The wheels are `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-crt`; a CUDA toolkit of the same major
-version serves as well.
+The wheels are `nvidia-cuda-nvrtc`, `nvidia-cuda-runtime` and `nvidia-cuda-crt`. A CUDA toolkit of the same major
+version works too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cuda import pathfinder
 
 from cutegemm.errors import CompileError
 
-HEADERS = ("cuda_bf16.hpp", "cuda_fp16.hpp", "mma.h", "crt/mma.hpp")  # what the stages include
+HEADERS = ("cuda_bf16.hpp", "cuda_fp16.hpp", "mma.h", "crt/mma.hpp")  # included by the stages
 HEADER_PACKAGES = "nvidia-cuda-runtime nvidia-cuda-crt"
 NVRTC_PACKAGE = "nvidia-cuda-nvrtc"
 ROOT_VARIABLES = ("CUDA_PATH", "CUDA_HOME")  # in the order in which pathfinder reads them
@@ -29,13 +29,13 @@ _ROOT_LIBRARIES = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-lin
 
 
 def roots() -> list[Path]:
-    """Return the folders of CUDA toolkits: those that the environment names, then the usual one."""
+    """Return the folders of CUDA toolkits: those in the environment, then the usual one."""
     named = [Path(os.environ[name]) for name in ROOT_VARIABLES if os.environ.get(name)]
     return [root for root in dict.fromkeys([*named, USUAL_ROOT]) if root.is_dir()]
 
 
 def _header_folders() -> Iterator[Path]:
-    """Yield every folder that may hold CUDA headers, in the order in which they are preferred."""
+    """Yield every folder that may contain CUDA headers, in order of preference."""
     located = pathfinder.find_nvidia_header_directory("cudart")
     if located:
         yield Path(located)
@@ -48,10 +48,10 @@ def _header_folders() -> Iterator[Path]:
 
 @functools.cache
 def include_dirs() -> tuple[str, ...]:
-    """Return the folders of the CUDA headers: one that has all of them, else the first that has each.
+    """Return the folders of the CUDA headers: one with all of them, else the first with each.
 
     Raises:
-        CompileError: a header is nowhere; the message names it, where it was looked for, and the packages.
+        CompileError: a header is missing; names the header, the searched folders and the packages.
     """
     folders = list(dict.fromkeys(_header_folders()))
     for folder in folders:
@@ -72,10 +72,10 @@ def include_dirs() -> tuple[str, ...]:
 
 @functools.cache
 def load_nvrtc() -> None:
-    """Load the compiler's library, so that whoever asks for it finds it in this process.
+    """Load NVRTC, so that later loads by name find it in this process.
 
     Raises:
-        CompileError: it is nowhere; the message names the package.
+        CompileError: NVRTC is missing; names the package.
     """
     try:
         pathfinder.load_nvidia_dynamic_lib("nvrtc")
@@ -85,7 +85,7 @@ def load_nvrtc() -> None:
     for path in _nvrtc_files():
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-            # Finds a library of the right major version by its name, now that it is loaded.
+            # finds the loaded library by name if its major version is right
             pathfinder.load_nvidia_dynamic_lib("nvrtc")
             return
         except (OSError, pathfinder.DynamicLibNotFoundError):
@@ -105,7 +105,7 @@ def _nvrtc_files() -> Iterator[Path]:
 
 
 def require() -> None:
-    """Make sure that stages can be compiled here.
+    """Check that stages can be compiled on this machine.
 
     Raises:
         CompileError: NVRTC or a header is missing.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The builder's side of the ladder: the Hopper stages as `GemmSpec`s, each one field away from the one before.
+"""The Hopper stages as `GemmSpec`s (twins); consecutive specs differ in one field.
 
-A twin has its stage's tile, ring, order of CTAs and way of storing; what differs is the language and the
-epilogue's code. Between two twins stand specs that no stage has, so that every field is measured alone.
+A twin has its stage's tile, pipeline, raster and store; language and epilogue code differ. Between two twins there are
+specs without a stage, so every field is measured separately.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STEPS: tuple[tuple[str | None, str, Any], ...] = (
     (None, "schedule", "cooperative"),
     (None, "consumers", 2),
     ("18_producer_consumer", "tile", Tile(128, 256, 64)),
-    (None, "stages", 3),  # the builder stages the epilogue beside the ring, not over it: one slot fewer
+    (None, "stages", 3),  # cutegemm stages the epilogue beside the pipeline, not over it: one stage fewer
     ("19_staged_epilogue", "store", "staged"),
     (None, "store", "tma"),
     (None, "stages", 4),
@@ -49,7 +49,7 @@ _STEPS: tuple[tuple[str | None, str, Any], ...] = (
 
 
 def knobs(dtype: str = "bf16") -> dict[str, GemmSpec]:
-    """Return the specs for 16-bit operands in order, by contender name; neighbours differ in one field."""
+    """Return the specs for 16-bit operands in order, by contender name; consecutive ones differ in one field."""
     fields: dict[str, Any] = {f"{matrix}_dtype": dtype for matrix in "abcd"} | _FIRST
     found = {twin_name("16_wgmma_serial"): GemmSpec(**fields)}
     for key, name, value in _STEPS:
@@ -60,17 +60,17 @@ def knobs(dtype: str = "bf16") -> dict[str, GemmSpec]:
 
 
 def twin(stage: Stage, dtype: str = "bf16") -> GemmSpec | None:
-    """Return the stage's spec for 16-bit operands, or None for a stage that the builder has no form of."""
+    """Return the stage's spec for 16-bit operands, or None for a stage without a twin."""
     return knobs(dtype).get(twin_name(stage.key)) if dtype in stage.dtypes else None
 
 
 def builder_calls(
     stages: Iterable[Stage], dtype: str, shape: tuple[int, int, int], beta: float
 ) -> dict[str, Call]:
-    """Return what enqueues the builder's own choice and the specs from the first stage's twin to the last's.
+    """Return the calls of cutegemm's own choice and of the specs from the first stage's twin to the last's.
 
     Raises:
-        GemmError: the builder refuses the problem or a spec.
+        GemmError: cutegemm refuses the problem or a spec.
     """
     import cutegemm  # compiles with the DSL, which the stages do not need
 
@@ -80,7 +80,7 @@ def builder_calls(
 
 
 def _between(stages: Iterable[Stage], dtype: str) -> dict[str, GemmSpec]:
-    """Return the part of the knobs that the given stages span; none for fp32, which no tensor core takes."""
+    """Return the specs between the twins of the given stages; none for fp32, which has no twins."""
     if dtype not in HALVES:
         return {}
     steps = list(knobs(dtype).items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a stage right? D against an fp64 reference on the GPU, poisoned and fenced, over shapes around its tile."""
+"""Checks a stage: D, poisoned and between guard rows, against fp64 on the GPU, on shapes around the tile."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TORCH_DTYPES = {name: dtype for dtype, name in launch.DTYPES.items()}
-# Bound on |D - reference| / |reference| (Frobenius): for 16-bit twice D's unit roundoff, whose error alone
-# comes to about a third of that; for fp32 a random walk of roundings, with room.
+# Bound on |D - reference| / |reference| (Frobenius): for 16-bit twice D's unit roundoff, three times the expected
+# error of rounding D; for fp32 a random walk of roundings, with a safety factor.
 ROUNDOFF = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24}
-WALK_FACTOR = 4.0  # times roundoff * sqrt(K), fp32 sums
-ELEMENT_FACTOR = 16.0  # one element may err by this many times the bound times the root mean square
-GUARD_ROWS = 2  # rows of D before and after it that must stay as they were
-HANG_SECONDS = 60.0  # longer than any correct launch of a check
+WALK_FACTOR = 4.0  # times roundoff * sqrt(K), for fp32 sums
+ELEMENT_FACTOR = 16.0  # bound on an element's error, in bounds times the root mean square
+GUARD_ROWS = 2  # rows before and after D that must not change
+HANG_SECONDS = 60.0  # longer than any correct launch
 POLL_SECONDS = 1e-3
 
 
@@ -34,7 +34,7 @@ class WrongResult(GemmError):
 
 
 class Hang(GemmError):
-    """A launch did not end; the CUDA context is lost."""
+    """A launch hung; the CUDA context is lost."""
 
 
 def shapes(stage: Stage) -> Iterator[tuple[int, int, int]]:
@@ -70,14 +70,14 @@ def wait(seconds: float = HANG_SECONDS) -> None:
     """Wait for the current stream.
 
     Raises:
-        Hang: it is not done after `seconds`.
+        Hang: it has not finished after `seconds`.
     """
     done = torch.cuda.Event()
     done.record()
     limit = time.monotonic() + seconds
     while not done.query():
         if time.monotonic() > limit:
-            raise Hang(f"not done after {seconds:.0f} s")
+            raise Hang(f"not finished after {seconds:.0f} s")
         time.sleep(POLL_SECONDS)
 
 
@@ -95,8 +95,8 @@ def error(
     D lies between guard rows and holds NaN before the run; with beta = 0, C holds NaN too.
 
     Raises:
-        WrongResult: an element, the whole or a guard row is wrong.
-        Hang: the launch does not end.
+        WrongResult: an element, the norm of the error, or a guard row is wrong.
+        Hang: the launch hangs.
     """
     m, n, k = shape
     a, b = operand(m, k, majors[0], dtype, 1), operand(k, n, majors[1], dtype, 2)
@@ -128,11 +128,11 @@ def error(
 
 
 def verify(stage: Stage) -> float:
-    """Run the stage over its shapes, dtypes and majors; return the largest relative error.
+    """Run the stage on its shapes, dtypes and majors; return the largest relative error.
 
     Raises:
-        WrongResult: one is wrong.
-        Hang: a launch does not end.
+        WrongResult: a result is wrong.
+        Hang: a launch hangs.
     """
     worst = 0.0
     for dtype in stage.dtypes:

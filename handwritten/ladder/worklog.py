@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worklog's figures, written from a results file: README.md's tables and the `Measured` line of every header.
+"""Writes the ladder's figures from a results file: README.md's tables and the `Measured` line of every header.
 
-In README.md `<!-- ladder:NAME -->` to `<!-- /ladder:NAME -->` is replaced; NAME is "tables", a stage's number, or
-"ablation": what stage 19 loses as changes are put back, from the file named so beside the results.
+In README.md the text between `<!-- ladder:NAME -->` and `<!-- /ladder:NAME -->` is replaced. NAME is "tables", a
+stage's number, or "ablation": the speed of stage 19 as its changes are undone, from the ablation file of the results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 class Figures:
-    """A results file's rows by what was timed."""
+    """The rows of a results file by problem and contender."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.environment = document["environment"]
@@ -40,12 +40,12 @@ class Figures:
     def row(
         self, dtype: str, shape: int | tuple[int, int, int], contender: str, beta: float = 0.0
     ) -> Row | None:
-        """Return one contender's row; an int is a square."""
+        """Return one contender's row; an int as shape is a square."""
         extents = (shape,) * 3 if isinstance(shape, int) else shape
         return self._rows.get((dtype, *extents, beta, contender))
 
     def step(self, stage: Stage, dtype: str, size: int) -> float | None:
-        """Return how many times as fast a stage is as the one before it, whose fastest variant counts."""
+        """Return the speed-up of a stage over the fastest variant of the previous one."""
         row = self.row(dtype, size, stage.key)
         below = (
             other.key for other in stages() if other.number == stage.number - 1 and dtype in other.dtypes
@@ -55,13 +55,13 @@ class Figures:
 
 
 def write(source: Path, folder: Path) -> None:
-    """Write a results file's figures into the folder's README.md, its picture and the headers of its stages."""
+    """Write a results file's figures into the folder's README.md, its chart and the headers of its stages."""
     for path, text in texts(source, folder).items():
         path.write_text(text, "utf-8")
 
 
 def texts(source: Path, folder: Path) -> dict[Path, str]:
-    """Return the text of each file of the folder that shows a results file's figures."""
+    """Return the new text of each file in the folder that shows figures of a results file."""
     figures = Figures(json.loads(source.read_text("utf-8")))
     readme = folder / "README.md"
     parts = sections(figures, source.as_posix()) | {
@@ -74,12 +74,12 @@ def texts(source: Path, folder: Path) -> dict[Path, str]:
 
 
 def beside(source: Path) -> Path:
-    """Return the file of the ablation that belongs to a results file."""
+    """Return the ablation file of a results file."""
     return source.with_name(f"{source.stem}_ablation.json")
 
 
 def ablation(document: dict[str, Any]) -> str:
-    """Return stage 19's speed as it is and with each of the file's changes, one on top of the other."""
+    """Return the speed of stage 19 unchanged and with the file's changes, applied cumulatively."""
     figures = Figures(document)
     cases = [(size, beta) for size in reversed(SQUARES) for beta in (BETA, 0.0)]
     head = ["stage 19", *(f"{size}³, beta {beta:g}" for size, beta in cases)]
@@ -95,7 +95,7 @@ def ablation(document: dict[str, Any]) -> str:
 
 
 def sections(figures: Figures, source: str) -> dict[str, str]:
-    """Return the text of the tables' and the stages' places in README.md."""
+    """Return the text of the tables and stages in README.md."""
     found = {"tables": tables(figures, source)}
     for number in dict.fromkeys(stage.number for stage in stages()):
         lines = [_line(figures, stage) for stage in stages() if stage.number == number]
@@ -104,10 +104,10 @@ def sections(figures: Figures, source: str) -> dict[str, str]:
 
 
 def fill(text: str, parts: dict[str, str]) -> str:
-    """Replace what stands between each pair of markers.
+    """Replace the text between each pair of markers.
 
     Raises:
-        GemmError: the marked places are not exactly `parts`.
+        GemmError: the markers are not exactly those of `parts`.
     """
     names = [match["name"] for match in _MARKED.finditer(text)]
     if sorted(names) != sorted(parts):
@@ -116,7 +116,7 @@ def fill(text: str, parts: dict[str, str]) -> str:
 
 
 def header(figures: Figures, name: str) -> str:
-    """Return the `Measured` line of a stage's file, at 4096 cubed or split-K's own shape; the share is the best's."""
+    """Return the `Measured` line of a stage's file, at 4096³ or the split-K shape; the share is the best variant's."""
     members = [stage for stage in stages() if stage.file == name]
     number, dtype = members[0].number, members[0].dtypes[0]
     shape = SPLIT_K_SHAPE if number >= 21 else (SQUARES[0],) * 3
@@ -133,7 +133,7 @@ def _speed(row: Row) -> str:
 
 
 def _line(figures: Figures, stage: Stage) -> str:
-    """Return a stage's own figures in one line of prose; empty without any."""
+    """Return a stage's figures in one line of prose; empty without any."""
     dtype = stage.dtypes[0]
     label = f"- `{stage.variant}`: " if stage.variant else "Measured: "
     parts = []
@@ -149,13 +149,13 @@ def _line(figures: Figures, stage: Stage) -> str:
     if whole and unsplit:
         times = unsplit["us"] / whole["us"]
         parts.append(
-            f"128×128×16384 {whole['us']:.1f} µs, {times:.1f} × one part, {whole['ratio']:.0%} of cuBLAS"
+            f"128×128×16384 {whole['us']:.1f} µs, {times:.1f} × one split, {whole['ratio']:.0%} of cuBLAS"
         )
     return label + "; ".join(parts) + "." if parts else ""
 
 
 def tables(figures: Figures, source: str) -> str:
-    """Return the README's tables, named with the machine and the file the numbers come from."""
+    """Return the README's tables, with the machine and the source file."""
     found = figures.environment
     machine = f"{found['gpu']}, torch {found['torch']}, NVRTC {found['nvrtc']}, {found['date'][:10]}"
     parts = [f"{machine}, commit {found['commit'][:10]}; from `{source}`."]
@@ -163,7 +163,7 @@ def tables(figures: Figures, source: str) -> str:
         parts.append(f"\n**{dtype}, beta 0**\n\n{_squares(figures, dtype)}")
     parts.append(f"\n**bf16, beta {BETA:g}**\n\n{_with_c(figures)}")
     parts.append(
-        f"\n**Beside the builder, bf16, TFLOP/s: one field of `GemmSpec` a row**\n\n{_knobs(figures)}"
+        f"\n**The same kernels by cutegemm, bf16, TFLOP/s: one field of `GemmSpec` per row**\n\n{_knobs(figures)}"
     )
     parts.append(f"\n**Split-K, bf16, 128×128×16384**\n\n{_split_k(figures)}")
     return "\n".join(parts)
@@ -236,4 +236,4 @@ def _split_k(figures: Figures) -> str:
         row = figures.row("bf16", SPLIT_K_SHAPE, name)
         if row:
             rows.append([name, "", f"{row['us']:.1f}", "", f"{row['ratio']:.1%}"])
-    return _markdown(["stage", "one part, µs", "split, µs", "×", "of cuBLAS"], rows)
+    return _markdown(["stage", "one split, µs", "split-K, µs", "×", "of cuBLAS"], rows)

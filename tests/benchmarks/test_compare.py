@@ -135,7 +135,7 @@ def test_command_refuses(tmp_path, capsys):
     assert compare.main([a, str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
     assert compare.main([a, b]) == 2
-    assert "no problem stands on both sides" in capsys.readouterr().err
+    assert "no problem is in the files of both sides" in capsys.readouterr().err
     for words, message in (
         (["--margin", "3"], "'3': must be a fraction from 0 to below 1"),
         (["--confidence", "0"], "'0': must be above 0"),

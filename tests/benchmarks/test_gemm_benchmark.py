@@ -100,6 +100,7 @@ def test_command_line():
     [
         ("--suites squares", "squares: must be among square, prefill"),
         ("--shapes 1x2", "1x2: must be M x N x K"),
+        ("--shapes axbxc", "axbxc: must be M x N x K"),
         ("--shapes 0x2x3", "0x2x3: must be M x N x K, each at least 1"),
         ("", "nothing to measure: give --suites or --shapes"),
     ],

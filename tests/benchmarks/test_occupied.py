@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedulers beside a kernel that holds SMs: what can be checked without a GPU."""
 
-import argparse
-
 import numpy as np
-import pytest
 
 from benchmarks import occupied
 from cutegemm import emulator, problem
@@ -32,14 +29,6 @@ def test_rounds_turn_the_order():
     replays = {"x": replay("x", iter([1.0, 9.0, 2.0])), "y": replay("y", iter([4.0, 5.0, 6.0]))}
     assert occupied.medians(replays, 3) == {"x": 2.0, "y": 5.0}
     assert log == ["x", "y", "y", "x", "x", "y"]
-
-
-def test_shapes_are_read_or_refused():
-    """Three positive extents each."""
-    assert occupied.shapes("4096x512x64,1x2x3") == [(4096, 512, 64), (1, 2, 3)]
-    for text in ("4096", "1x2x0", "axbxc"):
-        with pytest.raises(argparse.ArgumentTypeError):
-            occupied.shapes(text)
 
 
 def test_every_scheduler_plans():

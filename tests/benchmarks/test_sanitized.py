@@ -87,4 +87,4 @@ def test_the_command_says_what_is_wrong(monkeypatch, capsys):
     assert "WRONG shift" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         sanitized.main(["--only", "atomics"])
-    assert "atomics: must be of launch, " in capsys.readouterr().err
+    assert "atomics: must be among launch, " in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_command_line(tmp_path, capsys):
     assert (args.candidates, args.rounds, args.seconds) == ([{}], 4, 480.0)
     for more, message in (
         ([], "nothing to measure"),
-        (["--suites", "square", "--rounds", "3"], "must be an even number from 2"),
+        (["--suites", "square", "--rounds", "3"], "must be an even number of at least 2"),
         (["--suites", "square", "--specs", str(tmp_path / "none")], "argument --specs:"),
     ):
         with pytest.raises(SystemExit):

@@ -45,7 +45,7 @@ def test_trials_are_a_sweep(database, tmp_path):
     out = tmp_path / "rows.json"
     assert tuned_rows.main([str(database), str(out)]) == 0
     (found,), (again,) = read([database], H200), read([out], H200)
-    assert found == again and found.suite in ("square", "prefill") and found.beside == "model"
+    assert found == again and found.suite in ("square", "prefill") and found.baseline_name == "model"
     us = {(x.tile, x.cluster): y * found.baseline / 1e3 for x, y in found.us.items()}
     own = candidate_of(OWN)
     assert us == {
@@ -74,7 +74,7 @@ def test_what_was_tuned_stands_for_what_older_sweeps_measured(database, tmp_path
     ]  # fmt: skip
     old = tmp_path / "old.json"
     old.write_text(json.dumps({"environment": {"gpu": "NVIDIA H200"}, "rows": rows}))
-    assert {(x.problem.m, x.beside) for x in read([old, database], H200)} == {
+    assert {(x.problem.m, x.baseline_name) for x in read([old, database], H200)} == {
         (4096, "model"),
         (2048, "cublas"),
     }

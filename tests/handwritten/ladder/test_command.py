@@ -192,7 +192,7 @@ def test_without_a_gpu_the_table_leaves_measured_columns_out(
     shown = capsys.readouterr().out
     assert "01_naive" in shown and "09_wmma_global" not in shown and "02_coalesced" not in shown
     assert "registers" in shown and "x before" not in shown
-    assert "left out TFLOP/s" in shown
+    assert "left out: TFLOP/s" in shown
     assert "Instruction mix" in shown and "LDG.E.128 18" in shown and "FFMA 576" in shown
 
 

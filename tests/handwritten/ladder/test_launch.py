@@ -29,7 +29,7 @@ def test_cpu_tensors_are_refused_with_what_works_instead() -> None:
     a, b, c = tensors()
     message = (
         "device=cpu: stage 02_coalesced runs on a Hopper GPU only; "
-        "without one ask for .resources(), .ptx, .sass or .plan()"
+        "without one use .resources(), .ptx, .sass or .plan()"
     )
     with pytest.raises(HardwareError, match=f"^{re.escape(message)}$"):
         STAGE.run(a, b, c)

@@ -107,7 +107,7 @@ def test_line_of_a_split_k_stage() -> None:
     shape = SPLIT_K_SHAPE
     rows = [row("21_split_k_atomic", 20.0, shape), row("21_split_k_atomic, one part", 120.0, shape)]
     text = worklog.sections(figures(*rows), "f.json")
-    assert text["21"] == "Measured: 128×128×16384 20.0 µs, 6.0 × one part, 50% of cuBLAS."
+    assert text["21"] == "Measured: 128×128×16384 20.0 µs, 6.0 × one split, 50% of cuBLAS."
     assert "| 21_split_k_atomic | 120.0 | 20.0 | 6.0 | 50.0% |" in text["tables"]
 
 
