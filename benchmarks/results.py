@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import posixpath
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -257,6 +258,15 @@ def load(path: Path) -> dict[str, Any]:
     if document.get("schema") != SCHEMA:
         raise ValueError(f"{path}: schema {document.get('schema')!r} must be {SCHEMA}; measure it again")
     return dict(document)
+
+
+def source(path: str, environment: dict[str, Any], base: str) -> str:
+    """A link to a results file from the folder `base`, with its GPU, torch, date and commit."""
+    link = posixpath.relpath(path, base) if base else path
+    return (
+        f"[{Path(path).name}]({link}) ({environment['gpu']}, torch {environment['torch']}, "
+        f"{environment['date'][:10]}, commit {environment['commit'][:10]})"
+    )
 
 
 def save(path: Path, document: dict[str, Any]) -> None:

@@ -11,13 +11,14 @@ The text between `<!-- benchmark:NAME -->` and `<!-- /benchmark:NAME -->` is rep
 
 from __future__ import annotations
 
-import posixpath
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks import command_line, contenders, figures, fresh_check, libraries, peer_rows, results
+from benchmarks.probe_tables import FILES as PROBES
+from benchmarks.probe_tables import LINES
 from benchmarks.results import Row
 from benchmarks.suites import PRODUCTS
 from handwritten.ladder import worklog
@@ -275,8 +276,10 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
     """
     whole = name
     name, _, folder = whole.partition("-")
+    if name in LINES:
+        return _probe(name, documents, base)
     if name not in (*TABLES, *PRODUCTS) or folder not in ("", *FOLDERS):
-        suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x not in ("host", *WHOLE))])
+        suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x not in ("host", *WHOLE)), *LINES])
         folders = " or ".join(f"-{x}" for x in FOLDERS)
         raise ValueError(
             f"table {whole!r}: must be brief, summary, host or a suite of {suites}, perhaps with {folders}"
@@ -300,8 +303,19 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
         drawn = {path: x for path, x in documents.items() if "fresh" in x["environment"]}
         table += fresh_check.brief(list(drawn.values()))
         used += drawn
-    used = [_source(path, documents[path]["environment"], base) for path in used]
+    used = [results.source(path, documents[path]["environment"], base) for path in used]
     return "\n".join([*table, "", "Measured: " + "; ".join(used) + ".", ""])
+
+
+def _probe(name: str, documents: dict[str, Document], base: str) -> str:
+    """The table of a single probe and its file."""
+    path = next((x for x in documents if x.endswith(PROBES[name])), None)
+    if path is None:
+        raise NoRows(f"table {name!r}: no file {PROBES[name]}")
+    table = markdown(*LINES[name](documents[path]["rows"]))
+    return "\n".join(
+        [*table, "", f"Measured: {results.source(path, documents[path]['environment'], base)}.", ""]
+    )
 
 
 def _folder(path: str) -> str:
@@ -315,14 +329,6 @@ def _belongs(suite: str, name: str) -> bool:
     if name in PREFIXES:
         return suite.startswith(PREFIXES[name])
     return suite in PRODUCTS if name in WHOLE else suite == name
-
-
-def _source(path: str, environment: dict[str, Any], base: str) -> str:
-    link = posixpath.relpath(path, base) if base else path
-    return (
-        f"[{Path(path).name}]({link}) ({environment['gpu']}, torch {environment['torch']}, "
-        f"{environment['date'][:10]}, commit {environment['commit'][:10]})"
-    )
 
 
 def _body(name: str, now: str, documents: dict[str, Document], base: str) -> str:
@@ -348,8 +354,9 @@ def fill(text: str, documents: dict[str, Document], base: str = "") -> str:
 
 
 def found(folder: Path) -> dict[str, Document]:
-    """Results by path: of a folder and of its folders for other GPUs."""
+    """Results by path: of a folder, of its folders for other GPUs, and of single probes."""
     paths = [x for below in ("", *FOLDERS) for x in sorted((folder / below).glob("*.json"))]
+    paths += [x for name in PROBES.values() if (x := folder / name).exists()]
     return {path.as_posix(): results.load(path) for path in paths}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import occupied, results, table
+from benchmarks import occupied, probe_tables, results, table
 from benchmarks.results import Case, Measurement
 
 README = """# T
@@ -213,3 +213,19 @@ def test_schedulers_beside_a_kernel_that_holds_sms():
     text = table.render("occupied", {"o.json": document() | {"rows": rows}})
     assert "| 4096×4096×512 | persistent | 10.0 | 20 | 20.0 | **2.00** |" in text
     assert "| 4096×4096×512 | dynamic | 11.0 | 20 | 13.2 | **1.20** |" in text
+
+
+def test_tables_of_single_probes():
+    """fp8 by scales and suite, beside torch and our bf16; groups by tokens. What was refused counts nowhere."""
+    shape = {"m": 16, "n": 8, "k": 32, "what": "row square"}
+    rows = [
+        shape | {"contender": "ours auto", "us": 2.0, "ratio": 1.5},
+        shape | {"contender": "ours bf16", "us": 5.0, "ratio": 0.6},
+        shape | {"contender": "torch exact", "us": 3.0, "ratio": 1.0},
+    ]
+    _, lines = probe_tables.fp8_lines(rows)
+    assert ["of rows", "squares", "1", "**1.50**", "1.50", "**2.50**", "2.50"] in lines
+    common = {"contender": "cutegemm", "kind": "forward", "tokens": 16}
+    ratios = [1.0, 4.0, None]
+    head, lines = probe_tables.group_lines([common | {"ratio": x} for x in ratios])
+    assert head[1] == "groups of rows × torch" and lines == [["16", "**2.00** (1.00)", "", "", ""]]
