@@ -86,7 +86,10 @@ def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str,
     yield "smem", f"{plan.smem_bytes:,} of {config.limits.smem_bytes:,} B: {regions}"
     boxes = (f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes)
     yield "tma boxes", ", ".join(boxes)
-    yield "barriers", ", ".join(f"{b.count} {b.name} ({b.arrivals} arrivals)" for b in plan.barriers)
+    yield (
+        "barriers",
+        ", ".join(f"{b.count} {b.name} ({_count(b.arrivals, 'arrival')})" for b in plan.barriers),
+    )
     yield (
         "grid",
         f"{plan.clusters} clusters, {scheduler}, {along}; "
@@ -113,9 +116,13 @@ def _epilogue_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[st
         yield (
             "store",
             f"{_shown(result.name)} by {out.store} ({plan.along(out.major)}-major, {out.dtype.value}), "
-            f"subtiles of {rows} x {columns}, {config.epilogue_stages} buffers, {size:,} B",
+            f"subtiles of {rows} x {columns}, {_count(config.epilogue_stages, 'buffer')}, {size:,} B",
         )
     for result, offset in zip(graph.reductions, plan.partials):
         ends = "partial results" if offset is None else "finished by a launch in a fixed order"
         ends = f"a block of {result.block} x {K_BLOCK}" if result.block else ends
         yield "reduce", f"{result.name}: {result.kind}, {ends}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

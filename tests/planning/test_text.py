@@ -21,11 +21,11 @@ roles      1 producer + 2 consumer warpgroups, 384 threads, registers 40 / 232, 
 loads      A by tma (k-major), B by tma (n-major); swizzle 128B / 128B
 epilogue   d = alpha * acc + beta * c
 input      c: matrix, bf16, by TMA, 4 of 4 subtiles ahead, 2,048,000 B
-store      D by tma (n-major, fp32), subtiles of 64 x 32, 1 buffers, 4,096,000 B
+store      D by tma (n-major, fp32), subtiles of 64 x 32, 1 buffer, 4,096,000 B
 smem       147,568 of 232,448 B: A 49,152, B 49,152, d staging 16,384, c subtiles 32,768, subtile barriers 64, \
 barriers 48
 tma boxes  A 1 x 64 x 64, B 2 x 64 x 64, D 1 x 32 x 64, C 1 x 32 x 64
-barriers   3 full (1 arrivals), 3 empty (16 arrivals), 8 subtiles (1 arrivals), 2 epilogue (128 arrivals)
+barriers   3 full (1 arrival), 3 empty (16 arrivals), 8 subtiles (1 arrival), 2 epilogue (128 arrivals)
 grid       32 clusters, persistent, panels of 8 clusters along M; 8 x 4 x 2 tiles, 0.48 waves
 workspace  1,024,000 B
 because    A is copied into aligned workspace first: leading stride is 500 bytes, not a multiple of 16"""
@@ -48,8 +48,8 @@ epilogue   t0 = acc * scale + bias
 input      scale: col, bf16, once per tile, 1,024 B
 input      bias: row, bf16, once per tile, 512 B
 input      residual: matrix, bf16, by TMA, 2 of 2 subtiles ahead, 262,144 B
-store      D by tma (n-major, bf16), subtiles of 64 x 64, 1 buffers, 262,144 B
-store      pre by tma (n-major, bf16), subtiles of 64 x 64, 1 buffers, 262,144 B
+store      D by tma (n-major, bf16), subtiles of 64 x 64, 1 buffer, 262,144 B
+store      pre by tma (n-major, bf16), subtiles of 64 x 64, 1 buffer, 262,144 B
 reduce     amax: max, finished by a launch in a fixed order
 reduce     rows: sum, partial results
 workspace  256 B"""
@@ -84,7 +84,7 @@ SWAPPED = """\
 launches   relayout a -> gemm -> add parts
 kernel     warp_specialized: tile 128 x 64 x 128, cluster 1 x 1, 3 stages, on the transposes
 loads      A by tma (k-major), B by shift (n-major); swizzle 128B / 128B
-store      D by staged (n-major, bf16), subtiles of 64 x 64, 1 buffers, 1,048,320 B
+store      D by staged (n-major, bf16), subtiles of 64 x 64, 1 buffer, 1,048,320 B
 because    operands swapped: D's rows lie along the instruction's columns
 because    A is copied into aligned workspace first: leading stride is 8190 bytes, not a multiple of 16
 because    D is stored in words shifted together, through shared memory: \
