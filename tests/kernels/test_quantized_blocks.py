@@ -196,6 +196,18 @@ def test_the_reference_and_what_checks_it(kind, dtype, scale_dtype):
 
 
 @pytest.mark.sliced(False)
+def test_a_block_that_may_be_zeros_has_either_scale():
+    """Sums that cancel: the scale 1 of zeros, or the small one of their errors."""
+    graph = graphs(ROWS)[0]
+    a, b = torch.tensor([[1.0, -1.0] * 32] * 2).bfloat16(), torch.ones(64, 128).bfloat16()
+    types = {"d": torch.float8_e4m3fn, "scale": torch.float32}
+    bounds = bound(graph, a, b, {"bias": torch.zeros(128)}, types)
+    for scale, wrong in ((1.0, False), (1e-9, False), (2.0, True)):
+        assert bool(bounds["scale"].complaint(torch.full((2, 1), scale))) is wrong
+    assert bounds["d"].complaint(torch.full((2, 128), 448.0)) is None
+
+
+@pytest.mark.sliced(False)
 def test_text_and_data():
     """The text is Python of the language; data without blocks are what they were before there were any."""
 

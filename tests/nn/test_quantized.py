@@ -315,7 +315,7 @@ def test_compressed_tensors_layers(weights, inputs, shape, kinds, dtype):
         (compressed(arguments("channel", "int"), INT_TOKEN, torch.ones(200, 1), torch.int8,
                     weight_zero_point=torch.ones(200, 1, dtype=torch.int8)), "weights are"),
         (compressed(arguments("channel"), TOKEN, torch.ones(200, 1), torch.float32), "weight is torch.float32"),
-        (compressed(None, None, torch.ones(200, 1)), "says nothing of weights"),
+        (compressed(None, None, torch.ones(200, 1)), "does not describe weights"),
         (compressed(arguments("channel"), TOKEN, None), "has no weight_scale"),
         (compressed(arguments("channel", "int"), INT_TOKEN, torch.ones(200, 1), torch.int8,
                     weight_zero_point=torch.ones(200, 1, dtype=torch.int8)).to("meta"), "no memory yet"),

@@ -19,12 +19,10 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.running.numerics import reference
-from cutegemm.running.numerics.eight_bits import powers, quantised
+from cutegemm.running.numerics.accepted import INFINITY, Bound, U, bound_of_blocks
+from cutegemm.running.numerics.eight_bits import powers
 
-INFINITY = float("inf")
 INT32 = torch.iinfo(torch.int32)
-# unit roundoff of fp32
-U = 2.0**-24
 # error of one fp32 accumulation on tensor cores: four times fp32's roundoff, because they truncate
 STEP = 2.0**-22
 # up to this many instructions, a sum is not much larger than its products, so these keep their bits
@@ -62,33 +60,6 @@ class Bounded:
 
     value: torch.Tensor
     error: torch.Tensor
-
-
-@dataclass(frozen=True)
-class Bound:
-    """An output in fp64, and the smallest and largest accepted value; NaN if only NaN is accepted."""
-
-    expected: torch.Tensor
-    low: torch.Tensor
-    high: torch.Tensor
-    free: torch.Tensor  # where every value is accepted
-
-    def wrong(self, got: torch.Tensor) -> torch.Tensor:
-        """The elements that break the bound."""
-        got = got.double()
-        inside = (got >= self.low) & (got <= self.high) | got.isnan() & self.expected.isnan()
-        return ~inside & ~self.free
-
-    def complaint(self, got: torch.Tensor) -> str | None:
-        """The first error of a result as text, or None."""
-        wrong = self.wrong(got)
-        if not wrong.any():
-            return None
-        at = tuple(wrong.nonzero()[0].tolist())
-        return (
-            f"{int(wrong.sum())} of {wrong.numel()} elements are off; first at {at}: {got[at].item()}, expected "
-            f"{self.expected[at].item()}, at least {self.low[at].item()} and at most {self.high[at].item()}"
-        )
 
 
 def bound(
@@ -334,7 +305,7 @@ def _bound_of(x: Result, node: Bounded, shape: tuple[int, ...], dtype: torch.dty
     value, error = node.value.expand(shape), node.error.expand(shape)
     free = error == INFINITY
     if x.block:
-        return _bound_of_blocks(x, value, torch.where(free, 0.0, error), free, dtype)
+        return bound_of_blocks(x, value, torch.where(free, 0.0, error), free, dtype)
     low, high = value - error.nan_to_num(posinf=0.0), value + error.nan_to_num(posinf=0.0)
     if x.kind != STORE:
         dims = {0: (-2,), 1: (-1,), None: (-2, -1)}[x.axis]
@@ -350,34 +321,6 @@ def _bound_of(x: Result, node: Bounded, shape: tuple[int, ...], dtype: torch.dty
         low, high = low - own, high + own
     low, high = (reference.round_to(v, dtype).double() for v in (low, high))
     return Bound(value, low, high, free)
-
-
-def _bound_of_blocks(
-    x: Result, value: torch.Tensor, error: torch.Tensor, free: torch.Tensor, dtype: torch.dtype
-) -> Bound:
-    """The bound of quantized blocks or of their scales, which grow with the largest magnitude of a block."""
-    of, kind, (m, n) = reference.TORCH_DTYPE[as_dtype(x.dtype)], ("block", x.block, K_BLOCK), value.shape[-2:]
-    size = value.abs()
-    scale, least, most = (
-        powers(
-            quantised(torch.where(value.isfinite(), y, value), kind, of, exponents=x.exponents)[1]
-        ).double()
-        for y in (size, (size - error).clamp(min=0.0), size + error)
-    )
-    # an int8 block with a non-finite element has a NaN scale
-    free = quantised(torch.where(free, INFINITY, 0.0), kind, torch.int8)[1].isnan()
-    if x.kind != STORE:
-        return Bound(scale, least, most, free)
-    wide = lambda y: y.repeat_interleave(x.block, -2).repeat_interleave(K_BLOCK, -1)[..., :m, :n]
-    scale, least, most, free = map(wide, (scale, least, most, free))
-    low, high = value - error, value + error
-    low = low / torch.where(low < 0, least, most) - U * (low / least).abs()
-    high = high / torch.where(high < 0, most, least) + U * (high / least).abs()
-    expected = torch.where(value.isfinite(), value / scale, torch.nan)
-    if not of.is_floating_point:
-        expected, low, high = expected.nan_to_num(0.0), low.nan_to_num(0.0), high.nan_to_num(0.0)
-    low, high = (reference.round_to(y, dtype).double() for y in (low, high))
-    return Bound(expected, low, high, free)
 
 
 def _sum_error(value: torch.Tensor, dims: tuple[int, ...], count: int) -> torch.Tensor:
