@@ -11,7 +11,8 @@ import torch
 from cutegemm.config import GemmConfig
 from cutegemm.epilogue.graph import Graph
 from cutegemm.running.kind import Prepared
-from cutegemm.running.numerics.bounds import Bound, bound, described
+from cutegemm.running.numerics.accepted import Bound
+from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished
 from cutegemm.tuning.random_operands import Operands
 
