@@ -144,7 +144,7 @@ def test_a_mapped_call_writes_into_no_given_tensor():
     """As without scatter."""
     batch = torch.stack([A, A])
     for more in ({}, {"scatter": torch.arange(10)}, {"weight": WEIGHT}):
-        with pytest.raises(InputError, match="vmap maps no call with out="):
+        with pytest.raises(InputError, match="vmap does not support out="):
             torch.func.vmap(lambda a, more=more: call(a=a, out=torch.zeros(10, 24).to(BF16), **more))(batch)
 
 

@@ -203,7 +203,7 @@ def test_what_cannot_be():
             cutegemm.grouped_mm(a, b, ends, epilogue=epi.bias(), **given, fallback="reference")
     with pytest.raises(SpecError, match="epilogue"):
         cutegemm.grouped_mm(a, b, ends, epilogue="gelu", fallback="reference")
-    with pytest.raises(SpecError, match="the spec has an epilogue already"):
+    with pytest.raises(SpecError, match="the spec already has an epilogue"):
         spec = cutegemm.GemmSpec(epilogue=epi.act("relu"))
         cutegemm.grouped_mm(a, b, ends, epilogue=epi.act("gelu"), spec=spec, fallback="reference")
     with pytest.raises(InputError, match="unknown='...': the epilogue reads nothing"):
