@@ -126,7 +126,7 @@ class Relayout:
         return described, blocks[0] * blocks[1] * batch
 
     def _turned(self, copy: Copy, unit: str) -> tuple[tuple, Any]:
-        """The arguments of `_transpose` for a matrix of bytes, and its CTAs."""
+        """The arguments of `byte_tile.transpose` for a matrix of bytes, and its CTAs."""
         (_, *source), (line, _, batch) = copy.source, copy.target
         return (copy.addresses, copy.shape, (*source, line, batch)), _tiles(copy, byte_tile.TILE)
 

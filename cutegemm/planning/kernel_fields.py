@@ -281,9 +281,11 @@ def _check_given(way: Way, candidate: Candidate) -> None:
             raise field_error(PlanError, "tile.k", step, rule, least)
         k_tiles, rule = most, f"K is {most} tiles of {least} at most; each part needs one"
     depth = spec.depth or 1
-    if spec.split_k == AUTO or depth > k_tiles:
-        # a launch adds the sums of several clusters
-        deepest = k_tiles // (parts // depth)
+    # a launch adds the sums of at least two clusters
+    fewest = 2 * depth if depth > 1 and spec.split_reduction == "launch" else depth
+    if spec.split_k == AUTO or fewest > k_tiles:
+        # given splits must be a multiple of the cluster's
+        deepest = k_tiles // (parts // depth) if spec.split_k == AUTO else 1
         nearest = (*candidate.cluster, deepest) if deepest > 1 else candidate.cluster
         raise field_error(PlanError, "cluster", spec.cluster, rule, nearest)
     raise field_error(PlanError, "split_k", parts, rule, k_tiles // depth * depth)

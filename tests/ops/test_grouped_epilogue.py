@@ -9,6 +9,7 @@ import torch
 import cutegemm
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError, SpecError
+from cutegemm.ops.groups import grouped_epilogue
 from cutegemm.running.numerics.group_reference import bounds
 
 BF16 = torch.bfloat16
@@ -210,6 +211,17 @@ def test_what_cannot_be():
         cutegemm.grouped_mm(a, b, ends, epilogue=epi.swiglu(), unknown=a, fallback="reference")
     with pytest.raises(InputError, match=r"b\.shape=\(2, 16, 7\): a gated pair needs an even number"):
         cutegemm.grouped_mm(a, b[..., :7], ends, epilogue=epi.swiglu(), fallback="reference")
+
+
+def test_a_repeated_call_makes_no_program(monkeypatch):
+    """The programs of a call with gradients are made once, and names are checked in each call."""
+    a, b = torch.randn(8, 16).to(BF16).requires_grad_(), torch.randn(2, 16, 8).to(BF16)
+    call = {"offs": torch.tensor([3, 8]), "epilogue": epi.act("gelu"), "fallback": "reference"}
+    told = cutegemm.grouped_mm(a, b, **call)
+    monkeypatch.setattr(grouped_epilogue, "made", None)
+    assert torch.equal(cutegemm.grouped_mm(a, b, **call), told)
+    with pytest.raises(InputError, match="unknown='...': the epilogue reads nothing"):
+        cutegemm.grouped_mm(a, b, **call, unknown=a)
 
 
 @pytest.mark.parametrize("form", ["rows", "masked"])

@@ -8,15 +8,15 @@ neighbouring elements of a fragment lie in registers of either bank: a multiply-
 bank takes twice as long, which fragments of consecutive k (`simt_tile`) cannot always avoid.
 
 Bank conflicts: when the unit-stride axis is k, neighbouring threads write neighbouring k of a row, i.e.
-the same bank of different lines. `PAD` elements after every vector's lines move them apart: with u vectors
-along k a warp writes 32 / u rows, so a pad of 32 / u elements fills all banks (4, what 16-byte loads need,
-is the least, and leaves a two-way conflict for single elements).
+the same bank of different lines. `line_pad` elements after every vector's lines move them apart: with u
+vectors along k a warp writes 32 / u rows, so a pad of 32 / u elements fills all banks (4, what 16-byte loads
+need, is the least, and leaves a two-way conflict for single elements).
 
 Synchronisation, with two shared-memory stages, for k tile t:
     before the last k step: every thread writes tile t + 1 to the other stage, whose last readers passed
     the barrier of tile t - 1; then the CTA's barrier; then the fragments of tile t + 1 are read.
 Global loads of tile t + 1 are issued at the start of tile t, which lasts about as long as DRAM takes to answer where
-few warps share an SM; so tile t + AHEAD is brought into L2 at the same time.
+few warps share an SM; so tile t + `ahead` is brought into L2 at the same time.
 """
 
 from __future__ import annotations

@@ -198,9 +198,9 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backe
 
 
 @lru_cache(4)
-def _spec(math: Any) -> GemmSpec:
-    """Always the same object, since programs are found by a spec's identity."""
-    return GemmSpec(math=math)
+def _spec(math: Any) -> GemmSpec | None:
+    """None without `math`; else always the same object, since programs are found by a spec's identity."""
+    return None if math == AUTO else GemmSpec(math=math)
 
 
 @lru_cache(64)

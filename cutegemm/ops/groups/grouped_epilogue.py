@@ -48,8 +48,13 @@ def _programs(
     scalars: tuple[str, ...],
     backend: Any,
     form: str,
-) -> tuple[Program, Program]:
-    """(program of the accumulators, program of the epilogue)."""
+) -> tuple[Program, Program, Program]:
+    """Programs of the call without gradients, of its accumulators, and of the epilogue that reads them.
+
+    Raises:
+        SpecError: the spec has another epilogue.
+    """
+    asked = made(graph, spec, "matrix", scalars, backend)
 
     def read(node: Node) -> Node:
         if node.op == "acc":
@@ -57,14 +62,15 @@ def _programs(
         return dataclasses.replace(node, op="matrix") if node.value in spread else node
 
     spec = GemmSpec() if spec is None else spec
-    asked = spec.d_dtype if dtype is None else as_dtype(dtype)
+    d_dtype = spec.d_dtype if dtype is None else as_dtype(dtype)
     plain = dataclasses.replace(spec, epilogue=AUTO, d_dtype=AUTO, d_major=AUTO)
     read_back = dataclasses.replace(graph, nodes=tuple(map(read, graph.nodes)), gated=None)
     if form in _INSIDE:
         read_back = kept_inside(read_back, _INSIDE[form])
     return (
+        asked,
         made(PLAIN[False, False], plain, "matrix", (), backend),
-        made(read_back, GemmSpec(d_dtype=asked), "matrix", scalars, backend),
+        made(read_back, GemmSpec(d_dtype=d_dtype), "matrix", scalars, backend),
     )
 
 
@@ -103,9 +109,9 @@ def _steps(
         InputError: the epilogue does not read these names.
         SpecError: the spec has another epilogue.
     """
-    found, given = found_at(graph), found_at(spec)
-    check_names(made(found, given, "matrix", scalars, backend), dict.fromkeys(names, 0))
-    stored, program = _programs(found, given, dtype, spread, scalars, backend, form)
+    found = found_at(graph)
+    asked, stored, program = _programs(found, found_at(spec), dtype, spread, scalars, backend, form)
+    check_names(asked, dict.fromkeys(names, 0))
     lists = program.inputs, program.numbers, program.integers, program.outputs
     return stored.text, program.text, *lists, found.gated
 

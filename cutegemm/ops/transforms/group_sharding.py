@@ -48,7 +48,7 @@ def check_unsharded(tensors: Mapping[str, Any]) -> None:
         InputError: there is one.
     """
     for name, x in tensors.items():
-        if type(x) is not Tensor and sharded(x):
+        if x is not None and type(x) is not Tensor and sharded(x):
             raise field_error(InputError, name, "...", "must be an ordinary tensor, as b is")
 
 
