@@ -175,6 +175,7 @@ def as_called(program: Program, error: InputError, a: Any, b: Any) -> InputError
     """Rename the operands in an error as `linear` calls them: x and weight."""
     if program.form != "linear" or error.field is None:
         return error
+    error.rule = error.rule.replace("must be a's ", "must be x's ")
     head, rest = re.match(r"(\w*)(.*)", error.field).groups()  # type: ignore[union-attr]
     if head not in ("a", "b"):
         return error

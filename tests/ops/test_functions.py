@@ -168,7 +168,7 @@ REFUSED = {
          r"out.shape=\(3, 4\): must be \(4, 4\)"),
         ("alpha", lambda a, how: cutegemm.matmul(a, a, alpha=a[0], fallback=how), "alpha=.*: must be a number or"),
         ("beta", lambda a, how: cutegemm.matmul(a, a, a, beta="1", fallback=how), "beta='1': must be a number"),
-        ("two types", lambda a, how: linear(a, a.bfloat16(), fallback=how), "weight.dtype=.*: must be a's dtype"),
+        ("two types", lambda a, how: linear(a, a.bfloat16(), fallback=how), "weight.dtype=.*: must be x's dtype"),
         ("fp64", lambda a, how: matmul(a.double(), a.double(), fallback=how), "a.dtype=.*: must be float16, bf"),
         ("K", lambda a, how: cutegemm.matmul(a[:, :3], a[:2, :3], fallback=how), r"must have 3 rows \(K\), as b.T has"),
         ("weight.T", lambda a, how: cutegemm.linear(a[:, :3], a[:3], fallback=how), r"be \(N, 3\), as weight.T is"),

@@ -220,6 +220,18 @@ def test_autocast_is_followed():
     assert error(w.grad, w64.grad) < 2e-2
 
 
+@pytest.mark.parametrize("fallback", ["torch", "reference"])
+def test_c_keeps_its_type_under_autocast_and_d_has_the_operands(fallback):
+    """Of a C that all batches share, and under factors that are tensors."""
+    a, b, c, two = torch.randn(3, 5, 12), torch.randn(12, 7), torch.randn(5, 7), torch.tensor(2.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        shared = cutegemm.matmul(a, b, c, fallback=fallback)
+        scaled = cutegemm.matmul(a[0], b, c, alpha=two, fallback=fallback)
+    assert shared.dtype == scaled.dtype == torch.bfloat16
+    assert error(shared.float(), (a @ b + c).double()) < 2e-2
+    assert error(scaled.float(), (2 * a[0] @ b + c).double()) < 2e-2
+
+
 def test_writing_into_out_is_seen_by_autograd():
     """A tensor that autograd saved and the op has overwritten is noticed."""
     x = torch.randn(4, 4).requires_grad_()
