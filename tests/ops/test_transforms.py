@@ -199,6 +199,8 @@ def test_gradients_of_torch_func():
         lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x),
         lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x[:, 0]),
         lambda g: torch.func.jacrev(lambda w: g(x[0], w, b))(w),
+        # called after the transform has ended
+        lambda g: torch.func.vjp(lambda x: g(x, w, b), x)[1](torch.ones(3, 5, 7))[0],
     ):
         assert error(f(layer), f(expected)) < 1e-5
 
