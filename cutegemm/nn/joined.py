@@ -76,7 +76,7 @@ class Joined(Linear):
         """
         if is_compiling():
             # traced tensors have no version counters
-            return None, None, [torch.is_grad_enabled()]
+            return None, None, [torch.is_grad_enabled(), autocast_type(input.device)]
         known = self._parameters
         # a DataParallel replica has them as attributes
         weight, bias = (known["weight"], known["bias"]) if "weight" in known else (self.weight, self.bias)
@@ -202,7 +202,7 @@ def _together(names: Sequence[str], module: Any, state: Any, prefix: str, metada
     for kind in _KINDS:
         parts, keys = _keys(names, kind, prefix)
         sizes = dict(zip(parts, whole.sizes))
-        state_dicts.together(state, keys, getattr(whole, kind), sizes, metadata, missing, errors)
+        state_dicts.together(state, keys, whole._parameters.get(kind), sizes, metadata, missing, errors)
 
 
 __all__ = ["Joined", "Part", "join"]

@@ -228,7 +228,7 @@ def _apart(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
 def _together(module: Any, state: dict[str, Any], prefix: str, metadata: Any, *rest: Any) -> None:
     """Replace gate and up by the joined weight in a state dict that is loaded."""
     _, missing, _, errors = rest
-    both, parts = module.gate_up_weight, _parts(module, prefix)
+    both, parts = module._parameters.get(_BOTH), _parts(module, prefix)
     state_dicts.together(state, [prefix + _BOTH], both, parts, metadata, missing, errors)
 
 

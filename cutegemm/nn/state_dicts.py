@@ -45,7 +45,8 @@ def together(
     Args:
         state: the state dict.
         keys: of the whole tensor in torch; several if several modules have it.
-        whole: the module's tensor. Nothing is done if it is None, or if the state dict has the whole and no part.
+        whole: the module's parameter, None if torch's parametrizations or pruning have replaced it. Nothing is done if
+            it is None, or if the state dict has the whole and no part.
         parts: keys of the parts -> their rows.
         metadata, missing, errors: arguments of torch's load hook.
     """

@@ -121,13 +121,15 @@ def torch_matmul(
         return torch.matmul(a, b).mul(alpha)
     if read:
         # functions that take numbers would wait for the tensor, and give it no gradient
-        return torch.matmul(a, b).mul(alpha).add(c * beta)
+        found = torch.matmul(a, b)
+        return found.mul(alpha).add(c * beta).to(found.dtype)
     if a.dim() == 2 and b.dim() == 2 and c.dim() == 2:
         return torch.addmm(c, a, b, beta=beta, alpha=alpha)
     if a.dim() == 3 and b.dim() == 3 and a.shape[0] == b.shape[0]:
         return torch.baddbmm(c, a, b, beta=beta, alpha=alpha)
     found = torch.matmul(a, b).mul(alpha)
-    return found + beta * c if beta else found
+    # autocast does not cast C
+    return (found + beta * c).to(found.dtype) if beta else found
 
 
 __all__ = [

@@ -74,11 +74,21 @@ def matrices(program: Program, a: torch.Tensor, b: torch.Tensor, inputs: Sequenc
         if kind == "blocks_m":
             named[name] = folded(name, x)
             continue
-        if len(given) != len(lead):
-            rule = f"must begin with the dimensions {_shape(lead)} of x"
-            raise field_error(InputError, f"{name}.shape", _shape(x.shape), rule)
+        check_lead(name, x.shape, given, lead)
         named[name] = folded(name, x) if kind == "matrix" else x.reshape(-1)
     return Matrices(folded("x", a), b.t() if program.form == "linear" else b, named, lead)
+
+
+def check_lead(name: str, shape: Sequence[int], given: Sequence[int], lead: Sequence[int]) -> None:
+    """Check the leading dimensions of an input against those of x; symbolic extents are checked in the run.
+
+    Raises:
+        InputError: they differ, even if both fold into the same number of rows.
+    """
+    differ = [n != m for n, m in zip(given, lead) if type(n) is int and type(m) is int]
+    if len(given) != len(lead) or any(differ):
+        rule = f"must begin with the dimensions {_shape(lead)} of x"
+        raise field_error(InputError, f"{name}.shape", _shape(shape), rule)
 
 
 def folded(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -175,16 +185,28 @@ def as_called(program: Program, error: InputError, a: Any, b: Any) -> InputError
     """Rename the operands in an error as `linear` calls them: x and weight."""
     if program.form != "linear" or error.field is None:
         return error
+    error.rule = error.rule.replace("must be a's ", "must be x's ")
     head, rest = re.match(r"(\w*)(.*)", error.field).groups()  # type: ignore[union-attr]
     if head not in ("a", "b"):
         return error
     error.field = {"a": "x", "b": "weight"}[head] + rest
     if error.field == "weight.shape" and b.dim() == 2:
-        k = a.shape[-1]
-        error.value, error.rule = tuple(b.shape), f"x is {tuple(a.shape)}, so weight must be (N, {k})"
-        if b.shape[0] == k:
-            error.rule += ", as weight.T is"
+        # B is the transposed weight
+        error.value, error.rule = tuple(b.shape), error.rule.replace("columns", "rows")
+        if b.shape[1] != (k := a.shape[-1]):
+            error.rule = f"x is {tuple(a.shape)}, so weight must be (N, {k})"
+            if b.shape[0] == k:
+                error.rule += ", as weight.T is"
     return error
 
 
-__all__ = ["Matrices", "as_called", "described_outputs", "folded", "matrices", "numeric", "unfolded"]
+__all__ = [
+    "Matrices",
+    "as_called",
+    "check_lead",
+    "described_outputs",
+    "folded",
+    "matrices",
+    "numeric",
+    "unfolded",
+]

@@ -115,7 +115,7 @@ def _recorded(tensors: Iterable[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
 
 
-def _refuse_tangents(args: Sequence[Any]) -> None:
+def _refuse_tangents(named: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Refuse forward-mode differentiation, whose tangents would be lost.
 
     Raises:
@@ -123,7 +123,7 @@ def _refuse_tangents(args: Sequence[Any]) -> None:
     """
     if forward_ad._current_level < 0:
         return
-    for name, x in _named(args):
+    for name, x in named:
         if forward_ad.unpack_dual(x).tangent is not None:
             raise InputError("has a tangent: forward-mode gradients (jvp) are not supported", field=name)
 
@@ -132,12 +132,12 @@ def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
     """The autograd implementation of an overload that returns new tensors; `record` is the call with a gradient."""
 
     def kernel(keyset: Any, *args: Any) -> Any:
+        _refuse_tangents(_named(args))
         if _recorded(x for _, x in _named(args)):
             if not torch._C._are_functorch_transforms_active():
                 return record(*args)
             with enable_single_level_autograd_function():
                 return record(*args)
-        _refuse_tangents(args)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
@@ -148,6 +148,7 @@ def autograd_out_of(op: Any) -> Callable[..., Any]:
     """The autograd implementation of an overload that writes into given tensors."""
 
     def kernel(keyset: Any, *args: Any, out: Any) -> None:
+        _refuse_tangents([*_named(args), *(("out", x) for x in out)])
         if _recorded([*(x for _, x in _named(args)), *out]):
             rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
             raise field_error(InputError, "out", "...", rule)

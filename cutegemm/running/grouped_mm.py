@@ -31,7 +31,7 @@ from cutegemm.running.arguments.results import Shapes
 from cutegemm.running.backends.launcher import Launcher, device_of
 from cutegemm.running.backends.torch_backend import Described
 from cutegemm.running.groups import Grouping, Groups, agree, check_index
-from cutegemm.running.kind import Kind, Prepared
+from cutegemm.running.kind import Kind, Prepared, writing
 from cutegemm.running.numerics.group_checked import GroupChecked
 from cutegemm.running.numerics.group_reference import GroupReference
 from cutegemm.running.run import asked_of_d, backend_for, circumstances, resolved
@@ -136,7 +136,7 @@ class GroupedGemm:
         if chosen == "meta":
             return Described(_kind(self.graph, order, call, None, request))
         check.overlaps(request, self.graph.tensors)
-        found = self._served(request, order, call, how, chosen)
+        found = writing(self._served(request, order, call, how, chosen), given)
         if checks.switch("CUTEGEMM_CHECK"):
             return GroupChecked(found, self.spec, GroupReference(found.kind, how.form, how.lead, how.tail))
         return found

@@ -53,4 +53,30 @@ class Prepared(Protocol):
         """
 
 
-__all__ = ["Kind", "Prepared"]
+class Writing:
+    """A prepared kind of call whose kernels write into given outputs.
+
+    torch's functions increment the version counter of a tensor that they write, and kernels do not. Without that,
+    autograd would read the new values of a tensor that it has saved.
+    """
+
+    def __init__(self, prepared: Prepared, written: list[int]) -> None:
+        # `written`: positions of the given outputs
+        self.prepared, self.kind, self.written = prepared, prepared.kind, written
+
+    def __call__(
+        self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
+    ) -> Any:
+        result = self.prepared(given, addresses, numbers, workspace)
+        torch._C._increment_version([given[i] for i in self.written])
+        return result
+
+
+def writing(prepared: Prepared, given: tuple[Any, ...]) -> Prepared:
+    """A prepared kind of call, as a `Writing` if the call has given outputs."""
+    order = prepared.kind.order
+    written = [i for i in range(order.first_out, order.end_out) if given[i] is not None]
+    return Writing(prepared, written) if written else prepared
+
+
+__all__ = ["Kind", "Prepared", "writing"]

@@ -29,7 +29,7 @@ from cutegemm.running.arguments.named import Order, Unprepared
 from cutegemm.running.arguments.results import Shapes
 from cutegemm.running.backends.launcher import Launcher, device_of
 from cutegemm.running.backends.torch_backend import Described, Referenced
-from cutegemm.running.kind import Kind, Prepared
+from cutegemm.running.kind import Kind, Prepared, writing
 from cutegemm.running.numerics.checked import Checked
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -107,7 +107,7 @@ def prepare(
     found = planner(spec, call.problem, device)
     shapes = Shapes(graph, call, None if chosen == "reference" else found, request.a.device)
     kind = Kind(graph, order, call, found, shapes, request.a.device)
-    prepared = (make or _make)(chosen, kind, request)
+    prepared = writing((make or _make)(chosen, kind, request), given)
     if chosen != "meta" and checks.switch("CUTEGEMM_CHECK"):
         return Checked(prepared, spec, chosen != "reference")
     return prepared

@@ -183,6 +183,19 @@ def test_what_has_changed_since_is_computed_anew(name):
     assert found.dtype == torch.float32 and not found.is_inference()
 
 
+def test_compiled_parts_follow_autocast():
+    """A region that begins between two parts gives the second its own type."""
+    ours, _ = pair(True)
+
+    def parts(x):
+        q = ours.q_proj(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            return q, ours.k_proj(x), ours.v_proj(x)
+
+    q, k, v = torch.compile(parts, backend="aot_eager", fullgraph=True)(torch.randn(3, 12))
+    assert q.dtype == torch.float32 and k.dtype == v.dtype == torch.bfloat16
+
+
 def test_a_device_without_autocast_may_be_in_a_region():
     """Of the CPU's, as a model on the meta device is."""
     ours, _ = pair(True)

@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.nn.utils import parametrizations, prune
 
 from cutegemm import nn
 
@@ -29,6 +30,11 @@ class Layers(torch.nn.Module):
 
 
 JOINED, GATED = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+
+
+def pruned(module, name):
+    """Half of a weight is masked."""
+    prune.l1_unstructured(module, name, amount=0.5)
 
 
 def pair(names):
@@ -86,6 +92,22 @@ def test_other_extents_are_refused_by_the_parts_names(names):
         empty.load_state_dict(state, assign=True)
     empty.load_state_dict(theirs.state_dict(), assign=True)
     assert equal(empty, theirs)
+
+
+@pytest.mark.parametrize("change", [parametrizations.weight_norm, pruned])
+@pytest.mark.parametrize("names", [JOINED, GATED], ids=["joined", "gated"])
+def test_a_weight_that_torch_computes_is_saved_and_loaded(names, change):
+    """torch's utilities replace the parameter by others, which keep their own names in the state dict."""
+    ours, _ = pair(names)
+    inner = ours["inner"]
+    change(*((inner.q_proj.joined, "weight") if names == JOINED else (inner, "gate_up_weight")))
+    saved = {key: x.clone() for key, x in ours.state_dict().items()}
+    with torch.no_grad():
+        for x in ours.parameters():
+            x.zero_()
+    ours.load_state_dict(saved)
+    found = ours.state_dict()
+    assert list(found) == list(saved) and all(torch.equal(found[key], x) for key, x in saved.items())
 
 
 @pytest.mark.parametrize("names", [JOINED, GATED], ids=["joined", "gated"])

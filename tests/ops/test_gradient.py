@@ -306,11 +306,17 @@ def test_a_gradient_that_is_recorded_depends_on_what_it_is_made_of():
     assert not g.requires_grad and error(g, w.sum(1).expand(5, 12)) < 1e-5
 
 
-def test_forward_mode_is_refused():
-    """A tangent would be lost: it raises."""
-    x, w = r(5, 12), r(7, 12)
-    with pytest.raises(InputError, match="forward-mode gradients .jvp. are not supported"):
+@pytest.mark.parametrize("trained", [False, True])
+def test_forward_mode_is_refused(trained):
+    """A tangent would be lost: it raises, also where autograd records the call, and where it writes into a tensor."""
+    x, w, out = r(5, 12).requires_grad_(trained), r(7, 12), torch.zeros(5, 7)
+    refused = pytest.raises(InputError, match="forward-mode gradients .jvp. are not supported")
+    with refused:
         torch.func.jvp(lambda w: cutegemm.linear(x, w, fallback="reference"), (w,), (w,))
+    with torch.autograd.forward_ad.dual_level():
+        for given in (None, out):
+            with refused:
+                cutegemm.linear(x, torch.autograd.forward_ad.make_dual(w, w), out=given, fallback="reference")
 
 
 def test_out_has_no_gradient():

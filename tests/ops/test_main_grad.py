@@ -4,6 +4,7 @@
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import cutegemm
 from cutegemm import epilogue as epi
@@ -117,6 +118,20 @@ def test_a_linear_layer_adds(biased):
 
     names = check(run, w, w, [x, bias] if biased else [x])
     assert "cutegemm.gemm.out" in names and not any("add" in x for x in names)
+
+
+def test_a_checkpointed_layer_adds():
+    """Checkpoints give each saved tensor once, so the backward pass may read it only once."""
+    x = torch.randn(5, 16).to(BF16).requires_grad_()
+    w, _ = parameter(24, 16)
+    told = w.main_grad + x.detach().float().sum(0)
+
+    def layer(x):
+        return cutegemm.linear(x, w, accumulate_main_grad=True, fallback="reference")
+
+    checkpoint(layer, x, use_reentrant=False).sum().backward()
+    torch.testing.assert_close(w.main_grad, told)
+    assert w.grad is None and x.grad is not None
 
 
 def test_what_hooks_wait_for_is_a_gradient_that_nobody_reads():

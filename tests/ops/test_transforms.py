@@ -199,6 +199,8 @@ def test_gradients_of_torch_func():
         lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x),
         lambda g: torch.vmap(torch.func.grad(lambda w, x: g(x, w, b).sum()), (None, 0))(w, x[:, 0]),
         lambda g: torch.func.jacrev(lambda w: g(x[0], w, b))(w),
+        # called after the transform has ended
+        lambda g: torch.func.vjp(lambda x: g(x, w, b), x)[1](torch.ones(3, 5, 7))[0],
     ):
         assert error(f(layer), f(expected)) < 1e-5
 
@@ -218,6 +220,18 @@ def test_autocast_is_followed():
     w64 = w.detach().double().requires_grad_()
     expected(x.detach().double(), w64, b.detach().double()).sum().backward()
     assert error(w.grad, w64.grad) < 2e-2
+
+
+@pytest.mark.parametrize("fallback", ["torch", "reference"])
+def test_c_keeps_its_type_under_autocast_and_d_has_the_operands(fallback):
+    """Of a C that all batches share, and under factors that are tensors."""
+    a, b, c, two = torch.randn(3, 5, 12), torch.randn(12, 7), torch.randn(5, 7), torch.tensor(2.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        shared = cutegemm.matmul(a, b, c, fallback=fallback)
+        scaled = cutegemm.matmul(a[0], b, c, alpha=two, fallback=fallback)
+    assert shared.dtype == scaled.dtype == torch.bfloat16
+    assert error(shared.float(), (a @ b + c).double()) < 2e-2
+    assert error(scaled.float(), (2 * a[0] @ b + c).double()) < 2e-2
 
 
 def test_writing_into_out_is_seen_by_autograd():

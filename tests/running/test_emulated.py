@@ -60,6 +60,16 @@ def test_in_place_and_batched(no_reference):
     assert_close(c, a, b, before, 1.0, 2.0)
 
 
+def test_autograd_notices_what_a_kernel_writes():
+    """A tensor that autograd has saved for a gradient, and that a kernel has overwritten since."""
+    gemm = Gemm(SPECS["warp-specialised"], representative(GemmSpec()))
+    a, b, saved = (torch.randn(64, 64).bfloat16() for _ in range(3))
+    y = torch.ones(64, 64, requires_grad=True) * saved
+    gemm.run(a, b, out=saved, backend="emulator")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 WRITTEN = {
     "tma": GemmSpec(tile=Tile(64, 64, 64), swap=False, scheduler="per_tile"),
     "staged": GemmSpec(tile=Tile(64, 64, 64), swap=False, scheduler="per_tile", store="staged"),

@@ -17,6 +17,7 @@ from torch import Tensor
 from cutegemm import checks
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import direct, recording
+from cutegemm.ops.gradients.saved import taken
 
 OPTION = "accumulate_main_grad"
 
@@ -85,15 +86,15 @@ class _Added(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
         owner, turned, add = ctx.call
-        main = owner.main_grad
-        add(above, main.mT if turned else main, *ctx.saved_tensors)
+        read, main = taken(ctx), owner.main_grad
+        add(above, main.mT if turned else main, *read)
         unread = None
         if hasattr(owner, "grad_added_to_main_grad"):
             owner.grad_added_to_main_grad = True
             new = torch.zeros if getattr(owner, "zero_out_wgrad", False) else torch.empty
             unread = new(main.shape, dtype=owner.dtype, device=owner.device)
             unread = unread.mT if turned else unread
-        return above, unread, None, None, *(None for _ in ctx.saved_tensors)
+        return above, unread, None, None, *(None for _ in read)
 
 
 def added(y: Tensor, weight: Tensor, owner: Tensor, add: Callable[..., None], *read: Tensor) -> Tensor:

@@ -8,14 +8,20 @@ from typing import Any
 import torch
 
 _compiling = torch.compiler.is_compiling
+_unwrapped: Any = torch._C._functorch.unwrap_if_dead
 
 
 def taken(ctx: Any) -> Any:
-    """The saved tensors of a forward. Unless the graph is retained, each is freed when the caller drops it."""
+    """The saved tensors of a forward. Unless the graph is retained, each is freed when the caller drops it.
+
+    A function of `torch.func.vjp` is called after its transform has ended, with tensors that the transform wrapped.
+    torch's functions unwrap those, and kernels need their memory.
+    """
     saved = ctx.saved_tensors
-    if not _compiling():
-        ctx.maybe_clear_saved_tensors()
-    return saved
+    if _compiling():
+        return saved
+    ctx.maybe_clear_saved_tensors()
+    return tuple([None if x is None else _unwrapped(x) for x in saved])
 
 
 class Read:

@@ -13,6 +13,7 @@ import torch
 from cutegemm.epilogue.call_order import ROLES
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops.layouts import check_lead
 from cutegemm.ops.program import Program, decode, kept
 
 # dimensions of a call's tensors without a batch
@@ -91,6 +92,8 @@ def _as_matrices(
     inputs = []
     for name, x, m in zip(program.inputs, tensors[2:], mapped[2:]):
         kind = _kind(program, name)
+        if lead is not None and kind in ("matrix", "col"):
+            check_lead(name, x.shape[m:], x.shape[m:-1] if kind == "matrix" else x.shape[m:], lead)
         folds = kind in ("matrix", "col", "blocks_m")
         inputs.append(_folded(x, m, kind != "col") if folds else x)
     return [a, b, *inputs], lead
