@@ -173,7 +173,8 @@ STRIDES_RULE = "must be three integers: the strides of row, column and batch in 
         ({"strides": None}, f"strides=None: {STRIDES_RULE}"),
         (
             {"strides": (1 << 63, 1, 0)},
-            f"strides=({1 << 63}, 1, 0): must be from -{MOST_STRIDE} to {MOST_STRIDE}, because kernels take 64-bit strides",
+            f"strides=({1 << 63}, 1, 0): must be from -{MOST_STRIDE} to {MOST_STRIDE}, because kernels take 64-bit "
+            "strides",
         ),
     ],
 )
