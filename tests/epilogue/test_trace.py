@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -199,14 +197,6 @@ def _truth(acc):
     return acc > 0
 
 
-def _beyond_fp64(acc):
-    return acc * 10**309
-
-
-def _groups(acc, *, groups: epi.Row):
-    return acc + groups
-
-
 KINDS = "Row, Col, Matrix, Scalar, Integer"
 REFUSED = [
     (
@@ -241,8 +231,7 @@ REFUSED = [
     ),
     (_wrong_axis, "x.axis=2: of a sum must be one of (None, 0, 1)"),
     (_truth, "epilogue='truth': output d must be a number; nearest legal value: 'where(value, 1, 0)'"),
-    (_groups, "_groups='groups': an input may not have this name; nearest legal value: 'groups_'"),
-    (_beyond_fp64, f"epilogue={10**309}: a constant must be in the range of fp32, not NaN"),
+    (lambda acc: acc * 10**309, f"epilogue={10**309}: a constant must be in the range of fp32, not NaN"),
     (3, "define=3: must be a function"),
 ]
 
@@ -320,21 +309,6 @@ def test_what_python_cannot_do_with_a_value_is_explained(function, message):
     with pytest.raises(SpecError) as e:
         epi.define(lambda acc: function(acc))
     assert str(e.value) == message
-
-
-def test_a_function_may_have_more_operations_than_python_has_stack_frames():
-    """Its graph is in the same order as that of a short one, and has text and gradients."""
-
-    @epi.define
-    def deep(acc, *, bias: epi.Row):
-        for _ in range(sys.getrecursionlimit()):
-            acc = 0.5 * (acc + bias)
-        return acc
-
-    assert deep.nodes[:5] == (
-        Node("acc"), Node("row", value="bias"), Node("add", (0, 1)), Node("const", value=0.5), Node("mul", (3, 2)),
-    )  # fmt: skip
-    assert str(deep).count("bias") == sys.getrecursionlimit() and epi.backward(deep).outputs
 
 
 def test_values_of_two_epilogues_do_not_meet():
