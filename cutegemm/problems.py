@@ -17,6 +17,9 @@ from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.epilogue.scaling import INTEGERS, default_type
 from cutegemm.errors import InputError, SpecError, field_error
 
+# largest stride that a launch passes to a kernel, in elements
+MOST_STRIDE = (1 << 63) - 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Operand(checks.Named):
@@ -50,6 +53,9 @@ class Operand(checks.Named):
         strides = checks.integers(self.strides)
         if strides is None or len(strides) != 3:
             rule = "must be three integers: the strides of row, column and batch in elements"
+            raise field_error(InputError, "strides", self.strides, rule)
+        if max(map(abs, strides)) > MOST_STRIDE:
+            rule = f"must be from -{MOST_STRIDE} to {MOST_STRIDE}, because kernels take 64-bit strides"
             raise field_error(InputError, "strides", self.strides, rule)
         object.__setattr__(self, "strides", _canonical(self, strides))
 
@@ -122,7 +128,7 @@ def _canonical(x: Operand, strides: tuple[int, ...]) -> tuple[int, int, int]:
     elif x.cols <= 1:
         row, col = (1, round_up(x.rows, step)) if row == 1 else (row, 1)
     if x.batch <= 1:
-        batch = round_up(max(row * x.rows, col * x.cols, 1), step)
+        batch = min(round_up(max(row * x.rows, col * x.cols, 1), step), MOST_STRIDE // step * step)
     return row, col, batch
 
 

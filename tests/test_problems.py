@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cutegemm import DType, Operand, Problem, problem
 from cutegemm.config.numbers import round_up
 from cutegemm.errors import InputError, SpecError
+from cutegemm.problems import MOST_STRIDE
 from tests.support.strategies import operands
 
 
@@ -170,6 +171,11 @@ STRIDES_RULE = "must be three integers: the strides of row, column and batch in 
         ({"align": 0}, "align=0: must be from 1 to 16; nearest legal value: 1"),
         ({"strides": (8, 1)}, f"strides=(8, 1): {STRIDES_RULE}"),
         ({"strides": None}, f"strides=None: {STRIDES_RULE}"),
+        (
+            {"strides": (1 << 63, 1, 0)},
+            f"strides=({1 << 63}, 1, 0): must be from -{MOST_STRIDE} to {MOST_STRIDE}, because kernels take 64-bit "
+            "strides",
+        ),
     ],
 )
 def test_an_operand_of_other_things_is_refused(fields, message):
@@ -177,6 +183,12 @@ def test_an_operand_of_other_things_is_refused(fields, message):
     with pytest.raises(InputError) as e:
         Operand(**{"dtype": DType.BF16, "rows": 8, "cols": 8, "strides": (8, 1, 0)} | fields)
     assert str(e.value) == message
+
+
+def test_a_stride_that_addresses_nothing_is_one_that_a_kernel_takes():
+    """That of a single batch, too, whatever the stride of its rows."""
+    x = Operand(dtype="bf16", rows=64, cols=64, strides=(MOST_STRIDE, 1, 0))
+    assert max(x.strides) <= MOST_STRIDE and x.strides[2] % 8 == 0
 
 
 @pytest.mark.parametrize("value", [None, 3, "d", [("d", 3)], {"d": None}, [1]], ids=repr)

@@ -121,7 +121,7 @@ def spec_of(text: str) -> GemmSpec:
     call = _call(text if text.startswith("GemmSpec(") else f"GemmSpec({text})")
     if call is None or _name(call) != "GemmSpec" or call.args:
         raise field_error(SpecError, "--spec", text, "must be GemmSpec(...) with literal values", EXAMPLE)
-    return GemmSpec(**{x.arg or "**": _field(x.value, x.arg or "**") for x in call.keywords})
+    return GemmSpec(**{name: _field(value, name) for name, value in _keywords(call).items()})
 
 
 def _call(text: str) -> ast.Call | None:
@@ -139,6 +139,21 @@ def _name(node: ast.expr) -> str:
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
+def _keywords(call: ast.Call) -> dict[str, ast.expr]:
+    """The keyword arguments of a call by name.
+
+    Raises:
+        InputError: a name is given twice.
+    """
+    found: dict[str, ast.expr] = {}
+    for keyword in call.keywords:
+        name = keyword.arg or "**"
+        if name in found:
+            raise field_error(InputError, name, ast.unparse(keyword.value), "is given twice")
+        found[name] = keyword.value
+    return found
+
+
 def _field(node: ast.expr, field: str) -> Any:
     """A value of a spec: a literal, `Tile(...)`, or an epilogue of the library."""
     if field == "epilogue":
@@ -148,7 +163,7 @@ def _field(node: ast.expr, field: str) -> Any:
         if tile and isinstance(node, ast.Call):
             from cutegemm.spec import Tile
 
-            named = {x.arg or "": ast.literal_eval(x.value) for x in node.keywords}
+            named = {name: ast.literal_eval(value) for name, value in _keywords(node).items()}
             return Tile(*map(ast.literal_eval, node.args), **named)
         return ast.literal_eval(node)
     except GemmError:
@@ -190,7 +205,7 @@ def graph_of(text: str) -> Graph | None:
         rule = f"must be FILE.py:NAME or one of {', '.join(epilogues())}"
         raise field_error(InputError, "--epilogue", text, rule, nearest(name, epilogues()))
     try:
-        named = {x.arg or "**": _word(x.value) for x in call.keywords}
+        named = {name: _word(value) for name, value in _keywords(call).items()}
         made: Graph = getattr(library, name)(*map(_word, call.args), **named)
     except TypeError as error:
         raise field_error(InputError, "--epilogue", text, str(error)) from error

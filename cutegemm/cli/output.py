@@ -22,7 +22,9 @@ def width() -> int:
     import shutil
     import sys
 
-    return max(40, shutil.get_terminal_size((PIPED, 24)).columns) if sys.stdout.isatty() else PIPED
+    # a process may be started with a closed standard output
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return max(40, shutil.get_terminal_size((PIPED, 24)).columns) if terminal else PIPED
 
 
 def print_facts(command: str, facts: T, as_text: Callable[[T], str], as_json: bool) -> None:

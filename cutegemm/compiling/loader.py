@@ -70,7 +70,9 @@ def recorder(obj: bytes, kernel: str, param_sizes: list[int]) -> Callable[..., l
         kernel: name given to the launches (an object holds one kernel).
         param_sizes: bytes of each kernel parameter (`resources.param_sizes`).
     """
-    _define_recorder_symbols()
+    with _LOCK:
+        # A second definition would replace the symbols, and its callbacks would be freed: the cache keeps the first.
+        _define_recorder_symbols()
     patched = obj
     for name, other in _REPLACED.items():
         # A string table may store a name as the tail of a longer one, so only the end is matched.

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.device import Device
 from cutegemm.checks import plain
 from cutegemm.config import Config
@@ -186,7 +187,12 @@ def key_from(words: Sequence[Any], extents: Sequence[Any]) -> Key:
     """
     gpu, spec, kind = words
     m, n, k, batch = extents
-    legal = all(isinstance(x, str) for x in words) and all(type(x) is int and x >= 0 for x in extents)
+    legal = all(isinstance(x, str) for x in words) and all(type(x) is int for x in extents)
     if not legal:
         raise ValueError("not a key: a value has another type")
+    if not all(0 <= x <= LIMITS.max_extent for x in extents):
+        raise ValueError(f"not a key: an extent is outside 0 to {LIMITS.max_extent}")
+    for word in words:
+        # SQLite stores text as UTF-8, and raises UnicodeEncodeError, a ValueError, for half a surrogate pair
+        word.encode()
     return Key(gpu, spec, kind, (m, n, k, batch))

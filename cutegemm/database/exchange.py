@@ -65,7 +65,7 @@ def read(path: Path) -> dict[Key, Entry]:
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']}, not {FORMAT}")
         return dict(_row(row) for row in data["entries"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         rule = f"must be a file that cutegemm.database.export wrote: {type(error).__name__}: {error}"
         raise field_error(InputError, "path", str(path), rule) from error
 

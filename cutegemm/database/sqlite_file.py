@@ -104,6 +104,8 @@ class File:
             version = file.execute("PRAGMA user_version").fetchone()[0]
             if version != self._version:
                 raise DamagedError(f"its format is {version}, not {self._version}")
+            if not set(self._schema) <= {x for (x,) in file.execute("SELECT sql FROM sqlite_master")}:
+                raise DamagedError(f"its tables are not those of format {version}")
             if self._sound != (this := self._inode()):
                 if (problem := file.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                     raise DamagedError(" ".join(problem.split()))

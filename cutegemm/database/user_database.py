@@ -112,7 +112,7 @@ class Database:
             rows = file.execute(f"SELECT fields, data FROM trials WHERE {_WHERE}", _flat(key))
             trials = {}
             for fields, data in rows:
-                with contextlib.suppress(TypeError, ValueError):
+                with contextlib.suppress(TypeError, ValueError, RecursionError):
                     trials[fields] = Trial(**json.loads(data))
             return trials
 

@@ -47,7 +47,7 @@ OPERATIONS = {  # name -> operands
 
 NUMBER, TRUTH, INTEGER = "number", "truth", "integer"  # what a node yields
 FP32_MAX = (2 - 2.0**-23) * 2.0**127
-RESERVED = ("a", "b", "acc", "backend", "out", "self", "workspace")  # other parameters of a run
+RESERVED = ("a", "b", "acc", "backend", "groups", "out", "self", "workspace")  # other parameters of a run
 GATED = (None, "halves", "interleaved")
 ACCUMULATORS = ("gate", "up")  # a gated graph's two accumulators; a plain one's has no name
 _TRANSPOSED = {"row": "col", "col": "row", "n": "m", "m": "n"}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,7 +54,11 @@ class Trace:
         if isinstance(number, bool) or not isinstance(number, numbers.Real):
             rule = "an operand must be a traced value or a Python number"
             raise field_error(SpecError, "epilogue", number, rule)
-        value = float(number)
+        try:
+            value = float(number)
+        except OverflowError:
+            # an integer or fraction beyond the range of fp64
+            value = math.nan
         if value != value or FP32_MAX < abs(value) < INFINITY:
             raise field_error(
                 SpecError, "epilogue", number, "a constant must be in the range of fp32, not NaN"
@@ -69,17 +74,18 @@ class Trace:
         tensors they scale. So it depends on the expressions alone, not on when their parts were written.
         """
         order: dict[int, int] = {}
-
-        def visit(index: int) -> None:
-            if index in order:
-                return
-            args = self.nodes[index].args
-            for a in sorted(args, key=lambda a: self.nodes[a].op in (*NUMBERS, "const")):
-                visit(a)
-            order[index] = len(order)
-
-        for x in results:
-            visit(x.node)
+        # not recursive, because a function may have more operations than Python has stack frames
+        stack = [x.node for x in reversed(results)]
+        while stack:
+            index = stack[-1]
+            args = sorted(self.nodes[index].args, key=lambda a: self.nodes[a].op in (*NUMBERS, "const"))
+            missing = [a for a in args if a not in order]
+            if missing:
+                # the first operand and all that it needs come first
+                stack.append(missing[0])
+                continue
+            order.setdefault(index, len(order))
+            stack.pop()
         renumbered = (
             Node(n.op, tuple(order[a] for a in n.args), n.value) for n in map(self.nodes.__getitem__, order)
         )

@@ -37,6 +37,7 @@ from cutegemm.planning.cost import (
     Rows,
 )
 from cutegemm.planning.kernel_fields import drafted, outlined
+from cutegemm.planning.launches import MOST_COUNTED
 from cutegemm.planning.loads import Way
 from cutegemm.planning.seen import Seen, by_way
 from cutegemm.planning.ways import SHALLOW, Kind
@@ -235,6 +236,7 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
         seen = np.ones_like(steps)
         for waves in FILLED_WAVES:
             most = np.floor(np.minimum(waves * resident / planes, steps / LEAST_STEPS))
+            most = np.minimum(most, MOST_COUNTED // steps)
             parts = np.ceil(steps / np.ceil(steps / np.clip(most, 1, MAX_SPLITS)))
             found.append(_with(flat, parts != seen, parts, 1, how))
             seen = parts

@@ -42,22 +42,32 @@ def check_sms(spec: GemmSpec, cluster_size: int) -> None:
         raise field_error(PlanError, "sms", spec.sms, rule, cluster_size)
 
 
-def check_per_tile(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
-    """Refuse a launch of a CTA per tile before any tile is tried, if no tile is large enough.
+def check_count(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
+    """Refuse a problem of too many tiles before any tile is tried, if no tile is large enough.
 
     A tile's accumulators lie in the registers of an SM, so a tile has at most that many elements.
     """
     fewest = problem.m * problem.n * problem.batch // limits.registers_per_sm
     if spec.scheduler == "per_tile" and fewest > limits.max_grid:
         raise grid_fault(spec, problem, fewest, limits)
+    if fewest > MOST_COUNTED:
+        raise _count_fault(spec, problem, fewest)
 
 
 def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
-    """The error of a launch with a CTA per tile that exceeds the grid's limit.
-
-    It names what a caller can change: the field that asks for such a launch, else the problem's largest extent.
-    """
+    """The error of a launch with a CTA per tile that exceeds the grid's limit."""
     rule = f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
+    return _size_fault(spec, problem, rule)
+
+
+def _count_fault(spec: GemmSpec, problem: Problem, count: int) -> PlanError:
+    """The error of a problem with more work tiles than a tile scheduler counts."""
+    rule = f"needs a count of {count:,} work tiles or more, and a tile scheduler counts to {MOST_COUNTED:,}"
+    return _size_fault(spec, problem, rule)
+
+
+def _size_fault(spec: GemmSpec, problem: Problem, rule: str) -> PlanError:
+    """An error that names what a caller can change: the field that asks for a CTA per tile, else the largest extent."""
     for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
         given = getattr(spec, field)
         if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
@@ -87,11 +97,31 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
     ctas = clusters * config.cluster_size
     if ctas > device.limits.max_grid:
         raise grid_fault(spec, problem, ctas, device.limits)
+    _check_counts(spec, problem, config, count, clusters)
     tiles = (across_m * cluster_m, across_n * cluster_n, problem.batch)
     return Grid(tiles, clusters, count / resident)
 
 
+def _check_counts(spec: GemmSpec, problem: Problem, config: KernelConfig, works: int, clusters: int) -> None:
+    """Refuse a launch for which the tile scheduler's 32-bit integers would overflow."""
+    # a consumer stops at the first number beyond the last work; in pingpong it takes every second work
+    end = works - 1 + clusters * (2 if config.pingpong else 1)
+    if end > MOST_COUNTED:
+        raise _count_fault(spec, problem, end)
+    k_tiles = math.ceil(problem.k / config.tile[2])
+    if config.splits * k_tiles > MOST_COUNTED:
+        rule = f"K is {k_tiles:,} k tiles, and splits times k tiles must be at most {MOST_COUNTED:,}"
+        raise field_error(PlanError, "split_k", config.splits, rule, MOST_COUNTED // k_tiles)
+    partial_wave = works % clusters
+    streamed = min(partial_wave + clusters, works) if config.streamed and partial_wave else 0
+    if clusters * streamed * k_tiles > MOST_COUNTED:
+        rule = f"{clusters} clusters times {streamed * k_tiles:,} shared k tiles exceed {MOST_COUNTED:,}"
+        raise field_error(PlanError, "scheduler", "stream_k", rule, "persistent")
+
+
 COUNTER_BYTES = 4
+# largest number of the tile schedulers' 32-bit integers
+MOST_COUNTED = (1 << 31) - 1
 
 
 class Parts(NamedTuple):

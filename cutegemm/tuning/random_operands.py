@@ -71,7 +71,7 @@ def operands(problem: Problem, graph: Graph, device: str, seed: int = 0) -> Oper
         if name in outputs:
             stored.append(memory)
     for name in scalars:
-        named[name] = torch.tensor(SCALAR, device=device)
+        named[name] = torch.tensor(SCALAR, dtype=torch.float32, device=device)
     numbers = tuple(INTEGER if graph.numbers[x] == "integer" else SCALAR for x in order.numbers)
     return Operands(order, tuple(named[x] for x in order.names), numbers, tuple(stored))
 

@@ -163,6 +163,13 @@ def test_a_reader_that_goes_away_is_no_error():
     assert done.stdout.startswith("problem") and "Traceback" not in done.stderr
 
 
+def test_standard_output_may_be_closed():
+    """`cutegemm explain … >&-` has nowhere to print, which is not an error."""
+    line = f"{sys.executable} -m cutegemm explain 64 64 64 >&-"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_terminal_s_width_is_used(monkeypatch):
     """Text is as wide as the terminal, and 80 columns where there is none."""
     from cutegemm.cli import output

@@ -59,6 +59,22 @@ def test_the_directory_is_the_users_choice(monkeypatch, tmp_path):
     assert "cutegemm" in str(kernel_cache.directory())
 
 
+def test_a_user_without_a_home_directory_is_asked_for_one(monkeypatch):
+    """As in a container whose user has no entry in /etc/passwd and no HOME."""
+
+    def unknown(user):
+        raise KeyError(user)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("CUTEGEMM_CACHE_DIR", "HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for folder in (kernel_cache.directory, default_path):
+        with pytest.raises(
+            InputError, match="^CUTEGEMM_CACHE_DIR='': must name a directory, .* no home directory"
+        ):
+            folder()
+
+
 def test_an_entry_on_disk_is_not_compiled_again(fresh, no_compiler, made):
     """Object, PTX, cubin and resources come back from the file."""
     assert kernel_cache.artifact(CONFIG) == made and kernel_cache.artifact(CONFIG) is not made

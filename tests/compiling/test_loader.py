@@ -2,8 +2,11 @@
 """What the host code launches, recorded without a GPU: grids, parameters and the bytes of its tensor maps."""
 
 import dataclasses
+import functools
 import math
 import struct
+import threading
+import time
 from itertools import product
 
 import pytest
@@ -305,3 +308,22 @@ def test_what_is_no_object_is_refused(damage):
     good = kernel_cache.artifact(Gemm(GemmSpec(tile=TILE), problem(M, N, K)).plan.config).obj
     with pytest.raises(CompileError, match="^obj='.* bytes': must be a whole ELF-64 relocatable object$"):
         loader.recorder(damage(good), "k", [])
+
+
+def test_threads_that_record_at_once_share_one_recorder(monkeypatch):
+    """Its callbacks are defined once: those of a second definition would be freed while objects still call them."""
+    defined = []
+
+    @functools.cache
+    def define():
+        defined.append(threading.get_ident())
+        time.sleep(0.05)
+
+    monkeypatch.setattr(loader, "_define_recorder_symbols", define)
+    monkeypatch.setattr(loader, "_link", lambda obj: None)
+    threads = [threading.Thread(target=loader.recorder, args=(b"", "kernel", [])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(defined) == 1

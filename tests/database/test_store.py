@@ -64,6 +64,8 @@ DAMAGE = {
     ),
     "version": lambda path: sqlite3.connect(path).execute("PRAGMA user_version = 0"),
     "newer": lambda path: sqlite3.connect(path).execute("PRAGMA user_version = 99"),
+    "no table": lambda path: sqlite3.connect(path).execute("DROP TABLE trials"),
+    "columns": lambda path: sqlite3.connect(path).execute("ALTER TABLE entries RENAME COLUMN m TO n2"),
 }
 
 
@@ -200,12 +202,24 @@ def test_entries_travel_as_json(tmp_path, capsys):
     assert "1024 x 1024 x 1024, batch 1; a bf16 row-major; b bf16 row-major" in capsys.readouterr().out
 
 
-BAD = json.dumps({"format": 1, "entries": [{"key": [*KEY[:3], [1024, 1024, "k", 1]], **entry(OF).to_data()}]})
+def _exported(words, extents):
+    """An export of one entry under another key."""
+    return json.dumps({"format": 1, "entries": [{"key": [*words, extents], **entry(OF).to_data()}]})
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", '{"format": 0, "entries": []}', '{"format": 1, "entries": [{}]}', BAD]
-)
+BAD = {
+    "empty": "",
+    "no fields": "{}",
+    "format": '{"format": 0, "entries": []}',
+    "no entry": '{"format": 1, "entries": [{}]}',
+    "nested": "[" * 100_000,
+    "type of an extent": _exported(KEY[:3], [1024, 1024, "k", 1]),
+    "extent beyond SQLite's integers": _exported(KEY[:3], [1024, 1024, 10**30, 1]),
+    "half a surrogate pair": _exported((KEY.gpu + "\ud800", *KEY[1:3]), [1024, 1024, 1024, 1]),
+}
+
+
+@pytest.mark.parametrize("text", BAD.values(), ids=BAD)
 def test_a_file_that_is_no_export_is_refused(tmp_path, text, capsys):
     """It is named, and nothing of it is taken."""
     file = tmp_path / "x.json"

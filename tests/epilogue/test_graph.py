@@ -2,6 +2,7 @@
 """The epilogue graph: what it refuses, what it lists, and that it travels as data."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -110,13 +111,17 @@ MALFORMED = {
         (ACC, Node("row", value="out")), D,
         "epilogue='out': an input may not have this name; nearest legal value: 'out_'",
     ),
+    "keyword of a run": (
+        (ACC, Node("row", value="groups")), D,
+        "epilogue='groups': an input may not have this name; nearest legal value: 'groups_'",
+    ),
     "two kinds": (
         (ACC, Node("row", value="r"), Node("col", value="r")), D,
         "epilogue='r': an input is of one kind, not both row and col",
     ),
     "a parameter's name": (
         (ACC,), (Result("a", 0),),
-        "epilogue='a': an output may not have the name of a parameter of a run: a, b, acc, backend, out, self, "
+        "epilogue='a': an output may not have the name of a parameter of a run: a, b, acc, backend, groups, out, self, "
         "workspace",
     ),
     "d reduced": (
@@ -181,3 +186,18 @@ def test_an_axis_may_be_any_integer():
     graph = epi.define(lambda acc: epi.Output(d=acc, o=epi.Sum(acc, axis=np.int64(1))))
     assert graph == epi.define(lambda acc: epi.Output(d=acc, o=epi.Sum(acc, axis=1)))
     assert type(graph.reductions[0].axis) is int
+
+
+def test_a_function_may_have_more_operations_than_python_has_stack_frames():
+    """Its graph is in the same order as that of a short one, and has text and gradients."""
+
+    @epi.define
+    def deep(acc, *, bias: epi.Row):
+        for _ in range(sys.getrecursionlimit()):
+            acc = 0.5 * (acc + bias)
+        return acc
+
+    assert deep.nodes[:5] == (
+        Node("acc"), Node("row", value="bias"), Node("add", (0, 1)), Node("const", value=0.5), Node("mul", (3, 2)),
+    )  # fmt: skip
+    assert str(deep).count("bias") == sys.getrecursionlimit() and epi.backward(deep).outputs

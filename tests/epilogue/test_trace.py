@@ -231,6 +231,7 @@ REFUSED = [
     ),
     (_wrong_axis, "x.axis=2: of a sum must be one of (None, 0, 1)"),
     (_truth, "epilogue='truth': output d must be a number; nearest legal value: 'where(value, 1, 0)'"),
+    (lambda acc: acc * 10**309, f"epilogue={10**309}: a constant must be in the range of fp32, not NaN"),
     (3, "define=3: must be a function"),
 ]
 

@@ -7,7 +7,6 @@ import pytest
 
 from cutegemm import DType, GemmSpec, Operand, Problem, Tile, problem
 from cutegemm import epilogue as epi
-from cutegemm.arch.records import H200
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import InputError, PlanError, SpecError
 from cutegemm.planning.planner import plan
@@ -199,11 +198,53 @@ def test_a_grid_beyond_the_launch_limit_is_refused():
     ):
         # before any tile is tried
         plan(GemmSpec(scheduler="per_tile"), big, order=lambda *_: pytest.fail("tiles were tried"))
-    assert plan(GemmSpec(), big).clusters <= H200.sms
+    with pytest.raises(
+        PlanError, match=r"^m=2147483647: needs a count of [\d,]+ work tiles .*: split the problem along m$"
+    ):
+        plan(GemmSpec(), big, order=lambda *_: pytest.fail("tiles were tried"))
     with pytest.raises(PlanError, match=r"^schedule='simt': .* nearest legal value: 'auto'$"):
         plan(GemmSpec(schedule="simt"), big)
     with pytest.raises(PlanError, match=r"^batch=2147483647: .*: split the problem along batch$"):
         plan(GemmSpec(), problem(512, 512, 8, batch=(1 << 31) - 1, dtype="fp32"))
+
+
+MOST = (1 << 31) - 1
+TILE = Tile(128, 128, 64)
+
+
+@pytest.mark.parametrize(
+    ("fields", "of", "message"),
+    [
+        # a persistent CTA ends at a number beyond the last work
+        ({}, problem(1, 1, 8, batch=MOST),
+         f"batch={MOST}: needs a count of 2,147,483,910 work tiles or more, and a tile scheduler counts to "
+         "2,147,483,647: split the problem along batch"),
+        ({"scheduler": "per_tile"}, problem(1, 1, 8, batch=MOST),
+         "scheduler='per_tile': needs a count of 4,294,967,293 work tiles or more, and a tile scheduler counts to "
+         "2,147,483,647; nearest legal value: 'persistent'"),
+        ({"tile": TILE, "split_k": 70}, problem(1, 1, MOST),
+         "split_k=70: K is 33,554,432 k tiles, and splits times k tiles must be at most 2,147,483,647; "
+         "nearest legal value: 63"),
+        ({"tile": TILE, "scheduler": "stream_k"}, problem(1280, 1792, 1 << 23),
+         "scheduler='stream_k': 132 clusters times 18,350,080 shared k tiles exceed 2,147,483,647; "
+         "nearest legal value: 'persistent'"),
+    ],
+)  # fmt: skip
+def test_what_a_tile_scheduler_cannot_count_is_refused(fields, of, message):
+    """Its integers have 32 bits: beyond them a kernel would leave tiles or k tiles out, and nothing would say so."""
+    with pytest.raises(PlanError) as e:
+        plan(GemmSpec(**fields), of)
+    assert str(e.value) == message
+    if "split_k" in fields:
+        plan(corrected(GemmSpec(**fields), e.value), of)
+
+
+@pytest.mark.parametrize("k", [MOST, 1 << 29])
+def test_the_longest_sums_are_split_as_far_as_can_be_counted(k):
+    """The planner splits K over the SMs, within what the tile scheduler counts."""
+    made = plan(GemmSpec(), problem(1, 1, k))
+    k_tiles = -(-k // made.config.tile[2])
+    assert 64 <= made.config.splits <= MOST // k_tiles
 
 
 def test_a_tile_too_large_for_one_stage_is_refused():

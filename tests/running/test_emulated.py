@@ -98,6 +98,14 @@ def test_what_no_launch_writes_is_a_finding(name, monkeypatch):
         )
 
 
+def test_memory_of_a_run_is_the_cpus_whatever_torchs_default_device():
+    """Its workspace and counters, beside operands that are CPU tensors."""
+    a, b = torch.randn(8, 16).bfloat16(), torch.randn(16, 8).bfloat16()
+    with torch.device("meta"):
+        d = Gemm(SPECS["warp-specialised"]).run(a, b, backend="emulator")
+    assert_close(d, a, b, None, 1.0, 0.0)
+
+
 def test_overlap_is_refused_on_the_emulator_too():
     """Nothing is written when out overlaps a."""
     gemm = Gemm(SPECS["warp-specialised"], representative(GemmSpec()))

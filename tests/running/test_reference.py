@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+import cutegemm
 from cutegemm import Gemm, GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.epilogue.graph import OPERATIONS, Graph, Node, Result
@@ -111,6 +112,27 @@ def test_reductions_over_nothing(axis, shape):
     got = reference.evaluate(graph, random(0, 3), random(3, 4), {}, torch.float64)
     for name, value in {"sum": 0.0, "max": -INF, "lse": -INF}.items():
         assert got[name].shape == shape and (got[name] == value).all()
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_numbers_are_fp32_whatever_torchs_default_type(default, monkeypatch):
+    """Scalars, constants and the scales of nothing, in a run and in the bound that checks it."""
+    monkeypatch.setenv("CUTEGEMM_CHECK", "1")
+
+    @epi.define
+    def graph(acc, *, s: epi.Scalar):
+        return acc * s + 0.7
+
+    gemm, a, b = Gemm(GemmSpec(epilogue=graph)), torch.ones(2, 1), torch.ones(1, 2)
+    expected = gemm.run(a, b, s=0.1)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        assert torch.equal(Gemm(gemm.spec).run(a, b, s=0.1), expected)
+        _, scales = cutegemm.quantize(a[:0], "row")
+    finally:
+        torch.set_default_dtype(before)
+    assert scales.dtype == torch.float32
 
 
 def test_no_products_are_zero():

@@ -60,6 +60,21 @@ def test_rows_are_proved_as_the_whole_is(name, batch, monkeypatch):
     assert said.startswith("d from row 98: ") and "elements are off" in said
 
 
+def test_scalars_on_the_device_are_fp32_whatever_torchs_default_type():
+    """As every kernel reads them."""
+    graph = epi.scaled("tensor")
+    of = problem(8, 8, 8, epilogue=graph, device_scalars=tuple(graph.numbers))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        x = operands(of, graph, "cpu")
+    finally:
+        torch.set_default_dtype(before)
+    assert graph.numbers and all(
+        x.order.named(x.given)[name].dtype == torch.float32 for name in graph.numbers
+    )
+
+
 def test_what_reduces_is_proved_whole(monkeypatch):
     """A reduction over rows, and random numbers by place, are worked out at once however large D is."""
     monkeypatch.setattr(trial, "SLAB", 1)

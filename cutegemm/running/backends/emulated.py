@@ -44,8 +44,8 @@ class Emulated:
     def _run(self, named: dict[str, torch.Tensor], numbers: dict[str, float], workspace: Any) -> None:
         plan = cast(KernelPlan, self.kind.plan)
         if workspace is None:
-            workspace = torch.empty(max(plan.workspace_bytes, 1), dtype=torch.uint8)
-        counters = torch.zeros(max(plan.counter_bytes, 1), dtype=torch.uint8)
+            workspace = torch.empty(max(plan.workspace_bytes, 1), dtype=torch.uint8, device="cpu")
+        counters = torch.zeros(max(plan.counter_bytes, 1), dtype=torch.uint8, device="cpu")
         addresses = {name: x.data_ptr() for name, x in named.items()} | {COUNTERS: counters.data_ptr()}
         launches = self._steps(addresses, workspace.data_ptr(), numbers)
         buffers = [tensor_buffer(x, name.upper() if name in "abcd" else name) for name, x in named.items()]

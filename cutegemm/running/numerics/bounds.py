@@ -99,9 +99,7 @@ def bound(
                 doubtful = [(magnitude > INT32.max) & (value.abs() < magnitude)]
                 value = value.clamp(INT32.min, INT32.max)
             return _settle(value, error, [], doubtful)
-        value = torch.as_tensor(
-            node.value if node.op == "const" else inputs[str(node.value)], device=a.device
-        )
+        value = reference.passed(node.value if node.op == "const" else inputs[str(node.value)], a.device)
         if node.op == "integer":
             return Bounded(value.long(), torch.zeros((), device=a.device))
         value = reference.broadcastable(node.op, value.double())

@@ -23,7 +23,7 @@ def quantised(
     """Values and scales of (M, K) or (L, M, K), as `cutegemm.quantize` defines them; given scales are used."""
     (m, k), (rows, columns) = x.shape[-2:], _group(x, kind)
     if x.numel() == 0:
-        ones = torch.ones(shape_of(x, kind), device=x.device)
+        ones = torch.ones(shape_of(x, kind), dtype=torch.float32, device=x.device)
         ones = _powers_of_two(ones)[0] if exponents else ones
         return x.new_empty(x.shape, dtype=dtype), ones if scale is None else scale
     whole = dtype == torch.int8

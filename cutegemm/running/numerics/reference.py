@@ -97,13 +97,19 @@ def evaluate(
             return torch.tensor(node.value, dtype=dtype, device=device)
         if node.op == "integer":
             return torch.as_tensor(inputs[str(node.value)], device=device).to(torch.int64)
-        return broadcastable(node.op, torch.as_tensor(inputs[str(node.value)], device=device).to(dtype))
+        return broadcastable(node.op, passed(inputs[str(node.value)], device).to(dtype))
 
     def random(seed: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
         return uniform(seed, offset, shape, device, graph.swapped, origin).to(dtype)
 
     values = graph.evaluate(leaf, {**OPERATIONS, "random": random})
     return {x.name: _result(x, values[x.node].expand(shape)) for x in graph.outputs}
+
+
+def passed(value: Any, device: torch.device) -> torch.Tensor:
+    """An input of an epilogue as a kernel gets it: a number is fp32, whatever torch's default type."""
+    kind = torch.float32 if isinstance(value, float) else None
+    return torch.as_tensor(value, dtype=kind, device=device)
 
 
 def products(
