@@ -156,7 +156,7 @@ REFUSED = {
         {"offs": None, "cu_seqlens": torch.zeros(2).int()},
         r"cu_seqlens\.shape.*must be \(3,\)",
     ),
-    "two kinds of ends": ({"cu_seqlens": torch.zeros(3).int()}, "beside offs"),
+    "two kinds of ends": ({"cu_seqlens": torch.zeros(3).int()}, "must not be given with offs"),
     "no ends": ({"offs": None}, "offs"),
     "D over A": ({"out": "a"}, "overlaps a"),
     "beta without C": ({"beta": 2.0}, "needs c"),
