@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is compiled into a kernel, and nothing else.
+"""Kernel configs: exactly the parameters that are compiled into a kernel.
 
 Two problems whose plans hold equal configs share one compiled kernel; shapes, strides, scalars and seeds
 are run-time arguments. The config travels to compiler processes and into cache keys as plain data.

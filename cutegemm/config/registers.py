@@ -67,7 +67,7 @@ def most_accumulators(config: Kernel) -> Number:
 
 
 def holder(config: Kernel) -> str:
-    """Who holds accumulators, in words."""
+    """The warpgroups that hold the accumulators, as the subject of an error's sentence."""
     if config.ctas_per_sm > 1:
         return f"{config.consumers} consumer warpgroups, with {config.ctas_per_sm} CTAs an SM, hold"
     if config.pingpong:

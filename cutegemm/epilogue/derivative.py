@@ -225,7 +225,7 @@ def _quotient(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, ...
 
 
 def _extremum(lost: Callable[[Value, Value], Value], tied: Callable[[Value, Value], Value]) -> Rule:
-    """Of min and max: the operand that lost has no gradient; equal ones share it, but a constant takes it."""
+    """The rule of min and max: the selected operand gets the gradient, equal ones half each, none beside a constant."""
 
     def rule(g: Value, z: Value, x: Value, y: Value) -> tuple[Value | None, ...]:
         if _constant(y) is not None:

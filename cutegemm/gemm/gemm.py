@@ -99,8 +99,8 @@ class Runs:
 
         Returns:
             D: `out`, or a new tensor (M, N) or (L, M, N). An epilogue with other outputs gives an object with an
-            attribute per output (`results.Outputs`). For meta and fake tensors the result is one of them. For arrays
-            of another library the result is an array of A's library.
+            attribute per output (`results.Outputs`). Meta and fake tensors give tensors of their
+            kind, without values. For arrays of another library the result is an array of A's library.
 
         Raises:
             InputError: a tensor or scalar breaks a rule; nothing has been written.

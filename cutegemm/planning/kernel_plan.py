@@ -118,7 +118,7 @@ class KernelPlan:
 
     @property
     def faster_in_bf16(self) -> str:
-        """Of 8-bit operands: that bf16 is predicted faster, in words, or empty; computed on each use."""
+        """For 8-bit operands, a sentence if bf16 is predicted faster, else empty; computed on each use."""
         path = None if self.config is None else FAMILIES[self.config.family].beside
         return "" if path is None else str(load(path)(self))
 

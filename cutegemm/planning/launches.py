@@ -21,6 +21,10 @@ from cutegemm.planning.steps import Finish
 from cutegemm.problems import Problem, output_extent
 from cutegemm.spec import AUTO, GemmSpec
 
+COUNTER_BYTES = 4
+# largest number of the tile schedulers' 32-bit integers
+MOST_COUNTED = (1 << 31) - 1
+
 
 class Grid(NamedTuple):
     """CTA tiles along (m, n, l), rounded up to whole clusters; clusters launched; tiles over tiles in flight."""
@@ -117,11 +121,6 @@ def _check_counts(spec: GemmSpec, problem: Problem, config: KernelConfig, works:
     if clusters * streamed * k_tiles > MOST_COUNTED:
         rule = f"{clusters} clusters times {streamed * k_tiles:,} shared k tiles exceed {MOST_COUNTED:,}"
         raise field_error(PlanError, "scheduler", "stream_k", rule, "persistent")
-
-
-COUNTER_BYTES = 4
-# largest number of the tile schedulers' 32-bit integers
-MOST_COUNTED = (1 << 31) - 1
 
 
 class Parts(NamedTuple):

@@ -37,7 +37,7 @@ def _exp_of(x: Any, base: Any) -> Any:
 
 
 def _base(top: Any) -> Any:
-    """What is subtracted of values whose maximum is `top`: an infinite one would leave NaN of itself."""
+    """The number to subtract from values whose maximum is `top`: 0 if it is infinite, as inf - inf is NaN."""
     infinite = cute.math.absf(top) == cutlass.Float32(math.inf)
     return functions.where(infinite, cutlass.Float32(0.0), top)
 

@@ -36,7 +36,7 @@ class Place:
 
     @staticmethod
     def create(cluster: tuple[int, int], splits: int) -> Place:
-        """Of the executing CTA of a cluster of (m, n) x splits."""
+        """The executing CTA's place in a cluster of (m, n) x splits CTAs."""
         none = cutlass.Int32(0)
         if (*cluster, splits) == (1, 1, 1):
             return Place(cluster, none, none, none, none)

@@ -30,7 +30,7 @@ class RaggedTail:
 
     @staticmethod
     def of(config: KernelConfig, loads: tuple, role: Any) -> RaggedTail | None:
-        """Of a kernel whose groups lie along K; None of another.
+        """The tail of a kernel whose groups lie along K; None for other kernels.
 
         Args:
             loads: of the frame.

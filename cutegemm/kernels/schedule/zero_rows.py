@@ -39,7 +39,7 @@ class Zeroed:
 
     @staticmethod
     def of(output: Any, axis: str, shape: dict[str, Any], thread: Any, threads: Any) -> Zeroed:
-        """Of an output (`epilogue.output_store`) that threads store."""
+        """The zeros of an output (`epilogue.output_store`) that threads store."""
         across = "n" if axis == "m" else "m"
         matrix = output.matrix
         return Zeroed(
