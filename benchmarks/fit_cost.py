@@ -3,6 +3,7 @@
 
     python -m benchmarks.fit_cost --gpu "NVIDIA H200"            # fit and print regret per family
     python -m benchmarks.fit_cost --gpu "NVIDIA H200" --write    # also write `cutegemm/arch/times.json`
+    python -m benchmarks.fit_cost --gpu NAME --sweeps FILE ... --write      # of another GPU, to its own sweeps
 
 The fit minimizes errors of predicted ratios. For each problem these are the logarithms of measured over predicted
 times, minus their mean. Configs near the best of their problem have the largest weight. A large error counts linearly,
@@ -31,7 +32,7 @@ from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
 from cutegemm.arch.instructions import instruction
-from cutegemm.arch.records import KERNELS_FILE, RECORD_MHZ, RECORDS, TIMES_FILE
+from cutegemm.arch.records import DEFAULT, KERNELS_FILE, RECORD_MHZ, RECORDS, TIMES_FILE, find
 from cutegemm.dtypes import DType
 from cutegemm.planning import known_kernels
 from cutegemm.planning.candidates import Candidate
@@ -155,6 +156,11 @@ def older(paths: list[Path], device: Device) -> list[Measured]:
     return found
 
 
+def swept_on(gpu: str) -> list[Path]:
+    """The committed sweeps of training problems on a GPU, fp8 GEMMs last."""
+    return [SWEEPS / name for name in (*FRESH.get(gpu, ()), *EIGHT.get(gpu, ()))]
+
+
 class Data:
     """Problems as columns: counted work and measured time of each config."""
 
@@ -199,11 +205,21 @@ class Data:
         found = zip(names.tolist(), np.exp(means).round(3).tolist(), strict=True)
         return {name: factor for name, factor in found if abs(factor - 1) >= LEAST_FACTOR}
 
+    def predicted(self, model: CostModel, factors: Mapping[str, float]) -> Column:
+        """The predicted nanoseconds of each config."""
+        known = np.array([factors.get(x, 1.0) for x in self.kernels.tolist()])
+        return np.asarray(nanoseconds(self.counts, model) * known)
+
+    def chosen(self, predicted: Column) -> NDArray[np.intp]:
+        """The place of each problem's config that is predicted fastest."""
+        parts = zip(self.start, np.split(predicted, self.start[1:]), strict=True)
+        return np.array([first + x.argmin() for first, x in parts])
+
     def regret(self, model: CostModel, factors: Mapping[str, float]) -> list[float]:
         """The regret of each problem: the time of the config predicted fastest over the least measured time."""
-        ns = nanoseconds(self.counts, model) * np.array([factors.get(x, 1.0) for x in self.kernels.tolist()])
-        parts = zip(np.split(ns, self.start[1:]), np.split(self.us, self.start[1:]), self.best, strict=True)
-        return [float(us[int(x.argmin())] / best) for x, us, best in parts]
+        chosen = self.chosen(self.predicted(model, factors))
+        found: list[float] = (self.us[chosen] / self.best).tolist()
+        return found
 
 
 def _counted(x: Measured, device: Device) -> Counts:
@@ -311,19 +327,31 @@ def write(
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = command_line.parser("fit_cost", __doc__)
-    parser.add_argument("--gpu", choices=tuple(OLDER), default="NVIDIA H200")
+    parser.add_argument("--gpu", default="NVIDIA H200", help="its name as the driver reports it")
+    parser.add_argument("--sms", type=int, default=DEFAULT.sms, help="SMs of a GPU without a record")
+    parser.add_argument(
+        "--sweeps",
+        type=Path,
+        nargs="+",
+        help="sweeps of `benchmarks.sweep_table`; default: the committed ones",
+    )
     parser.add_argument("--write", action="store_true", help="write the record")
     args = parser.parse_args(arguments)
+    if args.sweeps is None and args.gpu not in OLDER:
+        parser.error(f"--gpu {args.gpu}: must be one of {', '.join(OLDER)}, or --sweeps must be given")
     console = runs.console()
-    device = runs.record_of(args.gpu)
-    names = FRESH.get(args.gpu, []), OLDER[args.gpu]
-    judged = [x for name in names[0] for x in fresh(SWEEPS / name)]
-    others = older([SWEEPS / name for name in names[1]], device)
+    device = find(args.gpu, sms=args.sms)
+    measured = [x for path in args.sweeps or swept_on(args.gpu) for x in fresh(path)]
+    judged = [x for x in measured if not x.scales]
+    eight = [x for x in measured if x.scales]
+    more = [] if args.sweeps else [SWEEPS / name for name in OLDER[args.gpu]]
+    others = older(more, device)
     found = judged + others
+    if not found:
+        parser.error("--sweeps: must have problems of 16-bit operands that TMA can load")
     start = START if judged else next(x.cost for x in RECORDS if x.name in FRESH)
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
-    eight = [x for name in EIGHT.get(args.gpu, ()) for x in fresh(SWEEPS / name)]
     # overlap of launches is not a property of a kernel
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model)
     if eight:
@@ -340,7 +368,7 @@ def main(arguments: list[str]) -> int:
     console.print(shown(reported, regret, held))
     console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in (*NAMES, *SCALED)))
     if args.write:
-        files = ", ".join(sorted([*names[0], *names[1], *EIGHT.get(args.gpu, ())]))
+        files = ", ".join(sorted(x.name for x in [*(args.sweeps or swept_on(args.gpu)), *more]))
         write(args.gpu, model, factors, f"fitted by benchmarks.fit_cost to {files}")
     return 0
 

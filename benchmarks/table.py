@@ -11,16 +11,28 @@ The text between `<!-- benchmark:NAME -->` and `<!-- /benchmark:NAME -->` is rep
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command_line, contenders, figures, fresh_check, libraries, peer_rows, results
+from benchmarks import (
+    command_line,
+    contenders,
+    figures,
+    fit_cost,
+    fresh_check,
+    libraries,
+    peer_rows,
+    predicted,
+    results,
+)
 from benchmarks.probe_tables import FILES as PROBES
 from benchmarks.probe_tables import LINES
 from benchmarks.results import Row
 from benchmarks.suites import PRODUCTS
+from cutegemm.arch.records import DEFAULT
 from handwritten.ladder import worklog
 from handwritten.ladder.source import FOLDER
 
@@ -28,6 +40,7 @@ MARKED = re.compile(r"(<!-- benchmark:(?P<name>[\w-]+) -->\n)(.*?)(<!-- /benchma
 OPENING = "<!-- benchmark:"
 READMES = [Path("README.md"), Path("benchmarks/README.md")]
 LADDER = "sweeps/handwritten.json"  # the ladder's results
+PREDICTED = "predicted"  # the table of the cost model's errors on committed sweeps
 # What was timed on the CPU -> its name for readers, the factor from microseconds, and the unit.
 HOST = {
     "call": ("one call, 256³", 1.0, "µs"),
@@ -276,10 +289,12 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
     """
     whole = name
     name, _, folder = whole.partition("-")
+    if name == PREDICTED:
+        return _predicted(base)
     if name in LINES:
         return _probe(name, documents, base)
     if name not in (*TABLES, *PRODUCTS) or folder not in ("", *FOLDERS):
-        suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x not in ("host", *WHOLE)), *LINES])
+        suites = ", ".join([*PRODUCTS, *(x for x in TABLES if x not in ("host", *WHOLE)), *LINES, PREDICTED])
         folders = " or ".join(f"-{x}" for x in FOLDERS)
         raise ValueError(
             f"table {whole!r}: must be brief, summary, host or a suite of {suites}, perhaps with {folders}"
@@ -316,6 +331,15 @@ def _probe(name: str, documents: dict[str, Document], base: str) -> str:
     return "\n".join(
         [*table, "", f"Measured: {results.source(path, documents[path]['environment'], base)}.", ""]
     )
+
+
+def _predicted(base: str) -> str:
+    """The table of predicted and measured times, and the sweeps."""
+    paths = fit_cost.swept_on(DEFAULT.name)
+    table = markdown(*predicted.lines(predicted.compared(paths)))
+    where = posixpath.relpath("benchmarks/results/sweeps", base or ".")
+    links = ", ".join(f"[{x.name}]({where}/{x.name})" for x in paths)
+    return "\n".join([*table, "", f"Measured: {links} ({DEFAULT.name}).", ""])
 
 
 def _folder(path: str) -> str:
