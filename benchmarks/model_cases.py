@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cutegemm import nn
+from cutegemm.nn.gated import NAMES
 
 LAYERS = 2
 DTYPE = torch.bfloat16
@@ -150,7 +151,8 @@ class Scenario:
 def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[Any], Any]) -> Any:
     """A contender's model, converted or not, compiled or not, all with the same random weights.
 
-    A name that ends in "plain" means conversion layer by layer; otherwise layers are joined where possible.
+    A name that ends in "plain" means conversion layer by layer; otherwise layers are joined where possible. A name with
+    "fp8" means 8-bit weights and activations, gate and up joined instead of fused.
     """
     import transformers
 
@@ -172,7 +174,10 @@ def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[A
     model.train(work.train)
     if name.startswith("cutegemm"):
         options: dict[str, Any] = {}
-        if not name.endswith("plain"):
+        if "fp8" in name:
+            gates = (NAMES[:2],) if family.gated else ()
+            options = {"weights": "fp8", "activations": "fp8", "joined": family.joined + gates}
+        elif not name.endswith("plain"):
             options = {"swiglu": _perceptrons(family), "joined": family.joined}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

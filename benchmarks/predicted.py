@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,6 +77,18 @@ def lines(found: Sequence[Compared]) -> Lines:
     return HEAD, [
         [x.name, str(len(x.chosen)), str(len(x.near)), *cells(x.near), *cells(x.chosen)] for x in found
     ]
+
+
+def table() -> Lines:
+    """Head and lines of the table of the committed sweeps."""
+    return lines(compared(fit_cost.swept_on(DEFAULT.name)))
+
+
+def measured(base: str) -> str:
+    """The sweeps behind the table, as links in a text of the folder `base`."""
+    where = posixpath.relpath("benchmarks/results/sweeps", base or ".")
+    links = ", ".join(f"[{x.name}]({where}/{x.name})" for x in fit_cost.swept_on(DEFAULT.name))
+    return f"Measured: {links} ({DEFAULT.name})."
 
 
 def draw(found: Sequence[Compared], path: Path) -> None:

@@ -143,6 +143,16 @@ EPILOGUES = [
 BATCHED_SUITE = "batched"
 PRODUCTS = (*SUITES, BATCHED_SUITE)  # suites that `benchmarks.gemm` and `benchmarks.sweep` run
 
+# suite -> its description in the README
+BRIEF = {
+    "square": "squares, 1024 to 16384",
+    "prefill": "linear layers of language models, 2048 to 8192 tokens",
+    "decode": "the same, 1 to 256 tokens",
+    "small": "small, 64 to 1000",
+    "deep_k": "few tiles, deep K",
+    "odd": "leading dimensions that are not multiples of 16 bytes",
+}
+
 
 def extents(suite: str) -> list[tuple[int, int, int, int]]:
     """(batch, M, N, K) of every problem of a suite."""

@@ -11,28 +11,18 @@ The text between `<!-- benchmark:NAME -->` and `<!-- /benchmark:NAME -->` is rep
 
 from __future__ import annotations
 
-import posixpath
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    command_line,
-    contenders,
-    figures,
-    fit_cost,
-    fresh_check,
-    libraries,
-    peer_rows,
-    predicted,
-    results,
-)
+from benchmarks import command_line, contenders, figures, fresh_check, libraries, peer_rows, results
+from benchmarks.predicted import measured
+from benchmarks.predicted import table as predicted
 from benchmarks.probe_tables import FILES as PROBES
 from benchmarks.probe_tables import LINES
 from benchmarks.results import Row
-from benchmarks.suites import PRODUCTS
-from cutegemm.arch.records import DEFAULT
+from benchmarks.suites import BRIEF, PRODUCTS
 from handwritten.ladder import worklog
 from handwritten.ladder.source import FOLDER
 
@@ -52,17 +42,6 @@ Document = dict[str, Any]
 INVARIANT = "invariant_"  # suite prefix in rows of `benchmarks.invariant`
 PREFIXES = {"invariant": INVARIANT, "peers": peer_rows.PREFIX}
 SQUARES = f"{peer_rows.PREFIX}square"
-
-
-# suite -> its description in the README
-BRIEF = {
-    "square": "squares, 1024 to 16384",
-    "prefill": "linear layers of language models, 2048 to 8192 tokens",
-    "decode": "the same, 1 to 256 tokens",
-    "small": "small, 64 to 1000",
-    "deep_k": "few tiles, deep K",
-    "odd": "leading dimensions that are not multiples of 16 bytes",
-}
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> list[str]:
@@ -290,7 +269,7 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
     whole = name
     name, _, folder = whole.partition("-")
     if name == PREDICTED:
-        return _predicted(base)
+        return "\n".join([*markdown(*predicted()), "", measured(base), ""])
     if name in LINES:
         return _probe(name, documents, base)
     if name not in (*TABLES, *PRODUCTS) or folder not in ("", *FOLDERS):
@@ -331,15 +310,6 @@ def _probe(name: str, documents: dict[str, Document], base: str) -> str:
     return "\n".join(
         [*table, "", f"Measured: {results.source(path, documents[path]['environment'], base)}.", ""]
     )
-
-
-def _predicted(base: str) -> str:
-    """The table of predicted and measured times, and the sweeps."""
-    paths = fit_cost.swept_on(DEFAULT.name)
-    table = markdown(*predicted.lines(predicted.compared(paths)))
-    where = posixpath.relpath("benchmarks/results/sweeps", base or ".")
-    links = ", ".join(f"[{x.name}]({where}/{x.name})" for x in paths)
-    return "\n".join([*table, "", f"Measured: {links} ({DEFAULT.name}).", ""])
 
 
 def _folder(path: str) -> str:

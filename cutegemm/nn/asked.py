@@ -100,10 +100,9 @@ def _check_eight_bits(made: Asked, model: torch.nn.Module) -> None:
         raise field_error(InputError, "activations", made.activations, rule, made.weights)
     if made.weights is None:
         return
-    for name in ("swiglu", "joined"):
-        if getattr(made, name):
-            rule = "layers with 8-bit weights cannot be joined; convert them separately"
-            raise field_error(InputError, name, "...", rule, ())
+    if made.swiglu:
+        rule = "SwiGLU has no 8-bit weights; join its layers, as in joined=[('gate_proj', 'up_proj')]"
+        raise field_error(InputError, "swiglu", "...", rule, ())
     if any(x.training for x in model.modules()):
         rule = "8-bit weights do not train: call eval() on the model, or use linear(..., fp8=...) in training"
         raise field_error(InputError, "model.training", True, rule, False)

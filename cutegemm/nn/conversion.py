@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from cutegemm.checks import keywords
 from cutegemm.nn.asked import Asked, asked
 from cutegemm.nn.gated import NAMES, not_swiglu, swiglu_of
-from cutegemm.nn.joined import Joined, Part, join
+from cutegemm.nn.joined import Part, Sharing, join, store_joined
 from cutegemm.nn.linear import TYPES, Linear, multiplies
 from cutegemm.nn.mixtures import adopt, not_adopted, recognised
 from cutegemm.nn.mlp import SwiGLU, hooked
@@ -22,7 +22,8 @@ from cutegemm.ops.fallback import HALF
 
 # Modules that multiply by their weights themselves; they are not converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
-_OURS = (Linear, QuantizedLinear, SwiGLU, Joined, Part)
+_NO_MEMORY = "its parameters have no memory yet"
+_OURS = (Linear, QuantizedLinear, SwiGLU, Sharing, Part)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def convert(
             `layer.weight` is a view of it. Their results are views of one tensor, so autograd refuses in-place writes
             to them. Layers that share a parameter with others are not joined.
         weights: "fp8" or "int8" stores weights in 8 bits with one scale per row (`QuantizedLinear`), also those of
-            mixtures' experts; for inference. Layers that share a parameter are left alone.
+            mixtures' experts; for inference. Layers that share a parameter are left alone. Layers may be `joined`, so
+            that their input is quantized once; `swiglu` is refused.
         activations: the same type quantizes inputs with one scale per row, so that GEMMs run in 8 bits. None
             dequantizes the weight in each call, which saves memory but no time.
 
@@ -124,9 +126,7 @@ def convert(
             continue
         converted.append(name)
         if what.weights is not None:
-            store(module, what.weights, what.activations, what.fallback)
-            if what.constant_weights:
-                made.varying[name] = "8-bit weights are loaded after earlier launches"
+            _quantize(module, name, what, made, store)
             continue
         module.__class__ = Linear
         _settle(module, name, what, made)
@@ -161,10 +161,18 @@ def _joined(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[s
                 continue
             every = [f"{name}.{x}" if name else x for x in names]
             why = _not_joined(every, layers, what) or _shared(model, every, layers)
+            if what.weights is not None and any(
+                p.is_meta for x in layers for p in x.parameters(recurse=False)
+            ):
+                why = why or _NO_MEMORY
             if why is not None:
                 made.left[f"{every[0]} with {', '.join(names[1:])}"] = why
                 continue
-            _settle(join(module, names, layers), every[0], what, made)
+            whole = join(module, names, layers)
+            if what.weights is None:
+                _settle(whole, every[0], what, made)
+            else:
+                _quantize(whole, every[0], what, made, store_joined)
             yield from every
 
 
@@ -204,6 +212,13 @@ def _settle(layer: Any, name: str, what: Asked, made: Conversion) -> None:
     layer.constant_weights = what.constant_weights and varies is None
     if varies is not None:
         made.varying[name] = varies
+
+
+def _quantize(layer: Any, name: str, what: Asked, made: Conversion, how: Callable[..., None]) -> None:
+    """Store a layer's weight in 8 bits; record in `varying` that it cannot load early."""
+    how(layer, what.weights, what.activations, what.fallback)
+    if what.constant_weights:
+        made.varying[name] = "8-bit weights are loaded after earlier launches"
 
 
 def _not_joined(names: Sequence[str], layers: Sequence[Any], what: Asked) -> str | None:
@@ -270,7 +285,7 @@ def _unconverted(module: torch.nn.Module, name: str, what: Asked) -> str | None:
 def _not_stored(model: torch.nn.Module, name: str, module: torch.nn.Module) -> str | None:
     """Why a layer's weight cannot be quantized to 8 bits; None if it can."""
     if any(x.is_meta for x in module.parameters(recurse=False)):
-        return "its parameters have no memory yet"
+        return _NO_MEMORY
     return _shared(model, [name], [module])
 
 

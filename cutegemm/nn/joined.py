@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins linear layers that are called on the same tensor, such as attention projections, into one GEMM."""
+"""Joins linear layers that are called on the same tensor, such as attention projections, into one GEMM.
+
+Their weights may be quantized to 8 bits. Then their input is quantized once for all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch import Tensor
 
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear, check_input
+from cutegemm.nn.quantized import QuantizedLinear, store
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.fallback import autocast_type
 
@@ -20,9 +24,11 @@ is_compiling = torch.compiler.is_compiling
 # name of the joined layer as a child of its parts
 _KEY = "joined"
 _KINDS = ("weight", "bias")
+# the scales of an 8-bit weight, one per row
+_SCALE = "weight_scale"
 
 
-class Joined(Linear):
+class Sharing(torch.nn.Linear):
     """Several linear layers as one GEMM, with their weights concatenated along rows.
 
     It keeps the result for the first part's input until the other parts have taken their shares.
@@ -65,9 +71,11 @@ class Joined(Linear):
                 found = taken
                 return found
         start = sum(self.sizes[:index])
-        stop = start + self.sizes[index]
-        bias = None if self.bias is None else self.bias[start:stop]
-        return self.product(input, self.weight[start:stop], bias)
+        return self.rows(input, slice(start, start + self.sizes[index]))
+
+    def rows(self, input: Tensor, which: slice) -> Tensor:
+        """The output of some rows of the weight."""
+        raise NotImplementedError
 
     def _circumstances(self, input: Tensor) -> tuple[Any, Any, list[Any]]:
         """The state that a result depends on besides its input: weight, bias, and modes with the tensors' versions.
@@ -100,9 +108,9 @@ class Joined(Linear):
         found: Iterator[tuple[str, torch.nn.Module]] = super().named_modules(memo, prefix, True)
         return found
 
-    def _replicate_for_data_parallel(self) -> Joined:
+    def _replicate_for_data_parallel(self) -> Sharing:
         """A replica runs in its own thread, so it has its own pending results."""
-        made: Joined = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        made: Sharing = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         made.pending = []
         return made
 
@@ -111,10 +119,27 @@ class Joined(Linear):
         return {**self.__dict__, "pending": []}
 
 
+class Joined(Sharing, Linear):
+    """Joined layers of 16 or 32 bits."""
+
+    def rows(self, input: Tensor, which: slice) -> Tensor:
+        """The output of some rows of the weight."""
+        return self.product(input, self.weight[which], None if self.bias is None else self.bias[which])
+
+
+class QuantizedJoined(Sharing, QuantizedLinear):
+    """Joined layers with 8-bit weights and one scale per row of them."""
+
+    def rows(self, input: Tensor, which: slice) -> Tensor:
+        """The output of some rows of the weight."""
+        bias = None if self.bias is None else self.bias[which]
+        return self.product(input, self.weight[which], getattr(self, self.source.scale)[which], bias)
+
+
 class Part(torch.nn.Module):
     """A layer of a `Joined`. It is called like the original layer; its `weight` and `bias` are views."""
 
-    def __init__(self, whole: Joined, index: int) -> None:
+    def __init__(self, whole: Sharing, index: int) -> None:
         super().__init__()
         # a child of every part, so that code that copies a model module by module copies the joined layer
         self.joined, self.index = whole, index
@@ -180,6 +205,11 @@ def join(parent: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -
     return whole
 
 
+def store_joined(layer: Joined, weights: str, activations: str | None, fallback: str) -> None:
+    """Quantize the weights of joined layers in place, with one scale per row."""
+    store(layer, weights, activations, fallback, QuantizedJoined)
+
+
 def _keys(names: Sequence[str], kind: str, prefix: str) -> tuple[list[str], list[str]]:
     """The keys of the original layers in a state dict, and the keys of the joined tensor, one per part."""
     return [f"{prefix}{x}.{kind}" for x in names], [f"{prefix}{x}.{_KEY}.{kind}" for x in names]
@@ -188,7 +218,7 @@ def _keys(names: Sequence[str], kind: str, prefix: str) -> tuple[list[str], list
 def _apart(names: Sequence[str], sizes: Sequence[int], module: Any, state: Any, prefix: str, _: Any) -> None:
     """Replace joined tensors by the parts' tensors in a state dict."""
     wholes = {}
-    for kind in _KINDS:
+    for kind in (*_KINDS, _SCALE):
         parts, (whole, *others) = _keys(names, kind, prefix)
         wholes[whole] = dict(zip(parts, sizes))
         for key in others:
@@ -199,10 +229,10 @@ def _apart(names: Sequence[str], sizes: Sequence[int], module: Any, state: Any, 
 def _together(names: Sequence[str], module: Any, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
     """Replace the parts' tensors by joined tensors in a state dict that is loaded."""
     (_, missing, _, errors), whole = rest, getattr(module, names[0]).joined
-    for kind in _KINDS:
+    for kind in (*_KINDS, _SCALE):
         parts, keys = _keys(names, kind, prefix)
         sizes = dict(zip(parts, whole.sizes))
         state_dicts.together(state, keys, whole._parameters.get(kind), sizes, metadata, missing, errors)
 
 
-__all__ = ["Joined", "Part", "join"]
+__all__ = ["Joined", "Part", "QuantizedJoined", "Sharing", "join", "store_joined"]

@@ -60,10 +60,13 @@ class QuantizedLinear(torch.nn.Linear):
             traced: Tensor = leaf(self, input)
             return traced
         check_tensor("input", input)
+        return self.product(input, self.weight, getattr(self, self.source.scale), self.bias)
+
+    def product(self, input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+        """input @ (weight * scale).T + bias with this layer's settings, for its weight or some rows of it."""
         source = self.source
-        weight = Quantized(self.weight, getattr(self, source.scale))
         static = None if source.static is None else getattr(self, source.static)
-        return frozen_linear(input, weight, self.bias, source.storage, static, self.fallback)
+        return frozen_linear(input, Quantized(weight, scale), bias, source.storage, static, self.fallback)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """As for torch.nn.Module, but weight and scales keep their types."""
@@ -112,13 +115,15 @@ def load_but(module: Any, names: Sequence[str], state: Any, prefix: str, *args: 
     base(module, state, prefix, *args)
 
 
-def store(layer: Any, weights: str, activations: str | None, fallback: str) -> None:
-    """Convert a torch.nn.Linear in place and quantize its weight with one scale per row."""
+def store(
+    layer: Any, weights: str, activations: str | None, fallback: str, kind: type = QuantizedLinear
+) -> None:
+    """Convert a torch.nn.Linear in place to a `QuantizedLinear` and quantize its weight with one scale per row."""
     values, scale = quantize(layer.weight.detach(), ROW, TYPES_8[weights])
     layer.weight = frozen(values)
     layer.register_parameter("weight_scale", frozen(scale))
-    kind = None if activations is None else TYPES_8[activations]
-    _become(layer, Source(Storage(ROW, kind), "weight_scale"), fallback)
+    inputs = None if activations is None else TYPES_8[activations]
+    _become(layer, Source(Storage(ROW, inputs), "weight_scale"), fallback, kind)
 
 
 def load(layer: Any, source: Source, fallback: str) -> None:
@@ -137,10 +142,10 @@ def load(layer: Any, source: Source, fallback: str) -> None:
     _become(layer, source, fallback)
 
 
-def _become(layer: Any, source: Source, fallback: str) -> None:
+def _become(layer: Any, source: Source, fallback: str, kind: type = QuantizedLinear) -> None:
     for name in Linear.__annotations__:
         vars(layer).pop(name, None)
-    layer.__class__ = QuantizedLinear
+    layer.__class__ = kind
     layer.source, layer.fallback = source, fallback
 
 
