@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of single probes: fp8 GEMMs beside torch's, and grouped GEMMs by the number of tokens."""
+"""Tables of single probes: fp8 GEMMs beside torch's, grouped GEMMs by the number of tokens, and the bandwidth
+of quantization."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from collections.abc import Iterable
 from benchmarks.results import Row
 
 # table -> its file in the folder of results
-FILES = {"fp8": "checks/fp8.json", "groups": "checks/grouped_uniform.json"}
+FILES = {
+    "fp8": "checks/fp8.json",
+    "groups": "checks/grouped_uniform.json",
+    "quantize": "checks/quantize_bandwidth.json",
+}
 # kinds of scales and suites, as `benchmarks.probes.fp8` names them
 SCALES = {
     "tensor": "of a tensor",
@@ -57,9 +62,19 @@ def group_lines(rows: list[Row]) -> Lines:
     return ["tokens", *GROUPED.values()], lines
 
 
+def quantize_lines(rows: list[Row]) -> Lines:
+    """Head and lines: microseconds, and the share of a copy's bandwidth, by kind of scales and shape."""
+    ours = [x for x in rows if x["contender"] == "cutegemm"]
+    shapes = list(dict.fromkeys((x["m"], x["k"]) for x in ours))
+    cell = {(x["what"], x["m"], x["k"]): f"{x['us']:.1f}, **{x['of_copy']:.2f}**" for x in ours}
+    kinds = dict.fromkeys(x["what"] for x in ours)
+    head = ["scales", *(f"{m} × {k}: µs, of a copy's bandwidth" for m, k in shapes)]
+    return head, [[kind.replace(" x ", " × "), *(cell.get((kind, *x), "") for x in shapes)] for kind in kinds]
+
+
 def _mean_and_least(values: Iterable[float]) -> list[str]:
     found = list(values)
     return [f"**{statistics.geometric_mean(found):.2f}**", f"{min(found):.2f}"] if found else ["", ""]
 
 
-LINES = {"fp8": fp8_lines, "groups": group_lines}
+LINES = {"fp8": fp8_lines, "groups": group_lines, "quantize": quantize_lines}

@@ -53,6 +53,10 @@ GROUPED_FIELDS = (
     "suite", "what", "kind", "layer", "tokens", "spread", "contender", "plan", *TIMES, *REGIME, "roof_us", *BASELINE,
     "samples", "refused",
 )  # fmt: skip
+# Quantization: `what` is the kind of scales of x of M x K; `of_copy` is its bandwidth over that of a copy.
+QUANTIZE_FIELDS = (
+    "suite", "what", "m", "k", "contender", *TIMES, *REGIME, "of_copy", *BASELINE, "samples",
+)  # fmt: skip
 # Probes of operand types: `what` is kind and suite, `error` that of the first rows against fp64.
 PROBE_FIELDS = (*PEER_FIELDS, "what", "error")
 # suites whose rows are not single GEMMs compared with cuBLAS
@@ -65,6 +69,7 @@ FIELDS = {
     "models": LLAMA_FIELDS,
     "pytorch": PYTORCH_FIELDS,
     "grouped": GROUPED_FIELDS,
+    "quantize": QUANTIZE_FIELDS,
 }
 MODELS = ("llama", "models")
 KEY_FIELDS = (*CASE_FIELDS, "what", "contender", "regime")

@@ -247,7 +247,7 @@ WHOLE = ("brief", "summary")
 # folders of other GPUs' results
 FOLDERS = ("h100",)
 # tables that may be empty until a results file has rows for them
-TO_MEASURE = ("epilogue", "llama", "models", "invariant", "occupied", "peers")
+TO_MEASURE = ("epilogue", "llama", "models", "invariant", "occupied", "peers", "quantize")
 
 
 class NoRows(ValueError):
