@@ -52,10 +52,10 @@ class LineTable:
         """The launch and the basic block of a line."""
         return self.launch, self.lines[line][0] if line in self.lines else -line
 
-    def source(self, line: int) -> tuple[int, str, int] | None:
-        """The launch, source file and source line of a PTX line, if there is debug information."""
-        source = self.lines[line][1].source if line in self.lines else None
-        return None if source is None else (self.launch, *source)
+    def source(self, line: int) -> tuple[object, ...] | None:
+        """The launch, source line and callers of a PTX line, if there is debug information."""
+        ins = self.lines[line][1] if line in self.lines else None
+        return None if ins is None or ins.source is None else (self.launch, ins.source, ins.callers)
 
     def text(self, line: int) -> str:
         """A PTX line, with its source line if known."""
@@ -292,7 +292,7 @@ class Detector:
         """Report a defect of one operation."""
         side = self.launches[-1], self.current_line() if line is None else line
         what = re.sub(r"\(.*?\)|0x[0-9a-f]+|\d+", "", text) if line == 0 else ""
-        full = f"{text}, {side[0].text(side[1])}"
+        full = f"{text}, {side[0].text(side[1])}" if side[1] else text
         self._add(kind, OBSERVED, "", ("", what), (side, side), lambda: full)
 
     def ended(self, cta: CTA) -> None:
@@ -302,7 +302,8 @@ class Detector:
             shadow.give_back()
         for bar in cta.mbarriers.values():
             if bar.tx:
-                self.add("wrong expect_tx", f"{bar} when its CTA ended{bar.mismatch()}", 0)
+                rest = bar.mismatch().removeprefix("; wrong expect_tx: ")
+                self.add("wrong expect_tx", f"{bar} when its CTA ended: {rest}{bar.arrival}", 0)
 
     def current_line(self) -> int:
         """The PTX line that executes, 0 outside of the program."""

@@ -164,7 +164,7 @@ class WarpTracker:
             kind = "mbarrier initialised without a fence before a bulk copy uses it"
         else:
             return
-        self.detector.add(kind, str(bar).split(" (")[0])
+        self.detector.add(kind, bar.name)
 
     def arrive(self, bars: Sequence[MBarrier], m: Mask, relaxed: bool) -> None:
         """mbarrier.arrive by the lanes `m`; if relaxed, it passes on what the last fence released.
@@ -174,6 +174,7 @@ class WarpTracker:
         apart = None if relaxed else self._set_apart(m)
         for bar in bars:
             self.uses(bar, False)
+            bar.last = self.name, self.detector.program.current_instruction()
             # A fence of the CTA's scope is enough for threads that wait in this CTA.
             fenced = self.released_near if bar.cta is self.group.cta else self.released
             _collect(bar, fenced if relaxed else self.everything(m))

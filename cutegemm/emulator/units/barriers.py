@@ -165,7 +165,7 @@ def mbarrier_arrive(
     for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
         if not bar.cta.live_warps:  # no warp can wait for it any more; the hardware continues
-            group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
+            group.tracker.defect("arrival at a CTA that has ended", bar.name)
             continue
         bar.expect(bytes_ * lanes)
         bar.pending -= n * lanes
