@@ -35,9 +35,12 @@ from cutegemm.emulator.races.shadow import (
     StrongCells,
     SyncPlace,
 )
+from cutegemm.emulator.races.swizzles import Swizzles
 from cutegemm.emulator.state.clusters import CTA
 from cutegemm.emulator.state.geometry import Triple
 from cutegemm.emulator.state.memory import MemoryRegion
+from cutegemm.emulator.state.tensors import swizzle_name
+from cutegemm.emulator.units.wgmma_operands import Form, swizzle_mode
 from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
 
 
@@ -75,6 +78,7 @@ class Detector:
         self.cells = Cells(self.cell)
         self.shadows: dict[MemoryRegion, Shadow] = {}
         self.spare: dict[int, list[ShadowRow]] = {}  # empty rows by number of cells
+        self.swizzles = Swizzles()
         self.sync: dict[SyncPlace, Knowledge] = {}  # knowledge that strong accesses pass through a place
         self.enter(program)
 
@@ -154,6 +158,23 @@ class Detector:
         if shadow.strong is not None:
             shadow.strong.clear(where)
         shadow.written_by.put(where, word)
+
+    def check_swizzle(self, region: MemoryRegion, operand: tuple[int, bool, Form], segment: int) -> None:
+        """Report that a tensor load wrote an operand with another swizzle than wgmma's descriptor has.
+
+        operand: descriptor, whether it is A's, and form of the wgmma.
+        """
+        row, mode = self.shadow(region).written_by, swizzle_mode(operand[0])
+        if not self.swizzles.differ(mode):
+            return
+        where = self.cells.operand(*operand)
+        for word in row.words(where):
+            wrote = self.swizzles.of_word(word, mode)
+            if wrote != mode:
+                access = Access(region, where, False, segment, self.current_line(), NOTHING, 0, None)
+                earlier = Earlier(*scan.access_of(word), True)
+                kind = f"swizzle mismatch ({swizzle_name(wrote)} written, {swizzle_name(mode)} read)"
+                self.report(kind, OBSERVED, earlier, access, row.first_cell(where, word) * self.cell)
 
     def set_apart(self, old: Lanes, segment: int, who: str) -> None:
         """Count an access as one by another segment, in the cells where it is still the last one."""

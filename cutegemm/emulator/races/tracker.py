@@ -258,6 +258,9 @@ class WarpTracker:
         cells = self.detector.cells.operands(left, _first(b), form, self.group.warps[0] % 4)
         shared = self.group.cta.shared
         self.detector.check(shared, cells, False, token.number, token.known, self.reader)
+        for descriptor, is_a in ((left, True), (_first(b), False)):
+            if descriptor is not None:
+                self.detector.check_swizzle(shared, (descriptor, is_a, form), token.number)
         for register in registers:
             self.pending[register].add(token.number)
         return token
@@ -331,6 +334,10 @@ class AsyncOp:
         self.writes: int | None = None
         self.known = tracker.everything(m)
         self.phases: dict[MBarrier, int] = {}  # phases, at issue, of the mbarriers that it will complete on
+
+    def swizzles(self, mode: int) -> None:
+        """It is a tensor load that writes with this swizzle (`TensorMap.swizzle`)."""
+        self.detector.swizzles.load(self.number, mode)
 
     def read_shared(self, cta: CTA, chunks: Chunks) -> None:
         """It reads chunks of a CTA's shared memory."""

@@ -74,7 +74,7 @@ class NamedBarrier(Gate):
         self.result: int | None = None
 
     def __str__(self) -> str:
-        expected = self.expected or "all"
+        expected = self.expected or self.cta.live_warps * WARP
         return f"barrier {self.number}, where {self.arrived} of {expected} threads have arrived"
 
     def arrive(self, warps: int, count: int | None) -> None:
@@ -216,7 +216,7 @@ class CTA:
     def must_live(self, what: str) -> None:
         """Refuse an access to the CTA after all of its warps have ended."""
         if not self.live_warps:
-            raise Fault(f"{what} in CTA {self.index}, which has ended")
+            raise Fault(f"{what} CTA {self.index}, which has ended")
 
     def ended(self, warps: int) -> None:
         """Some warps have ended; barriers no longer wait for them."""

@@ -187,7 +187,8 @@ class GlobalMemory:
         """The region that contains `size` bytes of `what`; a Fault if there is none."""
         region = self.find(address, address + size)
         if region is None:
-            raise Fault(f"{what} at {address:#x}: {self.describe(address)}")
+            ends = self.describe(address + size)
+            raise Fault(f"{what} out of bounds: begins {self.describe(address)}, ends {ends}")
         return region
 
     def describe(self, address: int) -> str:

@@ -38,6 +38,21 @@ extern "C" __global__ void beyond(int* out) {
     tile[threadIdx.x % 8] = stages[0] = 1;
     out[threadIdx.x] = tile[threadIdx.x % 8 + out[32]];
 }
+__device__ void bulk(void* s, const void* g, int n, unsigned long long* b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(at(s)), "l"(g), "r"(n), "r"(at(b)) : "memory");
+}
+extern "C" __global__ void faulty(const float* x, int first, int bytes, int ready) {
+    __shared__ __align__(128) float buffer[128];
+    __shared__ unsigned long long done;
+    if (threadIdx.x == 0 && ready) init(&done, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) { expect(&done, bytes); bulk(buffer, x + first, bytes, &done); }
+    wait(&done);
+}
+extern "C" __global__ void left_behind() {
+    if (threadIdx.x < 96) __syncthreads(); else for (volatile int i = 0; i == 0;);
+}
 extern "C" __global__ void stuck(int arrivals, int bytes, int waits) {
     __shared__ unsigned long long empty[2], full[2];
     if (threadIdx.x == 0) { init(&empty[1], 1); init(&full[1], arrivals); }
@@ -119,6 +134,33 @@ def test_bytes_that_never_came_name_the_arrival_that_announced_them(module):
     (found,) = run_ptx(module.kernel("stuck"), grid=1, block=128, args=[1, 64, 0]).findings
     assert "64 bytes were announced in all, copies brought 0; the last arrival was by" in str(found)
     assert str(found).endswith(f"pipeline.cu:{line_of('expect(&full')})") and "PTX line 0" not in str(found)
+
+
+FAULTS = {
+    (
+        64,
+        512,
+        1,
+    ): "512 bytes out of bounds: begins 0x100 bytes into 'args[0]' (512 bytes), ends 256 bytes past the end of",
+    (0, 500, 1): "500 bytes, shared offset 0x400 (buffer), global address 0x",
+    (0, 512, 0): "no mbarrier was initialised at shared address 0x600 (done)",
+}
+
+
+@pytest.mark.parametrize("case", list(FAULTS))
+def test_a_fault_names_what_is_out_of_bounds_unaligned_or_not_initialised(module, case):
+    """A bulk copy beyond its source, one of a size that is not a multiple of 16 bytes, and an mbarrier without init."""
+    x = np.zeros(160, np.float32)
+    x = x[-(x.ctypes.data // 4) % 4 :][:128]  # begins at a multiple of 16 bytes
+    with pytest.raises(EmulatorError) as e:
+        run_ptx(module.kernel("faulty"), grid=1, block=32, args=[x, *case])
+    assert FAULTS[case] in str(e.value), e.value
+
+
+def test_a_barrier_of_the_whole_cta_says_how_many_threads_it_waits_for(module):
+    """`bar.sync` without a count waits for every thread that has not exited."""
+    with pytest.raises(EmulatorError, match="96 of 128 threads have arrived"):
+        run_ptx(module.kernel("left_behind"), grid=1, block=128, args=[])
 
 
 @pytest.mark.parametrize(
