@@ -24,6 +24,7 @@ from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.races import scan
 from cutegemm.emulator.races.cells import Cells, CellSet, cell_bytes
 from cutegemm.emulator.races.lanes import Lanes
+from cutegemm.emulator.races.operand_loads import OperandLoads
 from cutegemm.emulator.races.shadow import (
     NOTHING,
     Access,
@@ -35,13 +36,12 @@ from cutegemm.emulator.races.shadow import (
     StrongCells,
     SyncPlace,
 )
-from cutegemm.emulator.races.swizzles import Swizzles
 from cutegemm.emulator.state.clusters import CTA
 from cutegemm.emulator.state.geometry import Triple
 from cutegemm.emulator.state.memory import MemoryRegion
 from cutegemm.emulator.state.tensors import swizzle_name
 from cutegemm.emulator.units.wgmma_operands import Form, swizzle_mode
-from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
+from cutegemm.emulator.watch.findings import BY_THE_LETTER, LEFTOVER, OBSERVED, Cause, Findings
 
 
 class LineTable:
@@ -78,7 +78,7 @@ class Detector:
         self.cells = Cells(self.cell)
         self.shadows: dict[MemoryRegion, Shadow] = {}
         self.spare: dict[int, list[ShadowRow]] = {}  # empty rows by number of cells
-        self.swizzles = Swizzles()
+        self.operand_loads = OperandLoads()
         self.sync: dict[SyncPlace, Knowledge] = {}  # knowledge that strong accesses pass through a place
         self.enter(program)
 
@@ -165,11 +165,11 @@ class Detector:
         operand: descriptor, whether it is A's, and form of the wgmma.
         """
         row, mode = self.shadow(region).written_by, swizzle_mode(operand[0])
-        if not self.swizzles.differ(mode):
+        if not self.operand_loads.differ(mode):
             return
         where = self.cells.operand(*operand)
         for word in row.words(where):
-            wrote = self.swizzles.of_word(word, mode)
+            wrote = self.operand_loads.of_word(word, mode)
             if wrote != mode:
                 access = Access(region, where, False, segment, self.current_line(), NOTHING, 0, None)
                 earlier = Earlier(*scan.access_of(word), True)
@@ -320,11 +320,23 @@ class Detector:
         """Every warp of a CTA's cluster has ended: drop its shadow, and report mbarriers that still expect bytes."""
         shadow = self.shadows.pop(cta.shared, None)
         if shadow is not None:
+            for word, cells, first in self.operand_loads.unread(shadow):
+                self._unread(cta.shared, scan.access_of(word), cells * self.cell, first * self.cell)
             shadow.give_back()
         for bar in cta.mbarriers.values():
             if bar.tx:
                 rest = bar.mismatch().removeprefix("; wrong expect_tx: ")
                 self.add("wrong expect_tx", f"{bar} when its CTA ended: {rest}{bar.arrival}", 0)
+
+    def _unread(self, region: MemoryRegion, load: tuple[int, int], size: int, at: int) -> None:
+        """Report that wgmma read only a part of what a tensor load brought, as it does with wrong strides."""
+        segment = self.segments[load[0]]
+        place = self.launches[segment.launch].text(load[1])
+        text = (
+            f"wgmma reads only a part of the tensor load by {segment.who} at {place}: "
+            f"nothing reads {size} bytes, {region.name}, offset {at:#x}{region.part(at)}"
+        )
+        self.add(LEFTOVER, text, 0)
 
     def current_line(self) -> int:
         """The PTX line that executes, 0 outside of the program."""

@@ -337,7 +337,7 @@ class AsyncOp:
 
     def swizzles(self, mode: int) -> None:
         """It is a tensor load that writes with this swizzle (`TensorMap.swizzle`)."""
-        self.detector.swizzles.load(self.number, mode)
+        self.detector.operand_loads.load(self.number, mode)
 
     def read_shared(self, cta: CTA, chunks: Chunks) -> None:
         """It reads chunks of a CTA's shared memory."""

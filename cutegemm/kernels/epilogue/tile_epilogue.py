@@ -117,7 +117,7 @@ class Epilogue:
         """After a tile's mainloop: everything that leaves it. Returns the state for the next tile.
 
         Args:
-            acc: the thread's fp32 accumulators, ((2, 2, BLK_N / 8), MMA_M, 1).
+            acc: the thread's fp32 accumulators, ((2, 2, MMA_COLUMNS / 8), MMA_M, MMA_N).
             tile: what the CTA stores.
             ahead: from `ahead` for the same tile.
         """

@@ -54,7 +54,7 @@ class BlockScales:
     def load(
         self, work: cutlass.Constexpr, k: Any, stage: Any, thread: Any, pipeline: cutlass.Constexpr
     ) -> None:
-        """Begin to load the scales of a work's k-th block of K to a stage, on whose full barrier they arrive."""
+        """Begin to load the scales of a work tile's k-th block of K to a stage, on whose full barrier they arrive."""
         config, at = self.config, 0
         if cutlass.const_expr(len(self.tensors) > 0):
             for scale, tensor in zip(config.epilogue.scales, self.tensors, strict=True):
@@ -89,7 +89,7 @@ class BlockScales:
             copy_async(source, target, BYTES)
 
     def _place(self, scale: BlockScale, tensor: Any, work: Work, entry: Any, k: Any) -> tuple:
-        """Where the scale of an entry of a work's stage lies; beyond the matrix the last one."""
+        """Where the scale of an entry of a work tile's stage lies; beyond the matrix the last one."""
         config, axis = self.config, 0 if scale.axis == "m" else 1
         if scale.extent > 1:
             entry = entry * (hw.WGMMA_M if scale.axis == "m" else config.scale_step(scale))
@@ -137,7 +137,7 @@ class BlockScales:
         """Add a thread's partial sums of its row-th wgmma, times any scales `found`, to its accumulators.
 
         Args:
-            acc, part: ((2, 2, BLK_N / 8), MMA_M, MMA_N), and one row of the same.
+            acc, part: ((2, 2, MMA_COLUMNS / 8), MMA_M, MMA_N), and one row of the same.
         """
         sums, known = acc[None, row, None], {}
         for value in range(cute.size(part)):

@@ -53,7 +53,7 @@ class Place:
         return self.split * (self.cluster[0] * self.cluster[1])
 
     def rank_of_split(self, split: Any) -> Any:
-        """Rank of the CTA of the same tile that adds up another split of K."""
+        """Rank of the CTA that sums another split of K of the same tile."""
         return self.m + self.n * self.cluster[0] + split * (self.cluster[0] * self.cluster[1])
 
     def sharing(self, axis: str) -> Peers:
@@ -66,12 +66,12 @@ class Place:
         return Peers(self.m, size_m, cutlass.Int16(column << (self._plane + self.n * size_m)))
 
     @property
-    def readers(self) -> int:
-        """CTAs that a stage of this CTA is filled from: its cluster row and column, itself once."""
+    def writers(self) -> int:
+        """How many CTAs write into this CTA's stages: those of its cluster row and column, itself counted once."""
         return self.cluster[0] + self.cluster[1] - 1
 
-    def peer(self, lane: Any) -> Any:
-        """Rank of the lane-th CTA of `readers`: the cluster row first, then the rest of the column."""
+    def writer(self, lane: Any) -> Any:
+        """Rank of the lane-th of `writers`: the cluster row first, then the other CTAs of the column."""
         size_m, size_n = self.cluster
         below = lane - size_n
         other_row = below + cutlass.Int32(below >= self.m)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CTA's view of everything it works with; what the tensor-core drivers share."""
+"""A CTA's schedulers, loads, pipeline and epilogue, set up in one place for all tensor-core drivers."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Frame:
         roles: cutlass.Constexpr = None,
         announce: cutlass.Constexpr = True,
     ):
-        """Begin to fill one empty stage with a work's k-th tiles: by TMA, which arrives on its barrier, and by threads.
+        """Issue the loads of a work tile's k-th k tile into an empty stage: by TMA, and by threads.
 
         Args:
             roles: of the items to load, None for all; announce: whether to announce the bytes of all items to the
@@ -193,7 +193,7 @@ class Frame:
             cute.arch.cluster_wait()
 
     def fragments(self, mma: cute.TiledMma, group: Any) -> tuple[Fragments, cute.Tensor]:
-        """A warpgroup's descriptors of A and B and a thread's accumulators, ((2, 2, BLK_N / 8), MMA_M, 1)."""
+        """A warpgroup's descriptors of A and B and a thread's accumulators, ((2, 2, MMA_COLUMNS / 8), MMA_M, MMA_N)."""
         part = mma.get_slice(group * hw.WARPGROUP)
         sX = {x.item.role: multiplied(self.config, x.item, x.sX) for x in self.loads}
         descriptors = Fragments(

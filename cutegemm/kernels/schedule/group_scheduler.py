@@ -7,7 +7,7 @@ cluster tiles c, c + clusters, ... of all groups' tiles, one group's after anoth
 itself, going on from its last one.
 
 Tiles of a group begin at its first row, so a group's last tile reaches into the next group: loads may read what they
-find there, and stores end with the group. Rows of no group are zeroed after the last work, or left alone.
+find there, and stores end with the group. Rows of no group are zeroed after the last work tile, or left alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cutegemm.launch_layout import GROUP_ENDS
 
 @dataclass(frozen=True)
 class GroupScheduler(TileScheduler):
-    """The works of one CTA.
+    """The work tiles of one CTA.
 
     A state is (number of the cluster tile among all groups', its group, the group's first cluster tile and the one
     after its last, its first row and the one after its last). Whole warps ask for states.
@@ -45,21 +45,21 @@ class GroupScheduler(TileScheduler):
         return dataclasses.replace(self, ends=ends, tail=self.launched["tail"])
 
     def start(self, skip: Any = 0) -> State:
-        """The state of the CTA's first work, or of the one `skip` works later."""
+        """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
         # before the first group there is one without rows
         zero, begin = cutlass.Int32(0), self.ends.begin()
         return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), zero, zero, begin, begin))
 
     def next(self, state: State, count: int = 1) -> State:
-        """The state `count` works later."""
+        """The state `count` work tiles later."""
         return self._found((state[0] + self.clusters * count, *state[1:]))
 
     def more(self, state: State) -> Any:
-        """Whether there is a work to do."""
+        """Whether there is a work tile to do."""
         return state[1] < self.ends.count
 
     def work(self, state: State) -> Work:
-        """The work of a state."""
+        """The work tile of a state."""
         index, group, first, _, row, end = state
         tiles = self._tiles(end - row)
         m, n, _ = tile_of(index - first, *tiles, self.group, self.config.raster)
@@ -73,19 +73,19 @@ class GroupScheduler(TileScheduler):
         return self.tiles[0], cluster_tiles(rows, config.columns, config.cluster[1])
 
     def numbers(self, work: Work) -> tuple:
-        """What a work's loads depend on, in numbers that a loop carries."""
+        """What a work tile's loads depend on, in numbers that a loop carries."""
         begin = cutlass.Int32(0)
         if not self.config.masked:
             begin = work.origins["a" if self.config.grouped == "m" else "b"].row
         return work.m, work.n, work.l, work.first, begin
 
     def of_numbers(self, numbers: tuple) -> Work:
-        """The work of `numbers`, as far as its loads ask."""
+        """The work tile of `numbers`, as far as its loads ask."""
         m, n, group, first, row = numbers
         return self._of((m, n, group), (row, row), first, 0)
 
     def _of(self, place: tuple[Any, Any, Any], rows: tuple[Any, Any], first: Any, k_tiles: Any) -> Work:
-        """The work of a CTA tile (m, n, group) of the group that has these rows."""
+        """The work tile of a CTA tile (m, n, group) of the group that has these rows."""
         along_m, only = self.config.grouped == "m", cutlass.Int32(0)
         ends = (rows[1], self.shape["n"]) if along_m else (self.shape["m"], rows[1])
         whole = dataclasses.replace(self.share(place, first, k_tiles, cutlass.Int32(0), 1), ends=ends)
@@ -129,12 +129,12 @@ class GroupScheduler(TileScheduler):
 
     @cute.jit
     def end_rows(self, state: Any, epilogue: cutlass.Constexpr, thread: Any, threads: Any) -> None:
-        """After the last work: zero the rows of no group, if that is asked for; by all consumers of the launch.
+        """After the last work tile: zero the rows of no group, if that is asked for; by all consumers of the launch.
 
         Their reductions are 0 in any case, as a launch that follows reads what they are made of.
 
         Args:
-            state: without a work.
+            state: without a work tile.
             epilogue: of the launch.
             thread, threads: which of how many threads of the launch's consumers this is.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A work: a CTA's share of a GEMM. Where it begins in A, B and D, in elements, and where D ends.
+"""A work tile: a CTA's share of a GEMM. Where it begins in A, B and D, in elements, and where D ends.
 
-A tile scheduler makes works; loads and stores take their elements from them and never compute with tile numbers. So
-one launch may hold several GEMMs: each begins anywhere in A, B and D (`Origin`), and ends anywhere in D.
+A tile scheduler makes work tiles; loads and stores take their elements from them and never compute with tile numbers.
+So one launch may hold several GEMMs: each begins anywhere in A, B and D (`Origin`), and ends anywhere in D.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Origin:
     Attributes:
         row: its first row: along M of A and D, along N of B.
         column: its first column: along K of A and B, along N of D.
-        batch: the matrix' batch; None is the work's.
+        batch: the matrix' batch; None is the work tile's.
     """
 
     row: Any = 0
@@ -31,13 +31,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class OutputTile:
-    """What a CTA stores of a work: a tile of D, or one of the slices that a tile's columns fall into.
+    """What a CTA stores of a work tile: a tile of D, or one of the slices that a tile's columns fall into.
 
     Attributes:
         m, n, l: its number along each axis; of slices `n` counts slices.
         origin: where its GEMM begins in D.
         ends: (m, n), of D: one past the last row and column of its GEMM. Nothing is stored from there on.
-        k_tiles: of the work, where it may have none (groups along K).
+        k_tiles: of the work tile, where it may have none (groups along K).
     """
 
     m: Any
@@ -96,7 +96,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Corner:
-    """The first element of a work's k-th tile of an operand. Each number is computed where it is read."""
+    """The first element of a work tile's k-th tile of an operand. Each number is computed where it is read."""
 
     work: Work
     operand: OperandConfig

@@ -33,6 +33,7 @@ BUGS = {  # defect -> what must be said of it, in findings or the error
     "NO_STORE_WAIT": "read-write race",
     "NO_FINAL_WAIT": "leftover",
     "SWIZZLE": "swizzle mismatch (128B written, 64B read)",
+    "STRIDE": "leftover",
     "NO_WGMMA_FENCE": "missing wgmma.fence",
     "NO_COMMIT": "leftover",
     "NO_WGMMA_WAIT": "race",

@@ -10,7 +10,7 @@ from cutegemm.emulator import Module, run_ptx
 from cutegemm.emulator.ptx.kernel import Variable
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import kernel_text
-from tests.support.emulator_pipeline import compile_cuda
+from tests.support.emulator_pipeline import compile_cuda, compiled, run_pipeline
 
 SOURCE = r"""
 __device__ unsigned at(void* p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -177,3 +177,11 @@ def test_a_barrier_of_the_whole_cta_says_how_many_threads_it_waits_for(module):
 def test_variables_have_the_names_of_the_source(name, plain):
     """The last name of a mangled one (Itanium C++ ABI); others stay."""
     assert Variable(name, "shared", 4, 4).plain == plain
+
+
+def test_an_operand_that_wgmma_reads_in_part_names_the_load_and_the_bytes():
+    """Strides of 512 instead of 1024 bytes between groups of 8 rows: the last rows of the tile are never read."""
+    found = run_pipeline(compiled("STRIDE"), (64, 64, 64), policy="lazy", races=True).report.findings
+    said = "\n".join(map(str, found))
+    assert "leftover: wgmma reads only a part of the tensor load by CTA (0, 0, 0) warp" in said, said
+    assert "nothing reads 3584 bytes, shared memory of CTA (0, 0, 0), offset 0x" in said, said
