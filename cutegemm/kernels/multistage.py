@@ -55,7 +55,7 @@ class MultistageGemm:
         frame = Frame.create(config, tensors, atoms, shape, numbers, schedule)
         frame.initialise()
         dependence.start()
-        frame.zero_rest(thread)
+        frame.zero_out_of_bounds(thread)
         dependence.wait()
         scheduler, epilogue = frame.scheduler, frame.epilogue.after_wait()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)

@@ -73,7 +73,7 @@ class WarpSpecializedGemm:
         else:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_increase(config.registers[1])
-            frame.zero_rest(thread - hw.WARPGROUP)
+            frame.zero_out_of_bounds(thread - hw.WARPGROUP)
             dependence.wait()
             self._consume(frame, thread - hw.WARPGROUP)
         frame.finish()
@@ -115,14 +115,14 @@ class WarpSpecializedGemm:
             if cutlass.const_expr(not config.adds_up):
                 inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
             else:
-                inputs, parity = self._add_up(frame, acc, role, work, inputs, parity)
+                inputs, parity = self._reduce_splits(frame, acc, role, work, inputs, parity)
             state = scheduler.next(state, teams)
         wgmma_order.end()
         epilogue.end(role)
         scheduler.end_rows(state, epilogue, *launch_thread(config, scheduler, thread))
 
     @cute.jit
-    def _add_up(
+    def _reduce_splits(
         self,
         frame: cutlass.Constexpr,
         acc: cute.Tensor,
@@ -131,15 +131,15 @@ class WarpSpecializedGemm:
         inputs: Any,
         parity: Any,
     ):
-        """The tile's sum over the splits of K, then the epilogue where this CTA stores it; the states after both."""
+        """Reduce the tile over the splits of K; the CTA that stores it runs the epilogue. The states after both."""
         stores = frame.total.send(acc, role, work, parity)
         if cutlass.const_expr(self.config.stores):
             if stores:
-                inputs = self._store_sum(frame, acc, role, work, inputs, parity)
+                inputs = self._store_reduced(frame, acc, role, work, inputs, parity)
         return inputs, parity ^ 1
 
     @cute.jit
-    def _store_sum(
+    def _store_reduced(
         self,
         frame: cutlass.Constexpr,
         acc: cute.Tensor,
@@ -148,9 +148,10 @@ class WarpSpecializedGemm:
         inputs: Any,
         parity: Any,
     ):
+        """Receive the sums of the other splits, and store the tile or the slice that this CTA owns."""
         tile = frame.total.tile(work)
         ahead = frame.epilogue.ahead(role, tile)
-        # a slice of the tile has accumulators of its own; a whole tile's sum replaces this CTA's part
+        # cluster splits: a slice of the tile in its own accumulators; else the whole tile, in place of this CTA's sums
         total = acc
         if cutlass.const_expr(self.config.cluster_splits > 1):
             total = cute.make_rmem_tensor(self.config.slice_values, NUMERIC[self.config.sums])

@@ -18,7 +18,7 @@ from cutegemm.kernels.host.operand_layouts import NUMERIC, multiplied, prefetch
 from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.load.stage_loads import ItemLoads
 from cutegemm.kernels.load.tma_load import TmaLoad
-from cutegemm.kernels.load.zero_fill import zero_rest
+from cutegemm.kernels.load.zero_fill import zero_out_of_bounds
 from cutegemm.kernels.mainloop.block_scales import BlockScales
 from cutegemm.kernels.mainloop.cluster import Place
 from cutegemm.kernels.mainloop.mainloop import Fragments
@@ -129,17 +129,17 @@ class Frame:
         return sum(x.delivered for x in self.config.stage)
 
     @cute.jit
-    def zero_rest(self, thread: Any):
-        """Zero the rows of the pipeline that no load writes, once, by the consumers' threads, before a barrier of all.
+    def zero_out_of_bounds(self, thread: Any):
+        """Zero the rows of the stages that no load writes, once, by the consumers' threads.
 
-        They belong to rows beyond the matrix, which WGMMA multiplies and nobody stores. WGMMA reads by the async
-        proxy, hence the fence (PTX ISA, fence.proxy.async).
+        They lie beyond the matrix: WGMMA multiplies them, and nothing stores the result. WGMMA reads through the async
+        proxy, hence the fence before the consumers' barrier (PTX ISA, fence.proxy.async).
         """
         if cutlass.const_expr(any(x.box_rows for x in self.config.operands)):
             threads = self.config.consumers * hw.WARPGROUP
             for loads in self.loads:
                 if cutlass.const_expr(loads.item.operand.box_rows):
-                    zero_rest(loads.item, self.config.stages, loads.sX, thread, threads)
+                    zero_out_of_bounds(loads.item, self.config.stages, loads.sX, thread, threads)
             cute.arch.fence_proxy("async.shared", space="cta")
             wait_named(self.config, "rest")
 
@@ -156,8 +156,8 @@ class Frame:
         """Issue the loads of a work tile's k-th k tile into an empty stage: by TMA, and by threads.
 
         Args:
-            roles: of the items to load, None for all; announce: whether to announce the bytes of all items to the
-                barrier, which is once for every filling.
+            roles: of the items to load, None for all.
+            announce: whether to announce the bytes of all items to the full barrier, which must happen once a fill.
         """
         loaders = tuple(
             (x, loads.item)
@@ -177,7 +177,7 @@ class Frame:
 
     @cute.jit
     def end(self, work: cutlass.Constexpr, k: Any, position: Any, thread: Any):
-        """Finish what the threads began, once their copies are there, and arrive on the stage's full barrier."""
+        """Once the threads' copies have arrived, finish the k tile and arrive on the stage's full barrier."""
         for loads in self.loads:
             for loader in loads.loaders:
                 if cutlass.const_expr(not isinstance(loader, TmaLoad)):

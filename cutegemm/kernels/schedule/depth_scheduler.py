@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A persistent tile scheduler over groups along K: a product for each group, of its columns of A and its rows of B.
+"""A persistent tile scheduler over groups along K: a GEMM for each group, of its columns of A and its rows of B.
 
-D has a batch for each group. Where the groups end is read on the device (`group_ends`). A group's last k tile reaches
-into the next group: what lies behind its end is zeroed in shared memory (`mainloop.ragged_tail`). A group without
-columns has no k tile: nothing is loaded for it, and its batch of D is what the epilogue makes of 0.
+D has a batch for each group. The ends of the groups are read on the device (`group_ends`). A group's last k tile may
+reach into the next group; the elements beyond the group's end are zeroed in shared memory (`mainloop.ragged_tail`). An
+empty group has no k tiles: nothing is loaded for it, and its batch of D is the epilogue of 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.kernels.schedule.group_ends import GroupEnds, picked
+from cutegemm.kernels.schedule.group_ends import GroupEnds, broadcast
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
 from cutegemm.kernels.schedule.work import Origin, Work
 from cutegemm.launch_layout import GROUP_ENDS
@@ -89,12 +89,12 @@ class GroupDepthScheduler(TileScheduler):
         index, group, begin, end = state
         wanted = cutlass.min(index // (self.tiles[0] * self.tiles[1]), self.ends.count - 1)
         while group < wanted:
-            group, begin, end = self._looked(group, wanted, end)
+            group, begin, end = self._search(group, wanted, end)
         return index, group, begin, end
 
-    def _looked(self, group: Any, wanted: Any, end: Any) -> tuple:
-        """(group, begin, end) of the wanted group, or of the last that a warp looks at."""
-        begins, ends, _ = self.ends.looked(group, end)
+    def _search(self, group: Any, wanted: Any, end: Any) -> tuple:
+        """(group, begin, end) of the wanted group, or of the last of the next 32."""
+        begins, ends, _ = self.ends.after(group, end)
         which = cutlass.min(wanted - group - 1, cutlass.Int32(hw.WARP - 1))
-        begin, end = picked(which, begins, ends)
+        begin, end = broadcast(which, begins, ends)
         return group + 1 + which, begin, end

@@ -125,7 +125,7 @@ class TileScheduler:
         return self
 
     def end_rows(self, state: State, epilogue: Any, thread: Any, threads: Any) -> None:
-        """The consumers end: what they do for rows of D that no work covers."""
+        """After the consumers' last work tile: what they do about rows of D that no work tile covers."""
 
     def init(self) -> None:
         """Initialise its barriers; from one thread."""
@@ -137,10 +137,10 @@ class TileScheduler:
         """The producer is about to issue the loads of a work tile's k-th k tile."""
 
     def loaded(self, state: State, work: Work, k: Any, thread: Any) -> None:
-        """The producer has issued the loads of the k-th k tile of a state's work."""
+        """The producer has issued the loads of the k-th k tile of a state's work tile."""
 
     def end(self, state: State, thread: Any) -> None:
-        """The producer ends; `state` has no work any more."""
+        """The producer ends; `state` is the one after its last work tile."""
 
     def stages_before(self, first: Any) -> Any:
         """K tiles of the CTA's work tiles before the one that comes `first` later: other consumers' stages."""
@@ -160,12 +160,12 @@ class TileScheduler:
 
     @property
     def works(self) -> Any:
-        """Works of the launch."""
+        """How many work tiles the launch has."""
         return self.tiles[0] * self.tiles[1] * (self.tiles[2] * self._splits)
 
     @property
     def _splits(self) -> int:
-        """Works of one cluster tile: its splits that other clusters add up."""
+        """Work tiles of one cluster tile: its splits over several clusters."""
         return self.config.outer_splits
 
     def share(
@@ -220,7 +220,7 @@ class TileScheduler:
         )
         tile = self.own(m, n, batch)
         if config.serpentine:
-            # all work tiles of a wave the same way, so that what the wave before it loaded last is loaded first
+            # the same direction for all tiles of a wave: what the wave before it loaded last is still in L2
             back = state[0] // self.clusters % 2
             last = back * (self.k_tiles - 1)
             return self.share(tile, last, self.k_tiles, cutlass.Int32(0), 1, 1 - 2 * back)

@@ -55,16 +55,16 @@ class OutputTile:
 
 @dataclass(frozen=True)
 class Work:
-    """A CTA's share of a GEMM: a tile of its output, and the k tiles to add up for it.
+    """A CTA's share of a GEMM: a tile of its output, and the k tiles to multiply for it.
 
     Attributes:
         m, n, l: the CTA tile's number along each axis of its GEMM.
-        first, k_tiles: the first k tile to add and their number, at least 1 but in an empty group along K.
-        split, splits: which split of the tile's sum this is, of how many.
+        first, k_tiles: the first k tile and how many there are: at least 1, except in an empty group along K.
+        split, splits: the number of this split of K, and how many splits the tile has.
         ends: (m, n), of D: one past the GEMM's last row and column.
         step: from a k tile to the next, 1 or -1.
-        rest: of groups along K, elements of the last k tile that are the group's.
-        origins: where the GEMM begins in operands, by role, and in D, by "d"; at the first element of others.
+        rest: for groups along K, how many elements of the last k tile belong to the group.
+        origins: where the GEMM begins in operands, by role, and in D, by "d"; matrices without one begin at 0.
     """
 
     m: Any
