@@ -306,7 +306,7 @@ class WarpTracker:
 
     def defect(self, kind: str, text: str) -> None:
         """Report a defect of this warp."""
-        self.detector.add(kind, f"{text}, {self.name}")
+        self.detector.add(kind, f"{text}, by {self.name}")
 
     def ended(self) -> None:
         """The warp ends: report operations that it never waited for."""

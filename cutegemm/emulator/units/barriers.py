@@ -112,9 +112,11 @@ def find(group: WarpSet, address: int, arrives: bool = False) -> MBarrier:
     peers = group.cta.peers
     bar = peers[rank].mbarriers.get(offset) if rank < len(peers) else None
     if bar is None:
-        raise Fault(
-            f"no mbarrier was initialised at shared address {address:#x}{group.cta.shared.part(offset)}"
+        where = (
+            f"CTA {peers[rank].index}" if rank < len(peers) else f"rank {rank} of a cluster of {len(peers)}"
         )
+        name = f"{offset:#x}{group.cta.shared.part(offset)}"
+        raise Fault(f"no mbarrier was initialised at shared offset {name} of {where}")
     if not arrives:
         bar.cta.must_live("an mbarrier operation reaches")
     return bar

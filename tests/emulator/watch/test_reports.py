@@ -143,7 +143,7 @@ FAULTS = {
         1,
     ): "512 bytes out of bounds: begins 0x100 bytes into 'args[0]' (512 bytes), ends 256 bytes past the end of",
     (0, 500, 1): "500 bytes, shared offset 0x400 (buffer), global address 0x",
-    (0, 512, 0): "no mbarrier was initialised at shared address 0x600 (done)",
+    (0, 512, 0): "no mbarrier was initialised at shared offset 0x600 (done) of CTA (0, 0, 0)",
 }
 
 
