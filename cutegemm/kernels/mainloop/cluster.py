@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CTA's place in its cluster, and whom it shares operand tiles with.
+"""A CTA's place in its cluster, and the CTAs that it shares operand tiles with.
 
 Ranks count along M fastest, then along N, then along K where a cluster splits it. The CTAs of a cluster row (equal
 m) need one tile of A, those of a cluster column (equal n) one of B: each loads a share of it and multicasts that to
@@ -17,7 +17,7 @@ import cutlass.cute as cute
 
 @dataclass(frozen=True)
 class Peers:
-    """The CTAs that share a tile: which of them this one is, how many there are, and the multicast mask of all."""
+    """The CTAs that share a tile: this one's number among them, their count, and the multicast mask of all."""
 
     place: Any
     count: int
@@ -32,7 +32,7 @@ class Place:
     rank: Any
     m: Any
     n: Any
-    split: Any  # which split, 0 where a cluster does not split it
+    split: Any  # the number of its split of K; 0 if the cluster does not split K
 
     @staticmethod
     def create(cluster: tuple[int, int], splits: int) -> Place:

@@ -36,7 +36,7 @@ from cutegemm.kernels.split_k.nested_sum import NestedSum
 from cutegemm.kernels.split_k.workspace_sum import WorkspaceSum
 from cutegemm.launch_layout import SCHEDULER_READS, SPLIT_PLACES
 
-# what a CTA does next, by the config's name for it
+# tile schedulers, by the config's name
 SCHEDULERS: dict[str, type[TileScheduler]] = {
     "static": TileScheduler,
     "stream_k": StreamKScheduler,
@@ -44,16 +44,16 @@ SCHEDULERS: dict[str, type[TileScheduler]] = {
     "grouped": GroupScheduler,
     "depth": GroupDepthScheduler,
 }
-# how splits that no cluster reduces are reduced, by the config's name for it
+# reductions of splits across clusters, by the config's name
 REDUCTIONS = {"workspace": WorkspaceSum, "atomic": AtomicSum, "launch": DeferredSum}
-# how the partial sums of a tile are reduced
+# all reductions of splits: within a cluster, across clusters, or both
 Sum = ClusterSum | WorkspaceSum | DeferredSum | NestedSum
 
 
 def _sum(
     config: KernelConfig, place: Place, scheduler: TileScheduler, addresses: dict[str, Any], shared: Shared
 ) -> Sum | None:
-    """What a kernel's config says of it."""
+    """The reduction of splits that a config asks for; None without splits."""
     inner = ClusterSum.create(config, place, shared) if config.cluster_splits > 1 else None
     if config.split_reduction not in REDUCTIONS:
         return inner
@@ -125,7 +125,7 @@ class Frame:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes that TMA delivers to one stage."""
+        """Bytes that TMA writes into one stage."""
         return sum(x.delivered for x in self.config.stage)
 
     @cute.jit
@@ -187,7 +187,7 @@ class Frame:
 
     @cute.jit
     def finish(self):
-        """Before the CTA ends: no CTA of the cluster still sends to it or signals it."""
+        """Before the CTA ends: wait until no CTA of the cluster sends to it or signals it any more."""
         if cutlass.const_expr(self.config.cluster_splits > 1):
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
