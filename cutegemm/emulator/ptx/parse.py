@@ -72,7 +72,7 @@ def module_of(text: str) -> Module:
 _REGISTERS = re.compile(r"\.reg\s*(?:\.v[24]\s+)?\.(\w+)\s+(.*)", re.S)
 _LABEL = re.compile(rf"\s*({NAME})\s*:(?!:)")
 _LOC = re.compile(
-    r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:\s*,\s*function_name[^,]*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
+    r"\.loc\s+(\d+)\s+(\d+)(?:\s+(\d+))?(?:\s*,\s*function_name[^,]*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
 )
 _VARIABLE = re.compile(
     r"(?:\.(?:extern|visible|weak|common)\s+)*\.(?P<space>shared|local|const|global)\s+"
