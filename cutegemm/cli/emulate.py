@@ -28,6 +28,7 @@ def emulate(
     dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     races: Annotated[bool, typer.Option(help="look for races")] = True,
     policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
+    entry: Annotated[str, typer.Option(help="for FILE.ptx: the kernel, if the file has several")] = "",
     grid: Annotated[str, typer.Option(help="for FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
     block: Annotated[str, typer.Option(help="for FILE.ptx: threads of a CTA")] = "128",
     cluster: Annotated[str, typer.Option(help="for FILE.ptx: CTAs of a cluster")] = "1",
@@ -49,7 +50,7 @@ def emulate(
             facts = emulation.emulate_artefact(path, races, policy)
         elif len(what) == 1:
             shape = {"grid": grid, "block": block, "cluster": cluster}
-            facts = emulation.emulate_file(path, shape, arg or [], races, policy)
+            facts = emulation.emulate_file(path, shape, arg or [], races, policy, entry=entry or None)
         else:
             case = inputs.case(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
             facts = emulation.emulate_problem(case, races, policy)

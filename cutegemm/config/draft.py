@@ -365,7 +365,7 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def in_turn(self) -> Number:
-        """Whether three warpgroups issue the WGMMAs between two promotions in turn (`kernels.mainloop.turns`)."""
+        """Whether three warpgroups issue the WGMMAs between two promotions in order (`mainloop.ordered_issue`)."""
         return (self.team == 3) & bool(
             self.promote and self.multiplies and self.producers and self.grouped != "k"
         )

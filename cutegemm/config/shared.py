@@ -124,7 +124,7 @@ def staggers(x: KernelDraft) -> bool:
 
 
 def _consumers(x: KernelDraft) -> Iterator[Barrier]:
-    """Named barriers of consumer warpgroups; barrier 0 is the CTA's (`mainloop.turns`, `zero_fill`)."""
+    """Named barriers of consumer warpgroups; barrier 0 is the CTA's (`mainloop.ordered_issue`, `zero_fill`)."""
     warpgroup, threads = x.limits.warpgroup, x.consumers * x.limits.warpgroup
     if x.pingpong:
         who = "both consumers"

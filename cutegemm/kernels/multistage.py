@@ -55,7 +55,7 @@ class MultistageGemm:
         frame = Frame.create(config, tensors, atoms, shape, numbers, schedule)
         frame.initialise()
         dependence.start()
-        frame.zero_rest(thread)
+        frame.zero_out_of_bounds(thread)
         dependence.wait()
         scheduler, epilogue = frame.scheduler, frame.epilogue.after_wait()
         group = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
@@ -86,7 +86,7 @@ class MultistageGemm:
         position: Any,
         which: cutlass.Constexpr,
     ):
-        """acc = A @ B for one work; `which` is (state, work). Returns the pipeline position after it."""
+        """acc = A @ B for one work tile; `which` is (state, work). Returns the pipeline position after it."""
         stage, phase = position
         state, work = which
         frame = producer.frame
@@ -116,5 +116,5 @@ class MultistageGemm:
                     producer.fill(state, work, k + (stages - 1), refilled)
             stage, phase = advance(stage, phase, stages)
         warpgroup.wait_group(0)
-        cute.arch.sync_threads()  # every stage may be refilled for the next work
+        cute.arch.sync_threads()  # every stage may be refilled for the next work tile
         return stage, phase

@@ -6,9 +6,9 @@ Roles of a CTA, by warpgroup:
     1 .. C   consumers: WGMMA on their rows of the tile, then the epilogue; the producer meanwhile fills
              the pipeline with the next tile's stages.
 
-Of a pingpong kernel the consumers take tiles in turn, each a whole one, and pass over the other's stages of
-the pipeline. The pipeline is filled in the tiles' order, so one's mainloop follows the other's, and its epilogue
-runs while the other multiplies.
+The consumers of a pingpong kernel compute alternate work tiles, and each skips the pipeline stages of the other's. The
+producer fills the pipeline in the order of the work tiles, so one consumer's mainloop follows the other's, and its
+epilogue overlaps the other's mainloop.
 
 Shared memory and barriers are those of the plan (`KernelPlan.smem`, `KernelPlan.barriers`).
 """
@@ -30,10 +30,10 @@ from cutegemm.kernels.host.launch_tensors import launch_tensors
 from cutegemm.kernels.host.operand_layouts import NUMERIC, tiled_mma
 from cutegemm.kernels.mainloop.frame import Frame
 from cutegemm.kernels.mainloop.mainloop import Mainloop
+from cutegemm.kernels.mainloop.ordered_issue import IssueOrder
 from cutegemm.kernels.mainloop.pipeline import skip
 from cutegemm.kernels.mainloop.producer import Producer
 from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
-from cutegemm.kernels.mainloop.turns import Turns
 from cutegemm.kernels.schedule.dependent_launch import Dependence
 
 
@@ -73,54 +73,56 @@ class WarpSpecializedGemm:
         else:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_increase(config.registers[1])
-            frame.zero_rest(thread - hw.WARPGROUP)
+            frame.zero_out_of_bounds(thread - hw.WARPGROUP)
             dependence.wait()
             self._consume(frame, thread - hw.WARPGROUP)
         frame.finish()
 
     @cute.jit
     def _consume(self, frame: cutlass.Constexpr, thread: Any):
-        """Multiply and store, work after work; consumers that take turns pass over each other's works."""
+        """Multiply and store one work tile after another; pingpong consumers skip each other's work tiles."""
         frame = dataclasses.replace(frame, epilogue=frame.epilogue.after_wait())
         config, scheduler, epilogue = self.config, frame.scheduler, frame.epilogue
-        turns = config.consumers // config.team
+        teams = config.consumers // config.team  # that compute alternate work tiles: 2 in a pingpong kernel
         warpgroup = cute.arch.make_warp_uniform(thread // hw.WARPGROUP)
         band = cutlass.Int32(0) if cutlass.const_expr(config.pingpong) else warpgroup
         first = warpgroup if cutlass.const_expr(config.pingpong) else cutlass.Int32(0)
         role = Role(warpgroup, band, thread % hw.WARPGROUP)
         mma = tiled_mma(config, config.team, config.mma_columns)
         fragments, acc = frame.fragments(mma, band)
-        turn, order = Turns.of(config, warpgroup)
+        mainloop_order, wgmma_order = IssueOrder.of(config, warpgroup)
         every, partial = config.promote // config.tile[2], NUMERIC[config.instruction.accumulator]
         tail = RaggedTail.of(config, frame.loads, role)
-        mainloop = Mainloop(frame.pipeline, fragments, turn, order, every, partial, tail, frame.scales)
+        mainloop = Mainloop(
+            frame.pipeline, fragments, mainloop_order, wgmma_order, every, partial, tail, frame.scales
+        )
         position = skip((cutlass.Int32(0), cutlass.Int32(0)), scheduler.stages_before(first), config.stages)
         if cutlass.const_expr(tail is not None):
-            acc.fill(0.0)  # a group without k tiles would carry what is undefined to the first wgmma
+            acc.fill(0.0)  # after a group without k tiles the first wgmma would read undefined accumulators
         inputs, parity = epilogue.start(), cutlass.Int32(0)
-        turn.start()
-        order.start()
+        mainloop_order.start()
+        wgmma_order.start()
         state = scheduler.start(first)
         while scheduler.more(state):
             work = scheduler.work(state)
             ahead = epilogue.ahead(role, work.tile) if cutlass.const_expr(not config.adds_up) else None
-            turn.take()
-            # only consumers that take turns ask, and a scheduler may have to wait for the answer
+            mainloop_order.wait()
+            # only a pingpong consumer needs to know, and a dynamic scheduler waits for the answer
             follows = scheduler.follows(state) if cutlass.const_expr(config.pingpong) else False
             position = mainloop.multiply(mma, acc, position, (role, work), follows)
-            if cutlass.const_expr(turns > 1):
-                position = skip(position, scheduler.stages_between(state, turns - 1), config.stages)
+            if cutlass.const_expr(teams > 1):
+                position = skip(position, scheduler.stages_between(state, teams - 1), config.stages)
             if cutlass.const_expr(not config.adds_up):
                 inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
             else:
-                inputs, parity = self._add_up(frame, acc, role, work, inputs, parity)
-            state = scheduler.next(state, turns)
-        order.end()
+                inputs, parity = self._reduce_splits(frame, acc, role, work, inputs, parity)
+            state = scheduler.next(state, teams)
+        wgmma_order.end()
         epilogue.end(role)
         scheduler.end_rows(state, epilogue, *launch_thread(config, scheduler, thread))
 
     @cute.jit
-    def _add_up(
+    def _reduce_splits(
         self,
         frame: cutlass.Constexpr,
         acc: cute.Tensor,
@@ -129,15 +131,15 @@ class WarpSpecializedGemm:
         inputs: Any,
         parity: Any,
     ):
-        """The tile's sum over the splits of K, then the epilogue where this CTA stores it; the states after both."""
+        """Reduce the tile over the splits of K; the CTA that stores it runs the epilogue. The states after both."""
         stores = frame.total.send(acc, role, work, parity)
         if cutlass.const_expr(self.config.stores):
             if stores:
-                inputs = self._store_sum(frame, acc, role, work, inputs, parity)
+                inputs = self._store_reduced(frame, acc, role, work, inputs, parity)
         return inputs, parity ^ 1
 
     @cute.jit
-    def _store_sum(
+    def _store_reduced(
         self,
         frame: cutlass.Constexpr,
         acc: cute.Tensor,
@@ -146,9 +148,10 @@ class WarpSpecializedGemm:
         inputs: Any,
         parity: Any,
     ):
+        """Receive the sums of the other splits, and store the tile or the slice that this CTA owns."""
         tile = frame.total.tile(work)
         ahead = frame.epilogue.ahead(role, tile)
-        # a slice of the tile has accumulators of its own; a whole tile's sum replaces this CTA's part
+        # cluster splits: a slice of the tile in its own accumulators; else the whole tile, in place of this CTA's sums
         total = acc
         if cutlass.const_expr(self.config.cluster_splits > 1):
             total = cute.make_rmem_tensor(self.config.slice_values, NUMERIC[self.config.sums])

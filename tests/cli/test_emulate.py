@@ -86,6 +86,17 @@ def test_a_kernel_of_a_file_is_emulated(tmp_path):
     assert "race between lanes" in run(*words, status=1)
 
 
+def test_one_of_several_kernels_of_a_file_is_chosen(tmp_path):
+    """`--entry` names it; without a name the error lists what the file holds."""
+    path = tmp_path / "two.ptx"
+    other = COPY.replace("RACE", RACE).replace(".entry copy", ".entry racing")
+    path.write_text(COPY.replace("RACE", "") + other[other.index(".visible") :])
+    words = ("emulate", path, "--block", 32, "--arg", "f32:32", "--arg", "f32:32", "--arg", 32)
+    assert "entry=None: the module holds copy, racing" in refused(*words)
+    assert "findings    0" in run(*words, "--entry", "copy")
+    assert "race between lanes" in run(*words, "--entry", "racing", status=1)
+
+
 def test_an_artefact_is_emulated(tmp_path, monkeypatch):
     """The first problem that is small enough runs from the file alone; large ones are refused."""
     spec, path = GemmSpec(tile=Tile(128, 64, 64)), tmp_path / "gemm.cutegemm"

@@ -245,7 +245,7 @@ def test_one_cause_is_one_finding_with_its_count():
     (found,) = run_ptx(RACE, grid=1, block=128, args=[np.zeros(4, np.uint32)]).findings
     assert (found.kind, found.label) == ("write-write race", "observed")
     assert found.count == 6 and len(found.pairs) == 1
-    assert str(found).endswith("offset 0x0 [6 times at 1 places]") or "6 times" in str(found)
+    assert str(found).endswith("offset 0x0 [6 times at 1 place]") or "6 times" in str(found)
 
 
 def test_suppressed_findings_are_kept_apart(tmp_path):

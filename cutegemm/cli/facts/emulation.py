@@ -151,9 +151,15 @@ def options(races: bool, policy: str) -> Options:
 
 
 def emulate_file(
-    path: Path, shape: Mapping[str, str], arguments: list[str], races: bool = True, policy: str = "eager"
+    path: Path,
+    shape: Mapping[str, str],
+    arguments: list[str],
+    races: bool = True,
+    policy: str = "eager",
+    *,
+    entry: str | None = None,
 ) -> EmulatedRun:
-    """Run a kernel of a PTX file on random arrays; `shape` has its grid, block and cluster.
+    """Run a kernel of a PTX file on random arrays; `shape` has its grid, block and cluster, `entry` its name.
 
     Raises:
         GemmError: the emulator refuses the launch.
@@ -163,6 +169,7 @@ def emulate_file(
         path.read_text("utf-8", errors="replace"),
         **extents,
         args=[argument(x, i) for i, x in enumerate(arguments)],
+        entry=entry,
         options=options(races, policy),
     )
     return _as_data(path.name, result, None)

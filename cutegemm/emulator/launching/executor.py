@@ -75,9 +75,10 @@ class Executor:
     ) -> None:
         self.options, self.resident, self.counts = options, resident, BlockCounts()
         memory = stream.memory_of(what.buffers)
+        parts = program.shared_parts(what.smem_bytes, what.shared_parts)
         self.device = device = EmulatedDevice(
             program=program,
-            geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes, what.shared_parts),
+            geometry=Geometry(*what.extents, program.shared_size, what.smem_bytes, parts),
             memory=memory,
             params=_parameter_space(program, what.params),
             completion=Completion(options.policy, options.seed),
@@ -142,7 +143,7 @@ class Executor:
                     if waiting:
                         unstarted = f"{waiting} of {self.clusters} clusters have not started"
                         lines.append(f"  {unstarted}: {self.resident} CTAs fit")
-                    lines += [f"  {_waits(group)}" for group in stuck[:MOST_LINES]]
+                    lines += [f"  {waits}" for waits in _waits(stuck)[:MOST_LINES]]
                     raise self._stopped("\n".join(lines))
             self._check_time()
 
@@ -263,19 +264,30 @@ def _place_of(group: WarpSet, error: Exception) -> str:
     elif isinstance(error, TypeError) and "Undefined" in text:
         text = "use of bits of a register that were not written before"
     where = "outside the kernel" if ins is None else f"{ins.place} `{str(ins)[:100]}`"
-    return f"{where}, CTA {group.cta.index}, warps {_ranges(group.warps)}: {text}"
+    return f"{where}, CTA {group.cta.index}, {_named(group.warps)}: {text}"
 
 
-def _waits(group: WarpSet) -> str:
-    """What a group waits for, and at which instruction."""
-    waits, block = "spins", group.pc
-    if group.waiting is not None:
-        what, block, polls = group.waiting
-        waits = f"{'spins on' if polls else 'waits for'} {what()}"
-    ins = group.program.blocks[min(block, group.program.exit - 1)].code[0]
-    who = f"CTA {group.cta.index} warps {_ranges(group.warps)}"
-    return f"{who} {waits} at {ins.place} `{str(ins)[:100]}`"
+def _waits(groups: Sequence[WarpSet]) -> list[str]:
+    """At which instruction groups wait, and for what; warps of a CTA that wait for the same are one line."""
+    together: dict[tuple[object, str], list[int]] = {}
+    for group in groups:
+        does, block = "spinning", group.pc
+        if group.waiting is not None:
+            what, block, polls = group.waiting
+            does = f"{'spinning on' if polls else 'waiting for'} {what()}"
+        ins = group.program.blocks[min(block, group.program.exit - 1)].code[0]
+        text = f"at {ins.place} `{str(ins)[:100]}`: {does}"
+        together.setdefault((group.cta.index, text), []).extend(group.warps)
+    return [f"CTA {cta} {_named(sorted(warps))} {text}" for (cta, text), warps in together.items()]
 
 
-def _ranges(warps: list[int]) -> str:
-    return str(warps[0]) if len(warps) == 1 else f"{warps[0]}..{warps[-1]}"
+def _named(warps: list[int]) -> str:
+    """Warps in words, neighbours as a range."""
+    runs: list[list[int]] = []
+    for warp in warps:
+        if runs and warp == runs[-1][-1] + 1:
+            runs[-1].append(warp)
+        else:
+            runs.append([warp])
+    ranges = ", ".join(str(x[0]) if len(x) == 1 else f"{x[0]}..{x[-1]}" for x in runs)
+    return f"{'warp' if len(warps) == 1 else 'warps'} {ranges}"

@@ -51,6 +51,18 @@ class Translation:
     # file name of a compiled function -> the instruction of each of its lines
     origins: dict[str, list[PtxInstruction | None]] = field(default_factory=dict)
 
+    def shared_parts(
+        self, dynamic_bytes: int, parts: tuple[tuple[str, int, int], ...]
+    ) -> tuple[tuple[str, int, int], ...]:
+        """(name, first byte, bytes) of what lies in shared memory: static variables and `parts` of the dynamic bytes.
+
+        Without `parts` the dynamic bytes have the name of the array that the kernel declares.
+        """
+        found = [(self.kernel.variables[x], at) for x, at in self.shared_offset.items()]
+        static = [(x.plain, at, x.size) for x, at in found if x.size is not None]
+        whole = tuple((x.plain, 0, dynamic_bytes) for x, _ in found if x.size is None)
+        return (*static, *((name, self.shared_size + at, n) for name, at, n in parts or whole[:1]))
+
     @property
     def exit(self) -> int:
         """The block number for the kernel's end."""

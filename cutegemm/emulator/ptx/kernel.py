@@ -7,6 +7,7 @@ Source: PTX ISA 9.0, chapters 4 (syntax) and 5 (state spaces, types, variables).
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 
 TYPE_BYTES = {
@@ -29,6 +30,9 @@ class PtxInstruction:
     guard: tuple[str, bool] | None  # (register, True if negated)
     line: int  # 1-based line of the PTX text
     source: tuple[str, int] | None  # (file, line) of the last .loc, if any
+    callers: tuple[
+        tuple[str, int], ...
+    ] = ()  # (file, line) of the calls that the compiler inlined, innermost first
 
     @functools.cached_property
     def parts(self) -> list[str]:
@@ -37,9 +41,10 @@ class PtxInstruction:
 
     @property
     def place(self) -> str:
-        """Text with its PTX line, and its source line if known."""
-        source = "" if self.source is None else f" ({self.source[0].rsplit('/', 1)[-1]}:{self.source[1]})"
-        return f"PTX line {self.line}{source}"
+        """Text with its PTX line, its source line if known, and the lines that the function there was inlined at."""
+        known = () if self.source is None else (self.source, *self.callers)
+        lines = ", inlined at ".join(f"{file.rsplit('/', 1)[-1]}:{line}" for file, line in known)
+        return f"PTX line {self.line}{lines and f' ({lines})'}"
 
     def __str__(self) -> str:
         guard = "" if self.guard is None else f"@{'!' if self.guard[1] else ''}{self.guard[0]} "
@@ -64,6 +69,15 @@ class Variable:
     align: int
     data: bytes = b""
     addresses: tuple[tuple[int, str, int], ...] = ()
+
+    @property
+    def plain(self) -> str:
+        """The name as the source has it: `tile` of `_ZZ6kernelE4tile`, a variable in a function (Itanium C++ ABI)."""
+        for length in re.finditer(r"\d+", self.name) if self.name.startswith("_Z") else ():
+            start, end = length.end(), length.end() + int(length[0])
+            if re.fullmatch(r"E?(_\d+)?", self.name[end:]) and self.name[start:end]:
+                return self.name[start:end]
+        return self.name
 
 
 @dataclass(frozen=True)

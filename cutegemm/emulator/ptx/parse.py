@@ -71,6 +71,9 @@ def module_of(text: str) -> Module:
 
 _REGISTERS = re.compile(r"\.reg\s*(?:\.v[24]\s+)?\.(\w+)\s+(.*)", re.S)
 _LABEL = re.compile(rf"\s*({NAME})\s*:(?!:)")
+_LOC = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)(?:\s+(\d+))?(?:\s*,\s*function_name[^,]*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
+)
 _VARIABLE = re.compile(
     r"(?:\.(?:extern|visible|weak|common)\s+)*\.(?P<space>shared|local|const|global)\s+"
     r"(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s+"
@@ -80,6 +83,7 @@ _VARIABLE = re.compile(
 
 # An item of a body: a statement, label or .loc as (kind, position, text), or the list of items of a brace scope.
 Item: TypeAlias = "tuple[str, int, str] | list[Any]"
+Source: TypeAlias = tuple[str, int]  # file, line
 
 
 class _Reader:
@@ -190,7 +194,9 @@ class _Body:
 
     def __init__(self, kernel: Kernel, reader: _Reader) -> None:
         self.kernel, self.reader = kernel, reader
-        self.source: tuple[str, int] | None = None
+        self.source: Source | None = None
+        self.callers: tuple[Source, ...] = ()
+        self.inlined: dict[tuple[str, str, str], set[tuple[Source, ...]]] = {}  # callers of a .loc's place
         self.scopes = 0
 
     def resolve(self, items: list[Item], names: dict[str, str]) -> None:
@@ -203,14 +209,28 @@ class _Body:
                 continue
             kind, pos, text = item
             if kind == "loc":
-                if m := re.match(r"\.loc\s+(\d+)\s+(\d+)", text):
-                    self.source = (self.reader.files.get(int(m[1]), f"file{m[1]}"), int(m[2]))
+                self._locate(text)
             elif kind == "label":
                 self.kernel.labels[names.get(text, text)] = len(self.kernel.code)
             elif text.startswith("."):
                 self._declare(text, names)
             else:
                 self._instruction(renamed(text, names), self.reader._line(pos))
+
+    def _locate(self, text: str) -> None:
+        """Source line and callers from a .loc. The place of an inlined call has a .loc of its own before it."""
+        m = _LOC.match(text)
+        if m is None:
+            return
+        self.source, self.callers = self._source(m[1], m[2]), ()
+        if m[4]:
+            outer = self.inlined.get((m[4], m[5], m[6]), set())
+            # a place that several callers inline does not tell which of them
+            self.callers = (self._source(m[4], m[5]), *(next(iter(outer)) if len(outer) == 1 else ()))
+        self.inlined.setdefault((m[1], m[2], m[3]), set()).add(self.callers)
+
+    def _source(self, file: str, line: str) -> Source:
+        return self.reader.files.get(int(file), f"file{file}"), int(line)
 
     def _declare(self, text: str, names: dict[str, str]) -> None:
         if m := _REGISTERS.match(text):
@@ -232,7 +252,9 @@ class _Body:
             guard = (m[2], m[1] == "!")
             text = text[m.end() :]
         op, _, operands = text.replace("\t", " ").replace("\n", " ").partition(" ")
-        self.kernel.code.append(PtxInstruction(op, tuple(_split(operands)), guard, line, self.source))
+        self.kernel.code.append(
+            PtxInstruction(op, tuple(_split(operands)), guard, line, self.source, self.callers)
+        )
 
 
 def _declared(items: list[Item]) -> list[str]:

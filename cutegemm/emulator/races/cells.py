@@ -81,6 +81,7 @@ class Cells:
         self.of_lanes = functools.lru_cache(CACHED)(self._of_lanes)
         self.box = functools.lru_cache(CACHED)(self._box)
         self.operands = functools.lru_cache(CACHED)(self._operands)
+        self.operand = functools.lru_cache(CACHED)(self._operand)
         self.by_array: dict[int, tuple[npt.NDArray[Any], CellSet]] = {}  # of arrays of chunks, by identity
 
     def where(self, offset: Value, size: int) -> CellSet:
@@ -119,6 +120,14 @@ class Cells:
         row = -(-(offset % self.size + shape[-1]) // self.size)
         starts = row_starts(offset // self.size, shape, tuple(stride // self.size for stride in strides))
         return CellSet(starts, row, int(starts[0]), int(starts[-1]) + row)
+
+    def _operand(self, descriptor: int, is_a: bool, form: Form) -> CellSet:
+        """Cells of A or B of a wgmma."""
+        n, k, _, *kinds, _, trans = form
+        size = ITEM_BYTES[kinds[not is_a]]
+        return self._chunks(
+            np.unique(operand_chunks(descriptor, 64 if is_a else n, k * size, trans[not is_a], size))
+        )
 
     def _operands(self, a: int | None, b: int, form: Form, warp: int) -> CellSet:
         """Cells that a warp of a warpgroup reads for a wgmma with these descriptors; `a` is None for A in registers."""

@@ -24,6 +24,7 @@ from cutegemm.emulator.ptx.executable import Translation
 from cutegemm.emulator.races import scan
 from cutegemm.emulator.races.cells import Cells, CellSet, cell_bytes
 from cutegemm.emulator.races.lanes import Lanes
+from cutegemm.emulator.races.operand_loads import OperandLoads
 from cutegemm.emulator.races.shadow import (
     NOTHING,
     Access,
@@ -38,7 +39,9 @@ from cutegemm.emulator.races.shadow import (
 from cutegemm.emulator.state.clusters import CTA
 from cutegemm.emulator.state.geometry import Triple
 from cutegemm.emulator.state.memory import MemoryRegion
-from cutegemm.emulator.watch.findings import BY_THE_LETTER, OBSERVED, Cause, Findings
+from cutegemm.emulator.state.tensors import swizzle_name
+from cutegemm.emulator.units.wgmma_operands import Form, swizzle_mode
+from cutegemm.emulator.watch.findings import BY_THE_LETTER, LEFTOVER, OBSERVED, Cause, Findings
 
 
 class LineTable:
@@ -52,10 +55,10 @@ class LineTable:
         """The launch and the basic block of a line."""
         return self.launch, self.lines[line][0] if line in self.lines else -line
 
-    def source(self, line: int) -> tuple[int, str, int] | None:
-        """The launch, source file and source line of a PTX line, if there is debug information."""
-        source = self.lines[line][1].source if line in self.lines else None
-        return None if source is None else (self.launch, *source)
+    def source(self, line: int) -> tuple[object, ...] | None:
+        """The launch, source line and callers of a PTX line, if there is debug information."""
+        ins = self.lines[line][1] if line in self.lines else None
+        return None if ins is None or ins.source is None else (self.launch, ins.source, ins.callers)
 
     def text(self, line: int) -> str:
         """A PTX line, with its source line if known."""
@@ -75,6 +78,7 @@ class Detector:
         self.cells = Cells(self.cell)
         self.shadows: dict[MemoryRegion, Shadow] = {}
         self.spare: dict[int, list[ShadowRow]] = {}  # empty rows by number of cells
+        self.operand_loads = OperandLoads()
         self.sync: dict[SyncPlace, Knowledge] = {}  # knowledge that strong accesses pass through a place
         self.enter(program)
 
@@ -154,6 +158,23 @@ class Detector:
         if shadow.strong is not None:
             shadow.strong.clear(where)
         shadow.written_by.put(where, word)
+
+    def check_swizzle(self, region: MemoryRegion, operand: tuple[int, bool, Form], segment: int) -> None:
+        """Report that a tensor load wrote an operand with another swizzle than wgmma's descriptor has.
+
+        operand: descriptor, whether it is A's, and form of the wgmma.
+        """
+        row, mode = self.shadow(region).written_by, swizzle_mode(operand[0])
+        if not self.operand_loads.differ(mode):
+            return
+        where = self.cells.operand(*operand)
+        for word in row.words(where):
+            wrote = self.operand_loads.of_word(word, mode)
+            if wrote != mode:
+                access = Access(region, where, False, segment, self.current_line(), NOTHING, 0, None)
+                earlier = Earlier(*scan.access_of(word), True)
+                kind = f"swizzle mismatch ({swizzle_name(wrote)} written, {swizzle_name(mode)} read)"
+                self.report(kind, OBSERVED, earlier, access, row.first_cell(where, word) * self.cell)
 
     def set_apart(self, old: Lanes, segment: int, who: str) -> None:
         """Count an access as one by another segment, in the cells where it is still the last one."""
@@ -292,17 +313,30 @@ class Detector:
         """Report a defect of one operation."""
         side = self.launches[-1], self.current_line() if line is None else line
         what = re.sub(r"\(.*?\)|0x[0-9a-f]+|\d+", "", text) if line == 0 else ""
-        full = f"{text}, {side[0].text(side[1])}"
+        full = f"{text}, {side[0].text(side[1])}" if side[1] else text
         self._add(kind, OBSERVED, "", ("", what), (side, side), lambda: full)
 
     def ended(self, cta: CTA) -> None:
         """Every warp of a CTA's cluster has ended: drop its shadow, and report mbarriers that still expect bytes."""
         shadow = self.shadows.pop(cta.shared, None)
         if shadow is not None:
+            for word, cells, first in self.operand_loads.unread(shadow):
+                self._unread(cta.shared, scan.access_of(word), cells * self.cell, first * self.cell)
             shadow.give_back()
         for bar in cta.mbarriers.values():
             if bar.tx:
-                self.add("wrong expect_tx", f"{bar} when its CTA ended{bar.mismatch()}", 0)
+                rest = bar.mismatch().removeprefix("; wrong expect_tx: ")
+                self.add("wrong expect_tx", f"{bar} when its CTA ended: {rest}{bar.arrival}", 0)
+
+    def _unread(self, region: MemoryRegion, load: tuple[int, int], size: int, at: int) -> None:
+        """Report that wgmma read only a part of what a tensor load brought, as it does with wrong strides."""
+        segment = self.segments[load[0]]
+        place = self.launches[segment.launch].text(load[1])
+        text = (
+            f"wgmma reads only a part of the tensor load by {segment.who} at {place}: "
+            f"nothing reads {size} bytes, {region.name}, offset {at:#x}{region.part(at)}"
+        )
+        self.add(LEFTOVER, text, 0)
 
     def current_line(self) -> int:
         """The PTX line that executes, 0 outside of the program."""

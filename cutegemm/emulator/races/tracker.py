@@ -164,7 +164,7 @@ class WarpTracker:
             kind = "mbarrier initialised without a fence before a bulk copy uses it"
         else:
             return
-        self.detector.add(kind, str(bar).split(" (")[0])
+        self.detector.add(kind, bar.name)
 
     def arrive(self, bars: Sequence[MBarrier], m: Mask, relaxed: bool) -> None:
         """mbarrier.arrive by the lanes `m`; if relaxed, it passes on what the last fence released.
@@ -174,6 +174,7 @@ class WarpTracker:
         apart = None if relaxed else self._set_apart(m)
         for bar in bars:
             self.uses(bar, False)
+            bar.last = self.name, self.detector.program.current_instruction()
             # A fence of the CTA's scope is enough for threads that wait in this CTA.
             fenced = self.released_near if bar.cta is self.group.cta else self.released
             _collect(bar, fenced if relaxed else self.everything(m))
@@ -257,6 +258,9 @@ class WarpTracker:
         cells = self.detector.cells.operands(left, _first(b), form, self.group.warps[0] % 4)
         shared = self.group.cta.shared
         self.detector.check(shared, cells, False, token.number, token.known, self.reader)
+        for descriptor, is_a in ((left, True), (_first(b), False)):
+            if descriptor is not None:
+                self.detector.check_swizzle(shared, (descriptor, is_a, form), token.number)
         for register in registers:
             self.pending[register].add(token.number)
         return token
@@ -302,7 +306,7 @@ class WarpTracker:
 
     def defect(self, kind: str, text: str) -> None:
         """Report a defect of this warp."""
-        self.detector.add(kind, f"{text}, {self.name}")
+        self.detector.add(kind, f"{text}, by {self.name}")
 
     def ended(self) -> None:
         """The warp ends: report operations that it never waited for."""
@@ -330,6 +334,10 @@ class AsyncOp:
         self.writes: int | None = None
         self.known = tracker.everything(m)
         self.phases: dict[MBarrier, int] = {}  # phases, at issue, of the mbarriers that it will complete on
+
+    def swizzles(self, mode: int) -> None:
+        """It is a tensor load that writes with this swizzle (`TensorMap.swizzle`)."""
+        self.detector.operand_loads.load(self.number, mode)
 
     def read_shared(self, cta: CTA, chunks: Chunks) -> None:
         """It reads chunks of a CTA's shared memory."""

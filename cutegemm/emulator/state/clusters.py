@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cutegemm.emulator.ptx.executable import Translation
+from cutegemm.emulator.ptx.kernel import PtxInstruction
 from cutegemm.emulator.state.completion import Completion
 from cutegemm.emulator.state.geometry import SHARED_BASE, WARP, Geometry, Triple
 from cutegemm.emulator.state.hooks import Observers
@@ -73,7 +74,7 @@ class NamedBarrier(Gate):
         self.result: int | None = None
 
     def __str__(self) -> str:
-        expected = self.expected or "all"
+        expected = self.expected or self.cta.live_warps * WARP
         return f"barrier {self.number}, where {self.arrived} of {expected} threads have arrived"
 
     def arrive(self, warps: int, count: int | None) -> None:
@@ -109,9 +110,16 @@ class MBarrier(Gate):
         self.count = self.next_count = self.pending = count
         self.tx = 0
         self.announced = self.brought = 0  # bytes in all phases: by expect_tx, by copies
-        # for the race detector: the segment of mbarrier.init, and whether the async proxy sees it
+        # for the race detector: who arrived last, at which instruction (None without it); the segment of mbarrier.init,
+        # and whether the async proxy sees it
+        self.last: tuple[str, PtxInstruction | None] | None = None
         self.init: int | None = None
         self.fenced = False
+
+    @property
+    def name(self) -> str:
+        """Where it is."""
+        return f"mbarrier at shared offset {self.offset:#x}{self.cta.shared.part(self.offset)} of CTA {self.cta.index}"
 
     def advance(self) -> None:
         """Complete the phase when nothing is pending."""
@@ -140,14 +148,22 @@ class MBarrier(Gate):
         )
         return text if self.tx else ""
 
+    @property
+    def arrival(self) -> str:
+        """Text about the last arrival, as far as the race detector knows it."""
+        if self.last is None:
+            return "" if self.init is None else "; no thread has arrived"
+        who, ins = self.last
+        return f"; the last arrival was by {who}{'' if ins is None else f' at {ins.place}'}"
+
     def awaited(self, state: int) -> str:
         """Text about a wait for a phase or for its parity."""
         note = self.mismatch() if self.pending == 0 or self.tx < 0 else ""
-        return f"{self}, to complete phase {'parity ' if state < 2 else ''}{state}{note}"
+        return f"{self}, to complete phase {'parity ' if state < 2 else ''}{state}{note}{self.arrival}"
 
     def __str__(self) -> str:
         return (
-            f"mbarrier at shared offset {self.offset:#x}{self.cta.shared.part(self.offset)} of CTA {self.cta.index} "
+            f"{self.name} "
             f"(phase {self.phase}, {self.pending} of {self.count} arrivals and {self.tx} bytes pending)"
         )
 
@@ -180,8 +196,7 @@ class CTA:
         data = np.full(-(-size // 16) * 16, 0xAB, np.uint8)
         self.shared = MemoryRegion(data, 0, f"shared memory of CTA {index}", size)
         self.shared.first = SHARED_BASE
-        start = SHARED_BASE + device.geometry.static_bytes
-        self.shared.parts = tuple((x, start + at, n) for x, at, n in device.geometry.shared_parts)
+        self.shared.parts = tuple((x, SHARED_BASE + at, n) for x, at, n in device.geometry.shared_parts)
         self.barriers: dict[int, NamedBarrier] = {}
         warps = device.geometry.warps
         self.pool = None if device.registers is None else Pool(device.registers, warps)
@@ -201,7 +216,7 @@ class CTA:
     def must_live(self, what: str) -> None:
         """Refuse an access to the CTA after all of its warps have ended."""
         if not self.live_warps:
-            raise Fault(f"{what} in CTA {self.index}, which has ended")
+            raise Fault(f"{what} CTA {self.index}, which has ended")
 
     def ended(self, warps: int) -> None:
         """Some warps have ended; barriers no longer wait for them."""

@@ -39,7 +39,7 @@ class Geometry:
     cluster: Triple
     static_bytes: int
     dynamic_bytes: int
-    # (name, first byte, bytes) of regions of dynamic shared memory, the smallest first
+    # (name, first byte, bytes) of regions of shared memory, the smallest first
     shared_parts: tuple[tuple[str, int, int], ...] = field(default=(), compare=False)
 
     @functools.cached_property

@@ -135,9 +135,15 @@ class MemoryRegion:
         return region
 
     def part(self, offset: int) -> str:
-        """The name of the bytes at an offset, in brackets, or ""."""
-        names = (f" ({name})" for name, first, size in self.parts if first <= offset < first + size)
-        return next(names, "")
+        """The name of the bytes at an offset, in brackets, or ""; behind all named bytes the name of the last ones."""
+        for name, first, size in self.parts:
+            if first <= offset < first + size:
+                return f" ({name} + {offset - first:#x})" if offset > first else f" ({name})"
+        before = [(first + size, name) for name, first, size in self.parts if first + size <= offset]
+        if not before:
+            return ""
+        end, name = max(before)
+        return f" ({offset - end:#x} bytes past the end of {name})"
 
     def view(self, size: int, count: int = 1) -> np.ndarray:
         """The bytes as elements of `size` bytes, in rows of `count` if that is above 1."""
@@ -181,7 +187,8 @@ class GlobalMemory:
         """The region that contains `size` bytes of `what`; a Fault if there is none."""
         region = self.find(address, address + size)
         if region is None:
-            raise Fault(f"{what} at {address:#x}: {self.describe(address)}")
+            ends = self.describe(address + size)
+            raise Fault(f"{what} out of bounds: begins {self.describe(address)}, ends {ends}")
         return region
 
     def describe(self, address: int) -> str:

@@ -44,6 +44,11 @@ SHARED_ALIGN = 128  # bytes: alignment of the shared address of a tensor copy, P
 Slices: TypeAlias = tuple[tuple[slice, ...], tuple[slice, ...]]  # of a tensor, and of the box
 
 
+def swizzle_name(mode: int) -> str:
+    """A swizzle in words."""
+    return f"{SWIZZLE_BYTES[mode]}B" if mode else "none"
+
+
 @dataclass(frozen=True)
 class TensorMap:
     """A tensor map. The innermost dimension comes first; `strides` are bytes, for dimensions 1 and up."""

@@ -112,9 +112,13 @@ def find(group: WarpSet, address: int, arrives: bool = False) -> MBarrier:
     peers = group.cta.peers
     bar = peers[rank].mbarriers.get(offset) if rank < len(peers) else None
     if bar is None:
-        raise Fault(f"no mbarrier was initialised at shared address {address:#x}")
+        where = (
+            f"CTA {peers[rank].index}" if rank < len(peers) else f"rank {rank} of a cluster of {len(peers)}"
+        )
+        name = f"{offset:#x}{group.cta.shared.part(offset)}"
+        raise Fault(f"no mbarrier was initialised at shared offset {name} of {where}")
     if not arrives:
-        bar.cta.must_live("an mbarrier operation arrives")
+        bar.cta.must_live("an mbarrier operation reaches")
     return bar
 
 
@@ -165,7 +169,7 @@ def mbarrier_arrive(
     for bar, ((_, n, bytes_), lanes) in zip(bars, targets.items(), strict=True):
         state = bar.phase
         if not bar.cta.live_warps:  # no warp can wait for it any more; the hardware continues
-            group.tracker.defect("arrival at a CTA that has ended", str(bar).split(" (")[0])
+            group.tracker.defect("arrival at a CTA that has ended", bar.name)
             continue
         bar.expect(bytes_ * lanes)
         bar.pending -= n * lanes

@@ -85,7 +85,7 @@ def _put(region: MemoryRegion, chunks: Chunks, reduce: Reduce | None, data: np.n
 
 def complete(bar: MBarrier, amount: int, token: Any) -> None:
     """complete_tx of `amount` bytes on an mbarrier."""
-    bar.cta.must_live("a copy completes")
+    bar.cta.must_live("a copy completes in")
     token.complete_on(bar, amount)
     bar.expect(-amount)
     bar.advance()
@@ -124,7 +124,10 @@ def _shared(group: WarpSet, address: int, size: int, other: int = 0) -> Chunks:
     """The chunks of `size` bytes of shared memory; `other` is the address in global memory."""
     offset, region = address & OFFSET_MASK, group.cta.shared
     if size % 16 or offset % 16 or other % 16:
-        raise Fault(f"bulk copy of {size} bytes, shared offset {offset:#x}: not 16-byte aligned")
+        places = f"shared offset {offset:#x}{region.part(offset)}" + (
+            f", global address {other:#x}" if other else ""
+        )
+        raise Fault(f"bulk copy of {size} bytes, {places}: size and addresses must be multiples of 16 bytes")
     if offset < region.first or offset + size > region.size:
         raise Fault(f"bulk copy of {size} bytes at shared offset {offset:#x} leaves shared memory")
     return np.arange(offset // 16, (offset + size) // 16)

@@ -79,6 +79,7 @@ def tensor_load(
         ctas, bars = targets(group, d, bar, mask)
         chunks = _box(group, tensor, at, d & OFFSET_MASK)
         token = group.tracker.issue("tensor load", m=m)
+        token.swizzles(tensor.map.swizzle)
         if token.follows and (reach := tensor.reach(at)) is not None:
             token.read_global(tensor.region, reach)
         group.device.watch.tensor_load(group, tensor, at, bars)

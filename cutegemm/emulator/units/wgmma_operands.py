@@ -26,6 +26,11 @@ Form: TypeAlias = tuple[int, int, str, str, str, tuple[int, int], tuple[bool, bo
 _MODES = (0, 3, 2, 1)  # field of the descriptor -> swizzle mode (`TensorMap.swizzle`)
 
 
+def swizzle_mode(descriptor: int) -> int:
+    """The swizzle of a descriptor, in the numbers of tensor maps (`TensorMap.swizzle`)."""
+    return _MODES[descriptor >> 62]
+
+
 @functools.lru_cache(8192)
 def operand_chunks(descriptor: int, extent: int, k_bytes: int, mn_major: bool, item: int) -> np.ndarray:
     """16-byte chunk numbers of an operand of `extent` rows (M or N) and `k_bytes` / `item` columns.
@@ -39,7 +44,7 @@ def operand_chunks(descriptor: int, extent: int, k_bytes: int, mn_major: bool, i
     leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
     if descriptor >> 49 & 7:
         raise Fault(f"wgmma descriptor {descriptor:#x}: a matrix base offset is not emulated")
-    mode = _MODES[descriptor >> 62]
+    mode = swizzle_mode(descriptor)
     pitch = SWIZZLE_BYTES[mode] or 16  # bytes between rows
     if not mn_major:
         row = np.arange(extent)

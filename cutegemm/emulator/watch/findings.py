@@ -34,7 +34,8 @@ class Finding:
     pairs: list[tuple[int, int]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        often = f" [{self.count} times at {max(len(self.pairs), 1)} places]" if self.count > 1 else ""
+        places = max(len(self.pairs), 1)
+        often = f" [{self.count} times at {places} place{'s' * (places > 1)}]" if self.count > 1 else ""
         letter = "" if self.label == OBSERVED else f" ({self.label})"
         return f"{self.kind}{letter}: {self.text}{often}"
 

@@ -7,8 +7,8 @@ THREAD_M + THREAD_N numbers from shared memory and does THREAD_M * THREAD_N fuse
 are few, K is split among the CTAs of a cluster (SPLIT) and among warps of a CTA (SLICE), whose sums are
 added in shared memory in a fixed order (`simt_sums`).
 
-What a CTA does is its work (`simt_schedule`). There are two mainloops: `simt_staged` for most outputs, `simt_ring` for
-few rows or columns. In both the first tile takes the remainder of K, so that no later copy needs a guard.
+Each CTA has one work tile (`simt_schedule`). There are two mainloops: `simt_staged` for most outputs, `simt_ring` for
+few rows or columns. In both the first k tile has the remainder of K, so that no later copy needs a guard.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SimtGemm:
         )
 
     def _scheduler(self, shape: Any, schedule: Any) -> SimtScheduler:
-        """The works of a launch."""
+        """The work tiles of a launch."""
         config = self.config
         return SimtScheduler(
             config, launch.named(config, "shape", shape), launch.named(config, "schedule", schedule)

@@ -19,7 +19,7 @@ from cutegemm.kernels.schedule.work import Work
 
 @dataclass(frozen=True)
 class SimtScheduler:
-    """The works of a launch; a CTA has one.
+    """The work tiles of a launch; a CTA has one.
 
     Attributes:
         extents: the launch's group "shape".
@@ -55,7 +55,7 @@ class SimtScheduler:
         return (*tile_of(index, *tiles, self.schedule["group"], "m"), part)
 
     def work(self, state: State) -> Work:
-        """The work of a state."""
+        """The work tile of a state."""
         split, (m, n, batch, part) = self.config.split, state
         k_tiles = cluster_tiles(self.extents["k"], self.config.tile[2], 1)
         ends = (self.extents["m"], self.extents["n"])
@@ -66,7 +66,7 @@ class SimtScheduler:
         return Work(m, n, batch, first, count, part, split, ends)
 
     def columns(self, work: Work) -> tuple[Any, Any]:
-        """(first column, columns of the first k tile) of a work."""
+        """(first column, columns of the first k tile) of a work tile."""
         k, depth = self.extents["k"], self.config.tile[2]
         remainder = k - (cluster_tiles(k, depth, 1) - 1) * depth
         if work.splits == 1:

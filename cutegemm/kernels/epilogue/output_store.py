@@ -94,16 +94,16 @@ def _line_buffers(config: KernelConfig, name: str, matrix: OutputConfig, shared:
 
 
 def store_subtile(
-    outputs: tuple[Output, ...], subtile: Subtile, values: list[list[Any]], turn: Any, rests: dict
+    outputs: tuple[Output, ...], subtile: Subtile, values: list[list[Any]], stage: Any, rests: dict
 ) -> bool:
     """Store one subtile of every output; returns whether the warpgroup synchronised after evaluating it.
 
     Args:
         values: per output, a thread's fp32 values in accumulator order.
-        turn: the staging buffer to use, of EPI_STAGE.
-        rests: per output, what this thread holds of its lines' ends for the next subtile; updated.
+        stage: the staging buffer to use, of EPI_STAGE.
+        rests: per output, the ends of rows that this thread keeps for the next subtile; updated.
     """
-    buffer = subtile.role.slot * subtile.config.epilogue_stages + turn
+    buffer = subtile.role.slot * subtile.config.epilogue_stages + stage
     registers = [converted(v, x.matrix.dtype) for x, v in zip(outputs, values, strict=True)]
     staged = [(x, r) for x, r in zip(outputs, registers) if x.staged]
     together = synchronise_warpgroup(outputs)
@@ -137,9 +137,9 @@ def store_subtile(
     return together
 
 
-def store_again(outputs: tuple[Output, ...], subtile: Subtile, turn: Any) -> None:
+def store_again(outputs: tuple[Output, ...], subtile: Subtile, stage: Any) -> None:
     """Have TMA store a subtile of every output from staging buffers that hold it already."""
-    _tma_stores(outputs, subtile, subtile.role.slot * subtile.config.epilogue_stages + turn)
+    _tma_stores(outputs, subtile, subtile.role.slot * subtile.config.epilogue_stages + stage)
 
 
 def placed(role: Role, outputs: tuple[Output, ...]) -> Role:
@@ -169,7 +169,7 @@ def _fill_buffer(output: Output, subtile: Subtile, rD: cute.Tensor, buffer: Any)
     copy = to_shared(output.config, output.matrix.dtype, output.matrix.major)
     part = copy.get_slice(subtile.role.thread)
     tRsD = part.partition_D(output.sD)  # (COPY, 1, COPY_N, CONSUMERS * EPI_STAGE)
-    # what a thread gives, which of a stmatrix of two matrices is half of what it addresses
+    # what a thread passes: with stmatrix.x2 half of what it addresses
     shape = cute.shape(part.partition_S(output.sD))[:3]
     cute.copy(copy, cute.make_tensor(rD.iterator, cute.make_layout(shape)), tRsD[None, None, None, buffer])
 

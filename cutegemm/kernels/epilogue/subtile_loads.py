@@ -108,7 +108,7 @@ class SubtileLoads:
             part = copy.get_slice(subtile.role.thread)
             tXsX = part.partition_S(load.sX)  # (COPY, 1, COPY_N, CONSUMERS * INPUT_STAGE)
             rX = cute.make_rmem_tensor(subtile.size, ops.NUMERIC[load.matrix.dtype])
-            # what a thread gets, which of an ldmatrix of two matrices is half of what it addresses
+            # what a thread receives: with ldmatrix.x2 half of what it addresses
             shape = cute.shape(part.partition_D(load.sX))[:3]
             target = cute.make_tensor(rX.iterator, cute.make_layout(shape))
             cute.copy(copy, tXsX[None, None, None, buffer], target)
@@ -116,6 +116,6 @@ class SubtileLoads:
             found[name] = [values[v] for v in range(subtile.size)]
         return found
 
-    def turn(self, phase: Any) -> Any:
-        """The parity for the tile after one."""
+    def following(self, phase: Any) -> Any:
+        """The parity for the next tile."""
         return phase ^ (self.config.subtiles // self.config.input_stages & 1)

@@ -98,7 +98,7 @@ class Epilogue:
         return dataclasses.replace(self, inputs=self.inputs.read())
 
     def start(self) -> tuple[Any, ...]:
-        """The state carried from tile to tile: (staging buffer whose turn is next, parity of the input subtiles).
+        """The state carried from tile to tile: (next staging buffer, parity of the input subtiles).
 
         Where staging buffers are stored again (`KernelConfig.repeats`), also whether they hold an empty group's tile.
         """
@@ -117,7 +117,7 @@ class Epilogue:
         """After a tile's mainloop: everything that leaves it. Returns the state for the next tile.
 
         Args:
-            acc: the thread's fp32 accumulators, ((2, 2, BLK_N / 8), MMA_M, 1).
+            acc: the thread's fp32 accumulators, ((2, 2, MMA_COLUMNS / 8), MMA_M, MMA_N).
             tile: what the CTA stores.
             ahead: from `ahead` for the same tile.
         """
@@ -134,23 +134,23 @@ class Epilogue:
         ahead: cutlass.Constexpr,
         state: Any,
     ) -> Any:
-        """As `finish`: elements of empty groups are all alike, so a tile that follows another is what that staged."""
-        turn, phase, staged = state
+        """As `finish`: all elements of empty groups are equal, so the tile after an empty one is still staged."""
+        buffer, phase, staged = state
         empty = cutlass.Int32(tile.k_tiles == 0)
         if empty + staged == 2:
             for number in cutlass.range_constexpr(self.config.subtiles):
-                store_again(self.outputs, self._subtile(role, tile, number), turn)
-                turn = (turn + 1) % self.config.epilogue_stages
+                store_again(self.outputs, self._subtile(role, tile, number), buffer)
+                buffer = (buffer + 1) % self.config.epilogue_stages
         else:
-            turn, phase = self._store(acc, role, tile, ahead, (turn, phase))
-        return turn, phase, empty
+            buffer, phase = self._store(acc, role, tile, ahead, (buffer, phase))
+        return buffer, phase, empty
 
     def _store(
         self, acc: cute.Tensor, role: Role, tile: OutputTile, ahead: tuple[list, list], state: tuple
     ) -> tuple:
         """As `finish`, of any tile."""
         config = self.config
-        turn, phase = state
+        first, phase = state  # staging buffer of the first subtile, parity of the input subtiles
         role = placed(role, self.outputs)
         self.vectors.share(role, ahead[0])
         sums, rests = _Sums(self, role, tile), {}
@@ -166,7 +166,7 @@ class Epilogue:
             if self.blocks is not None:
                 self.blocks.quantise(held)
             for subtile, values in held:
-                buffer = (turn + subtile.number) % config.epilogue_stages
+                buffer = (first + subtile.number) % config.epilogue_stages
                 stored = [v for v, x in zip(values, config.epilogue.outputs) if x.kind == "store"]
                 synchronised = store_subtile(self.outputs, subtile, stored, buffer, rests)
                 if self.blocks is None:
@@ -178,8 +178,8 @@ class Epilogue:
         sums.finish()
         if self.vectors.sRow is not None and not synchronise_warpgroup(self.outputs) and self.loads is None:
             role.barrier()  # every thread has read the rows, which the next tile overwrites
-        turn = (turn + config.subtiles) % config.epilogue_stages
-        return turn, phase if self.loads is None else self.loads.turn(phase)
+        following = (first + config.subtiles) % config.epilogue_stages
+        return following, phase if self.loads is None else self.loads.following(phase)
 
     def _fetch(self, role: Role, tile: OutputTile, number: int, synchronised: bool) -> None:
         """Have TMA fetch the input subtile that takes the place of one that has been read."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load the rows that a tensor of indices names into a pipeline stage by cp.async.
 
-Every k tile of a work reads the same rows, so a thread looks up the addresses of its rows once, when the tile's first
-row changes, and keeps them in registers; a k tile then costs an addition and a copy for each chunk. Elements beyond a
-row's end are zero in the stage, and so is a row whose index is out of bounds.
+All k tiles of a work tile read the same rows, so a thread looks up the addresses of its rows once, when the work tile's
+first row changes, and keeps them in registers. A k tile then costs an addition and a copy for each chunk. Elements
+beyond a row's end are zero in the stage, and so is a row whose index is out of bounds.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
 
 @cute.jit
-def zero_rest(
+def zero_out_of_bounds(
     item: cutlass.Constexpr,
     stages: cutlass.Constexpr,
     sX: cute.Tensor,

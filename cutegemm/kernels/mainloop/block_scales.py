@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales of operands' blocks: the producer loads those of a block of K to shared memory, beside their stage.
+"""Block scales: the producer loads the scales of a stage's block of K into shared memory, beside the stage.
 
-A stage has a number for each row and column of the tile, or for each group of them that have one scale wherever the
-tile begins. The producer's threads copy one number each by cp.async and let the copies arrive on the stage's full
-barrier; exponents (ue8m0) they widen and store. Consumers read what they need before WGMMA multiplies the stage, or
-while it does.
+A stage has one scale for each row and column of the tile, or one for each group of rows or columns that share a scale
+wherever the tile begins. Each producer thread copies one scale by cp.async, and the copies arrive on the stage's full
+barrier. Exponents (ue8m0) are widened to fp32 in registers and stored. Consumers read their scales before WGMMA
+multiplies the stage, or during it.
 
-A thread holds two rows of each pass over the tile, and two of every eight columns (PTX ISA, wgmma D fragment). Where
-each has a scale of its own, those of sixteen lie in the order of the threads that read them: the two rows or four
+A thread holds two rows of every 64, and two of every eight columns (PTX ISA, wgmma D fragment). If each row or column
+has its own scale, the scales of sixteen are stored in the order of the threads that read them: the two rows or four
 columns of a thread are one word of 8 or 16 bytes.
 """
 
@@ -36,7 +36,7 @@ EXPONENT = 8  # bits of a scale that is a power of two
 
 @dataclass(frozen=True)
 class BlockScales:
-    """The scales of both operands as (BLOCKS, BLOCKS OF K, l) in global memory; no tensors where there are none."""
+    """The scales of both operands as (blocks, blocks of K, l) in global memory; no tensors without block scales."""
 
     config: KernelConfig
     tensors: tuple
@@ -54,13 +54,13 @@ class BlockScales:
     def load(
         self, work: cutlass.Constexpr, k: Any, stage: Any, thread: Any, pipeline: cutlass.Constexpr
     ) -> None:
-        """Begin to load the scales of a work's k-th block of K to a stage, on whose full barrier they arrive."""
+        """Issue the copies of the scales of a work tile's k-th block of K; they arrive on the stage's full barrier."""
         config, at = self.config, 0
         if cutlass.const_expr(len(self.tensors) > 0):
             for scale, tensor in zip(config.epilogue.scales, self.tensors, strict=True):
                 count, kept = config.scales_of(scale), scale_places.kept(config, scale)
                 if cutlass.const_expr(count > 1):
-                    # places that no thread needs hold a scale as well: the compiler may widen reads over them
+                    # pad with valid scales: the compiler may widen a thread's reads over the padding
                     count = kept
                 for first in cutlass.range_constexpr(0, count, scale_places.loaders(config)):
                     entry = thread + first
@@ -70,7 +70,7 @@ class BlockScales:
                 at += kept
             exponents = [x.element_type.width == EXPONENT for x in self.tensors]
             if cutlass.const_expr(any(exponents)):
-                # a copy's arrival would not release the threads' stores
+                # threads stored exponents, and cp.async's arrival would not release those stores
                 if cutlass.const_expr(not all(exponents)):
                     cute.arch.cp_async_commit_group()
                     cute.arch.cp_async_wait_group(0)
@@ -80,7 +80,7 @@ class BlockScales:
 
     @cute.jit
     def _load_one(self, tensor: cute.Tensor, place: Any, entry: Any, stage: Any) -> None:
-        """Begin to load a scale: numbers by cp.async, exponents through a register."""
+        """Load one scale: fp32 by cp.async, an exponent through a register."""
         if cutlass.const_expr(tensor.element_type.width == EXPONENT):
             cute.recast_tensor(self.sScales, cutlass.Uint32)[entry, stage] = _power(tensor[place])
         else:
@@ -89,7 +89,7 @@ class BlockScales:
             copy_async(source, target, BYTES)
 
     def _place(self, scale: BlockScale, tensor: Any, work: Work, entry: Any, k: Any) -> tuple:
-        """Where the scale of an entry of a work's stage lies; beyond the matrix the last one."""
+        """(block, block of K, batch) of the scale of an entry of a stage; clamped to the matrix' last block."""
         config, axis = self.config, 0 if scale.axis == "m" else 1
         if scale.extent > 1:
             entry = entry * (hw.WGMMA_M if scale.axis == "m" else config.scale_step(scale))
@@ -97,15 +97,15 @@ class BlockScales:
         origin = work.origins.get("ab"[axis])
         if origin is not None:
             first += origin.row  # a group's first row
-        # what is beyond is never stored
+        # rows and columns beyond the matrix are never stored, so any scale will do
         last = (work.ends[axis] - 1) // scale.extent
         batch = batch_at(tensor, work.l)
-        # sums of 64 bits grow from stage to stage; those of 32, widened, would be multiplied by the stride in each
+        # in 64 bits the compiler adds the stride in each stage; in 32 bits it would multiply by it
         block = cutlass.Int64(work.first) + cutlass.Int64(k) * cutlass.Int64(work.step)
         return cutlass.min((first + entry) // scale.extent, last), block, batch
 
     def read(self, role: Role, stage: Any, row: int, axes: str = "mn") -> dict[tuple[BlockScale, int], Any]:
-        """A thread's scales of a stage for its row-th wgmma by operand and number: of rows, of columns or of both."""
+        """A thread's scales of a stage for its row-th wgmma, by (operand, number); `axes`: of rows, columns or both."""
         config, at = self.config, stage * scale_places.staged(self.config)
         found: dict[tuple[BlockScale, int], Any] = {}
         band = row * config.team + role.band
@@ -127,17 +127,17 @@ class BlockScales:
         return found
 
     def _word(self, at: Any, size: int) -> list[Any]:
-        """So many scales that lie beside each other."""
+        """Read `size` neighbouring scales as one word."""
         source = self.sScales.iterator + cute.assume(at, divby=size)
         rX = cute.make_rmem_tensor(size, cutlass.Float32)
         cute.autovec_copy(cute.make_tensor(source, cute.make_layout(size)), rX)
         return [rX[i] for i in range(size)]
 
     def add(self, acc: cute.Tensor, part: cute.Tensor, row: int, found: dict) -> None:
-        """Add a thread's partial sums of its row-th wgmma, times any scales `found`, to its accumulators.
+        """Add a thread's partial sums of its row-th wgmma, times the scales `found` if any, to its accumulators.
 
         Args:
-            acc, part: ((2, 2, BLK_N / 8), MMA_M, MMA_N), and one row of the same.
+            acc, part: ((2, 2, MMA_COLUMNS / 8), MMA_M, MMA_N), and one row of the same.
         """
         sums, known = acc[None, row, None], {}
         for value in range(cute.size(part)):
@@ -160,10 +160,10 @@ class BlockScales:
 
 
 def _add_in_place(part: Any, total: Any) -> Any:
-    """part + total in fp32, where it stands among the WGMMAs.
+    """part + total in fp32, as inline PTX that stays in its place between the WGMMAs.
 
-    The compiler would move a plain addition behind the instruction that writes the partial sums again, and copy those
-    while WGMMA may still write them.
+    The compiler would move a plain addition behind the WGMMA that overwrites the partial sums, and copy them while
+    WGMMA may still write them.
     """
     return cute.arch.inline_ptx(
         "add.f32 {$w0}, {$r0}, {$r1};",
@@ -173,7 +173,7 @@ def _add_in_place(part: Any, total: Any) -> Any:
 
 
 def _ordered(scale: BlockScale, entry: Any) -> Any:
-    """Where among its operand's in a stage the scale of a row or column lies."""
+    """The position of a row's or column's scale among its operand's scales of a stage."""
     if scale.extent > 1:
         return entry
     first, group, within = entry & -WORDS, entry >> 3 & 1, entry & GROUP - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CTA's place in its cluster, and whom it shares operand tiles with.
+"""A CTA's place in its cluster, and the CTAs that it shares operand tiles with.
 
 Ranks count along M fastest, then along N, then along K where a cluster splits it. The CTAs of a cluster row (equal
 m) need one tile of A, those of a cluster column (equal n) one of B: each loads a share of it and multicasts that to
@@ -17,7 +17,7 @@ import cutlass.cute as cute
 
 @dataclass(frozen=True)
 class Peers:
-    """The CTAs that share a tile: which of them this one is, how many there are, and the multicast mask of all."""
+    """The CTAs that share a tile: this one's number among them, their count, and the multicast mask of all."""
 
     place: Any
     count: int
@@ -32,7 +32,7 @@ class Place:
     rank: Any
     m: Any
     n: Any
-    split: Any  # which split, 0 where a cluster does not split it
+    split: Any  # the number of its split of K; 0 if the cluster does not split K
 
     @staticmethod
     def create(cluster: tuple[int, int], splits: int) -> Place:
@@ -53,7 +53,7 @@ class Place:
         return self.split * (self.cluster[0] * self.cluster[1])
 
     def rank_of_split(self, split: Any) -> Any:
-        """Rank of the CTA of the same tile that adds up another split of K."""
+        """Rank of the CTA that sums another split of K of the same tile."""
         return self.m + self.n * self.cluster[0] + split * (self.cluster[0] * self.cluster[1])
 
     def sharing(self, axis: str) -> Peers:
@@ -66,12 +66,12 @@ class Place:
         return Peers(self.m, size_m, cutlass.Int16(column << (self._plane + self.n * size_m)))
 
     @property
-    def readers(self) -> int:
-        """CTAs that a stage of this CTA is filled from: its cluster row and column, itself once."""
+    def writers(self) -> int:
+        """How many CTAs write into this CTA's stages: those of its cluster row and column, itself counted once."""
         return self.cluster[0] + self.cluster[1] - 1
 
-    def peer(self, lane: Any) -> Any:
-        """Rank of the lane-th CTA of `readers`: the cluster row first, then the rest of the column."""
+    def writer(self, lane: Any) -> Any:
+        """Rank of the lane-th of `writers`: the cluster row first, then the other CTAs of the column."""
         size_m, size_n = self.cluster
         below = lane - size_n
         other_row = below + cutlass.Int32(below >= self.m)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CTA's view of everything it works with; what the tensor-core drivers share."""
+"""A CTA's schedulers, loads, pipeline and epilogue, set up in one place for all tensor-core drivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cutegemm.kernels.host.operand_layouts import NUMERIC, multiplied, prefetch
 from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.load.stage_loads import ItemLoads
 from cutegemm.kernels.load.tma_load import TmaLoad
-from cutegemm.kernels.load.zero_fill import zero_rest
+from cutegemm.kernels.load.zero_fill import zero_out_of_bounds
 from cutegemm.kernels.mainloop.block_scales import BlockScales
 from cutegemm.kernels.mainloop.cluster import Place
 from cutegemm.kernels.mainloop.mainloop import Fragments
@@ -36,7 +36,7 @@ from cutegemm.kernels.split_k.nested_sum import NestedSum
 from cutegemm.kernels.split_k.workspace_sum import WorkspaceSum
 from cutegemm.launch_layout import SCHEDULER_READS, SPLIT_PLACES
 
-# what a CTA does next, by the config's name for it
+# tile schedulers, by the config's name
 SCHEDULERS: dict[str, type[TileScheduler]] = {
     "static": TileScheduler,
     "stream_k": StreamKScheduler,
@@ -44,16 +44,16 @@ SCHEDULERS: dict[str, type[TileScheduler]] = {
     "grouped": GroupScheduler,
     "depth": GroupDepthScheduler,
 }
-# how splits that no cluster reduces are reduced, by the config's name for it
+# reductions of splits across clusters, by the config's name
 REDUCTIONS = {"workspace": WorkspaceSum, "atomic": AtomicSum, "launch": DeferredSum}
-# how the partial sums of a tile are reduced
+# all reductions of splits: within a cluster, across clusters, or both
 Sum = ClusterSum | WorkspaceSum | DeferredSum | NestedSum
 
 
 def _sum(
     config: KernelConfig, place: Place, scheduler: TileScheduler, addresses: dict[str, Any], shared: Shared
 ) -> Sum | None:
-    """What a kernel's config says of it."""
+    """The reduction of splits that a config asks for; None without splits."""
     inner = ClusterSum.create(config, place, shared) if config.cluster_splits > 1 else None
     if config.split_reduction not in REDUCTIONS:
         return inner
@@ -125,21 +125,21 @@ class Frame:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes that TMA delivers to one stage."""
+        """Bytes that TMA writes into one stage."""
         return sum(x.delivered for x in self.config.stage)
 
     @cute.jit
-    def zero_rest(self, thread: Any):
-        """Zero the rows of the pipeline that no load writes, once, by the consumers' threads, before a barrier of all.
+    def zero_out_of_bounds(self, thread: Any):
+        """Zero the rows of the stages that no load writes, once, by the consumers' threads.
 
-        They belong to rows beyond the matrix, which WGMMA multiplies and nobody stores. WGMMA reads by the async
-        proxy, hence the fence (PTX ISA, fence.proxy.async).
+        They lie beyond the matrix: WGMMA multiplies them, and nothing stores the result. WGMMA reads through the async
+        proxy, hence the fence before the consumers' barrier (PTX ISA, fence.proxy.async).
         """
         if cutlass.const_expr(any(x.box_rows for x in self.config.operands)):
             threads = self.config.consumers * hw.WARPGROUP
             for loads in self.loads:
                 if cutlass.const_expr(loads.item.operand.box_rows):
-                    zero_rest(loads.item, self.config.stages, loads.sX, thread, threads)
+                    zero_out_of_bounds(loads.item, self.config.stages, loads.sX, thread, threads)
             cute.arch.fence_proxy("async.shared", space="cta")
             wait_named(self.config, "rest")
 
@@ -153,11 +153,11 @@ class Frame:
         roles: cutlass.Constexpr = None,
         announce: cutlass.Constexpr = True,
     ):
-        """Begin to fill one empty stage with a work's k-th tiles: by TMA, which arrives on its barrier, and by threads.
+        """Issue the loads of a work tile's k-th k tile into an empty stage: by TMA, and by threads.
 
         Args:
-            roles: of the items to load, None for all; announce: whether to announce the bytes of all items to the
-                barrier, which is once for every filling.
+            roles: of the items to load, None for all.
+            announce: whether to announce the bytes of all items to the full barrier, which must happen once a fill.
         """
         loaders = tuple(
             (x, loads.item)
@@ -177,7 +177,7 @@ class Frame:
 
     @cute.jit
     def end(self, work: cutlass.Constexpr, k: Any, position: Any, thread: Any):
-        """Finish what the threads began, once their copies are there, and arrive on the stage's full barrier."""
+        """Once the threads' copies have arrived, finish the k tile and arrive on the stage's full barrier."""
         for loads in self.loads:
             for loader in loads.loaders:
                 if cutlass.const_expr(not isinstance(loader, TmaLoad)):
@@ -187,13 +187,13 @@ class Frame:
 
     @cute.jit
     def finish(self):
-        """Before the CTA ends: no CTA of the cluster still sends to it or signals it."""
+        """Before the CTA ends: wait until no CTA of the cluster sends to it or signals it any more."""
         if cutlass.const_expr(self.config.cluster_splits > 1):
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
 
     def fragments(self, mma: cute.TiledMma, group: Any) -> tuple[Fragments, cute.Tensor]:
-        """A warpgroup's descriptors of A and B and a thread's accumulators, ((2, 2, BLK_N / 8), MMA_M, 1)."""
+        """A warpgroup's descriptors of A and B and a thread's accumulators, ((2, 2, MMA_COLUMNS / 8), MMA_M, MMA_N)."""
         part = mma.get_slice(group * hw.WARPGROUP)
         sX = {x.item.role: multiplied(self.config, x.item, x.sX) for x in self.loads}
         descriptors = Fragments(

@@ -12,9 +12,9 @@ from cutlass.cute.nvgpu import warpgroup
 
 from cutegemm.arch.instructions import Instruction
 from cutegemm.kernels.host.operand_layouts import tiled_mma
+from cutegemm.kernels.mainloop.ordered_issue import IssueOrder
 from cutegemm.kernels.mainloop.pipeline import Pipeline, advance
 from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
-from cutegemm.kernels.mainloop.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -65,45 +65,45 @@ class Mainloop:
 
     pipeline: Pipeline
     fragments: Fragments
-    turns: Turns  # of mainloops
-    order: Turns  # of the WGMMAs between promotions
+    mainloop_order: IssueOrder  # of the consumers' mainloops
+    wgmma_order: IssueOrder  # of the WGMMAs between promotions
     every: int = 0  # stages after which partial sums are promoted to fp32; 0 is never
-    partial: Any = None  # the element type of those
+    partial: Any = None  # the element type of partial sums
     tail: RaggedTail | None = None  # of groups along K
     scales: Any = None  # of operands' blocks (`block_scales`)
 
     @cute.jit
     def multiply(
-        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any
+        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: Any
     ) -> Any:
-        """acc = A @ B over a work's k tiles; returns the position after them.
+        """acc = A @ B over a work tile's k tiles; returns the position after them.
 
         Args:
             mma, acc: the consumers' tiled MMA and a thread's accumulators.
             position: (stage, phase) of the first stage.
-            asked: the thread's role and the work.
-            follows: whether this CTA has another work after this one.
+            tile: the thread's role and the work tile.
+            follows: whether this CTA has another work tile after this one.
         """
         if cutlass.const_expr(self.tail is None):
-            position = self._multiply(mma, acc, position, asked, follows)
-        elif asked[1].k_tiles > 0:
-            position = self._multiply(mma, acc, position, asked, follows)
+            position = self._multiply(mma, acc, position, tile, follows)
+        elif tile[1].k_tiles > 0:
+            position = self._multiply(mma, acc, position, tile, follows)
         else:
             acc.fill(0.0)
-            self.turns.hand_over(follows)
+            self.mainloop_order.arrive(follows)
         return position
 
     @cute.jit
     def _multiply(
-        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any
+        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: Any
     ) -> Any:
         """As `multiply`, over at least one k tile."""
-        work = asked[1]
+        work = tile[1]
         last = (work.k_tiles - 1, work.rest)
         if cutlass.const_expr(self.scales.config.partial_sets == 2):
-            position = self._alternating(acc, position, asked, follows)
+            position = self._alternating(acc, position, tile, follows)
         elif cutlass.const_expr(len(self.scales.tensors) > 0):
-            position = self._scaled(acc, position, asked, follows)
+            position = self._scaled(acc, position, tile, follows)
         elif cutlass.const_expr(self.every > 0):
             position = self._promoted(mma, acc, position, work.k_tiles, follows, last)
         else:
@@ -111,9 +111,9 @@ class Mainloop:
         return position
 
     @cute.jit
-    def _scaled(self, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any) -> Any:
-        """As `multiply`: WGMMA adds up a stage, then the threads add its sums times their scales to theirs."""
-        role, work = asked
+    def _scaled(self, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: Any) -> Any:
+        """As `multiply`: WGMMA adds up a stage, then the threads add the scaled sums to the accumulators."""
+        role, work = tile
         acc.fill(0.0)
         for k in cutlass.range(work.k_tiles, unroll=1):
             more = cutlass.Boolean(follows) & cutlass.Boolean(k == work.k_tiles - 1)
@@ -121,27 +121,27 @@ class Mainloop:
         return position
 
     def _partial(self, acc: cute.Tensor) -> cute.Tensor:
-        """A set of partial sums, of one wgmma's rows: ((2, 2, BLK_N / 8), 1, MMA_N)."""
+        """A set of partial sums, of one wgmma's rows: ((2, 2, MMA_COLUMNS / 8), 1, MMA_N)."""
         return cute.make_rmem_tensor((acc.shape[0], 1, *acc.shape[2:]), self.partial)
 
     @cute.jit
     def _scaled_stage(self, acc: cute.Tensor, position: Any, role: cutlass.Constexpr, follows: Any) -> Any:
-        """Multiply and scale one stage, wgmma after wgmma; meanwhile the tensor cores work for another warpgroup."""
+        """Multiply and scale one stage, 64 rows at a time, while the tensor cores run another warpgroup's WGMMAs."""
         scales, (stage, phase) = self.scales, position
         self.pipeline.wait_full(stage, phase)
-        # reads of many scales between the WGMMAs would hold back the later ones
+        # reads of many scales between the WGMMAs would delay the later ones
         early, columns = scales.config.column_scales, {}
         if cutlass.const_expr(early):
             columns = scales.read(role, stage, 0, "n")
         for row in cutlass.range_constexpr(acc.shape[1]):
-            # where two rows have one set ptxas waits after each wgmma (C7511)
+            # a set for each 64 rows: if two share one, ptxas waits after each wgmma (C7511)
             part, last = self._partial(acc), row == acc.shape[1] - 1
             rows = scales.read(role, stage, row, "m") if cutlass.const_expr(early) else {}
-            self.order.take()
+            self.wgmma_order.wait()
             self._issue(part, row, stage)
-            self.order.hand_over()
+            self.wgmma_order.arrive()
             if cutlass.const_expr(last):
-                self.turns.hand_over(follows)
+                self.mainloop_order.arrive(follows)
             found = columns | rows if cutlass.const_expr(early) else scales.read(role, stage, row)
             warpgroup.wait_group(0)
             if cutlass.const_expr(last):
@@ -150,12 +150,12 @@ class Mainloop:
         return advance(stage, phase, self.pipeline.stages)
 
     @cute.jit
-    def _alternating(self, acc: cute.Tensor, position: Any, asked: cutlass.Constexpr, follows: Any) -> Any:
+    def _alternating(self, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: Any) -> Any:
         """As `multiply`, promoting every stage, with two sets of partial sums.
 
         WGMMA fills one set while the threads add the other to their accumulators, times its scales if there are any.
         """
-        role, work = asked
+        role, work = tile
         acc.fill(0.0)
         parts, stage = (self._partial(acc), self._partial(acc)), position[0]
         self.pipeline.wait_full(*position)
@@ -166,10 +166,10 @@ class Mainloop:
                 stage, position = self._add_between(acc, parts, turn, role, stage, position)
         if work.k_tiles % 2 == 0:
             stage, position = self._add_between(acc, parts, 0, role, stage, position)
-            self.turns.hand_over(follows)
+            self.mainloop_order.arrive(follows)
             self._add_last(acc, parts[1], role, stage)
         else:
-            self.turns.hand_over(follows)
+            self.mainloop_order.arrive(follows)
             self._add_last(acc, parts[0], role, stage)
         return position
 
@@ -183,11 +183,11 @@ class Mainloop:
         before: Any,
         position: Any,
     ) -> Any:
-        """Add the sums of the stage before between the halves of the next one's WGMMAs.
+        """Issue half of the next stage's WGMMAs, add the sums of the stage before, issue the other half.
 
-        A warp can issue few WGMMAs ahead. After all of them it would add only while the last one runs.
+        A warp can issue only a few WGMMAs ahead: if it issued all first, its additions would overlap the last one only.
         """
-        # reads that are under way would hold back the fence of the WGMMAs
+        # first, since wgmma.fence waits for reads that are in flight
         found, stage = self.scales.read(role, before, 0), position[0]
         count = len(self.fragments.products)
         half = count // 2
@@ -213,7 +213,9 @@ class Mainloop:
     ) -> None:
         """Issue and commit WGMMAs of a stage's row-th rows of A: part = A[row, stage] @ B[stage], or some of those."""
         config = self.scales.config
-        mma = tiled_mma(config, config.team, config.mma_columns)  # its flag is a value of this place
+        mma = tiled_mma(
+            config, config.team, config.mma_columns
+        )  # its own copy: the ACCUMULATE flag is an SSA value
         tCrA, tCrB = self.fragments.a, self.fragments.b
         pairs = self.fragments.products
         first, end = (0, len(pairs)) if cutlass.const_expr(which is None) else which
@@ -234,7 +236,10 @@ class Mainloop:
 
     @cute.jit
     def _trim(self, k: Any, stage: Any, last: cutlass.Constexpr) -> None:
-        """Zero what is behind the end of a group along K in a full stage, if the k-th is the `last`."""
+        """Zero the elements beyond the end of a group along K in a full stage, if this is its last k tile.
+
+        last: (the number of the last k tile, elements of it that belong to the group).
+        """
         if cutlass.const_expr(self.tail is not None):
             if k == last[0]:
                 self.tail.zero(stage, last[1])
@@ -243,9 +248,9 @@ class Mainloop:
     def _promoted(
         self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, k_tiles: Any, follows: Any, last: Any
     ) -> Any:
-        """As `multiply`: WGMMA adds up `every` stages, then the threads add its sums to theirs in fp32.
+        """As `multiply`: WGMMA adds up `every` stages, then the threads add these sums to the accumulators in fp32.
 
-        Meanwhile the tensor cores work for another warpgroup.
+        Meanwhile the tensor cores run another warpgroup's WGMMAs.
         """
         every = self.every
         part = cute.make_rmem_tensor(acc.shape, self.partial)
@@ -267,11 +272,11 @@ class Mainloop:
     def _plain(
         self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, k_tiles: Any, follows: Any, last: Any
     ) -> Any:
-        """As `multiply`: WGMMA adds up all of K. What hands over the turn comes when all WGMMAs are issued."""
+        """As `multiply`: WGMMA adds up all of K. The next warpgroup may issue once all WGMMAs here are issued."""
         pipeline = self.pipeline
         stage, phase = position
         pipeline.wait_full(stage, phase)  # until TMA (and gathering threads) filled the stage
-        self.order.take()
+        self.wgmma_order.wait()
         self._trim(0, stage, last)
         mma.set(warpgroup.Field.ACCUMULATE, False)
         warpgroup.fence()
@@ -291,8 +296,8 @@ class Mainloop:
                     pipeline.release(previous)
                 previous = stage
                 stage, phase = advance(stage, phase, pipeline.stages)
-        self.order.hand_over()
-        self.turns.hand_over(follows)
+        self.wgmma_order.arrive()
+        self.mainloop_order.arrive(follows)
         warpgroup.wait_group(0)
         pipeline.release(previous)
         return stage, phase

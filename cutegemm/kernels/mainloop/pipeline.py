@@ -73,15 +73,15 @@ class Pipeline:
 
     @cute.jit
     def release(self, stage: Any) -> None:
-        """A consumer warp tells every CTA that writes into this one that it has read the stage.
+        """A consumer warp has read the stage: it arrives at every CTA whose TMA writes into this one.
 
-        Lane i arrives at the i-th of those CTAs (`Place.peer`).
+        Lane i arrives at the i-th of those CTAs (`Place.writer`).
         """
         lane = cute.arch.lane_idx()
-        if cutlass.const_expr(self.place.readers == 1):
+        if cutlass.const_expr(self.place.writers == 1):
             if lane == 0:
                 cute.arch.mbarrier_arrive(self.empty + stage)
         else:
-            peer = self.place.peer(lane)
-            if lane < self.place.readers:
-                cute.arch.mbarrier_arrive(self.empty + stage, peer)
+            writer = self.place.writer(lane)
+            if lane < self.place.writers:
+                cute.arch.mbarrier_arrive(self.empty + stage, writer)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer loop: it fills the pipeline with every k tile of every work of a CTA, in order.
+"""The producer loop: it fills the pipeline with every k tile of every work tile of a CTA, in order.
 
-A k tile is loaded by TMA, by the producer's threads, or by both. Threads begin a k tile when its stage is empty and end
-it `KernelConfig.ahead` k tiles later: they wait for their own copies, do what is left to do and arrive on the stage's
-full barrier. Each begun k tile is one group of cp.async, empty where nothing is copied so. The loop over the last work
-runs on by as many k tiles, so that what is on its way then is ended.
+A k tile is loaded by TMA, by the producer's threads, or by both. Threads issue their copies of a k tile when its stage
+is empty and finish it `KernelConfig.ahead` k tiles later: they wait for their copies, move elements if needed, and
+arrive on the stage's full barrier. The copies of a k tile are one cp.async group, an empty one if nothing is copied
+by cp.async. After the last k tile the loop runs `ahead` more iterations, which only finish k tiles.
 
 The tile scheduler hooks into the loop:
-    lead(thread)                    once, before the first work is asked for
-    ready(work, k, thread)          before the loads of a work's k-th tiles are issued; it may wait for a flag that
-                                    says that somebody has written them
+    lead(thread)                    once, before the first work tile is asked for
+    ready(work, k, thread)          before the loads of a work tile's k-th k tile are issued; it may wait for a flag
+                                    that another GPU sets when it has written them
     loaded(state, work, k, thread)  after they were issued
-    end(state, thread)              after the last work
-Constant operands of the first work are loaded early, before earlier launches have ended, without asking `ready`.
+    end(state, thread)              after the last work tile
+Constant operands of the first work tile are loaded early, before earlier launches have ended, without asking `ready`.
 
 The threads' stores and copies are made visible to WGMMA, which reads by the async proxy, before they arrive (PTX ISA,
 fence.proxy.async).
@@ -41,10 +41,10 @@ class Producer:
 
     @cute.jit
     def run(self) -> None:
-        """Fill the pipeline, work after work."""
+        """Fill the pipeline, one work tile after another."""
         config, scheduler = self.frame.config, self.frame.scheduler
         position = (cutlass.Int32(0), cutlass.Int32(0))
-        loaded = cutlass.Int32(0)  # k tiles of the first work whose constant operands are on their way
+        loaded = cutlass.Int32(0)  # k tiles of the first work tile whose constant operands are on their way
         if cutlass.const_expr(not config.early):
             self.dependence.wait()
         scheduler.lead(self.thread)
@@ -76,7 +76,7 @@ class Producer:
         roles: cutlass.Constexpr = None,
         announce: cutlass.Constexpr = True,
     ) -> None:
-        """Begin to fill one empty stage with a work's k-th tiles; `roles` and `announce` as in `Frame.load`."""
+        """Issue all loads of a work tile's k-th k tile; `roles` and `announce` as in `Frame.load`."""
         scheduler = self.frame.scheduler
         scheduler.ready(work, k, self.thread)
         self.frame.load(work, k, stage, self.thread, roles, announce)
@@ -85,7 +85,7 @@ class Producer:
 
     @cute.jit
     def _fill_next(self, state: Any, work: cutlass.Constexpr, k: Any, position: Any) -> None:
-        """Fill the next stage; threads end at once what they begin."""
+        """Fill the next stage; threads that load finish it at once."""
         self.frame.pipeline.wait_empty(*position)  # until the consumers released the stage
         self.fill(state, work, k, position[0])
         if cutlass.const_expr(self.frame.config.copies_async):
@@ -95,7 +95,7 @@ class Producer:
 
     @cute.jit
     def _fill_trailed(self, state: Any, work: cutlass.Constexpr, k: Any, position: Any, trail: Any) -> Any:
-        """Begin the next k tile, unless it is one of those after the last, and end that `ahead` k tiles before it."""
+        """Issue the loads of the next k tile, if there is one, and finish the k tile `ahead` before it."""
         config = self.frame.config
         if k < work.k_tiles:
             self.frame.pipeline.wait_empty(*position)  # until the consumers released the stage
@@ -114,7 +114,7 @@ class Producer:
 
     @cute.jit
     def _end(self, work: cutlass.Constexpr, k: Any, position: Any) -> None:
-        """End what the threads began of a work's k-th tiles."""
+        """Finish the threads' part of a work tile's k-th k tile."""
         config = self.frame.config
         if cutlass.const_expr(config.copies_async):
             cute.arch.cp_async_wait_group(config.ahead)
@@ -122,7 +122,7 @@ class Producer:
 
     @cute.jit
     def _steps(self, state: Any, work: cutlass.Constexpr) -> Any:
-        """Iterations of the loop over a work: its k tiles, and after the last work's as many as threads are ahead."""
+        """Iterations for a work tile: one for each k tile, and `ahead` more after the last work tile."""
         steps = work.k_tiles
         if cutlass.const_expr(self.frame.config.ahead > 0):
             if not self.frame.scheduler.follows(state):
@@ -131,9 +131,9 @@ class Producer:
 
     @cute.jit
     def _trail(self, state: Any) -> Any:
-        """Where threads end next: (k tiles begun and not ended, place); 0 where they end what they have just begun.
+        """Which k tile the threads finish next: (k tiles issued and not finished, place); 0 if `ahead` is 0.
 
-        A place is (the scheduler's state, the numbers of its work, k tile of it, position).
+        A place is (the scheduler's state, the numbers of its work tile, the k tile, its pipeline position).
         """
         trail = cutlass.Int32(0)
         if cutlass.const_expr(self.frame.config.ahead > 0):
@@ -143,7 +143,10 @@ class Producer:
 
     @cute.jit
     def _after(self, at: Any) -> Any:
-        """The place after one. It stays with a work without k tiles: groups along K have loads that end by position."""
+        """The place of the next k tile.
+
+        It stays at a work tile without k tiles: loads of groups along K finish by position alone.
+        """
         scheduler = self.frame.scheduler
         state, numbers, k, position = at
         k += 1
@@ -154,7 +157,7 @@ class Producer:
 
     @cute.jit
     def _numbers(self, state: Any) -> Any:
-        """(k tiles, what loads depend on) of a state's work, in numbers that a loop carries; zeros without a work."""
+        """(k tiles, what loads depend on) of a state's work tile as loop-carried numbers; zeros without a work tile."""
         scheduler = self.frame.scheduler
         numbers = scheduler.no_numbers
         if scheduler.more(state):
@@ -164,7 +167,7 @@ class Producer:
 
     @cute.jit
     def _fill_early(self, state: Any) -> Any:
-        """Fill the pipeline once for the first work, constant operands before the wait; how many stages that were."""
+        """Fill the pipeline for the first work tile, constant operands before the wait; returns the stages filled."""
         config, scheduler = self.frame.config, self.frame.scheduler
         others = tuple(x.role for x in config.stage if x.role not in config.early)
         count = cutlass.Int32(0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a group along K: what a stage holds of the next group, or of memory behind it, is zeroed.
+"""The end of a group along K: elements of its last stage that belong to the next group, or to nothing, are zeroed.
 
-The consumers do it when the group's last stage is full: whatever loaded it, and whatever lies there. WGMMA reads by the
-async proxy, hence the fence before their barrier (PTX ISA, fence.proxy.async).
+The consumers do so when the stage is full, however it was loaded. WGMMA reads through the async proxy, hence the fence
+before their barrier (PTX ISA, fence.proxy.async).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RaggedTail:
 
     @cute.jit
     def zero(self, stage: Any, rest: Any) -> None:
-        """Zero what a full stage holds from the `rest`-th element along K on; all consumers of a tile call it."""
+        """Zero a full stage from element `rest` along K on; all consumers of a tile call it."""
         if rest < self.config.tile[2]:
             for lines in self.lines:
                 self._zero(lines, stage, rest)
@@ -55,7 +55,7 @@ class RaggedTail:
 
     @cute.jit
     def _zero(self, lines: cutlass.Constexpr, stage: Any, rest: Any) -> None:
-        """One operand's words of 16 bytes, a few each thread; of a word that the end cuts, the elements behind it."""
+        """Zero one operand in words of 16 bytes; in a word that straddles the end, only the elements beyond it."""
         each, bits = WORD // lines.size, BITS[lines.size]
         words, threads = lines.length // each, self.config.team * hw.WARPGROUP
         first = self.role.band * hw.WARPGROUP + self.role.thread

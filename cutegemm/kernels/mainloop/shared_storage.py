@@ -15,12 +15,12 @@ from cutegemm.config.shared import SharedPlan
 
 @dataclass(frozen=True)
 class Shared:
-    """The shared memory of a tensor-core kernel. Regions are allocated in the plan's order, and so lie where it says.
+    """The shared memory of a tensor-core kernel. Regions are allocated in the plan's order, so they get its offsets.
 
     Attributes:
-        plan: what there is.
-        allocator: the DSL's, which puts one region behind the other.
-        taken: pointers to the regions that are allocated.
+        plan: regions and barriers.
+        allocator: the DSL's, which allocates one region after another.
+        taken: pointers to the regions that have been allocated.
     """
 
     plan: SharedPlan
@@ -29,7 +29,7 @@ class Shared:
 
     @staticmethod
     def create(config: KernelConfig) -> Shared:
-        """That of a config; nothing is allocated yet."""
+        """The shared memory of a config; nothing is allocated yet."""
         return Shared(SharedPlan.of(config), cutlass.memory.SmemAllocator(), {})
 
     def _start(self, name: str) -> Any:
@@ -46,7 +46,7 @@ class Shared:
         return self.taken[name]
 
     def array(self, name: str, numeric: Any, skipped: int = 0) -> Any:
-        """A pointer to elements of a region, after some bytes of it."""
+        """A pointer to elements of a region, `skipped` bytes after its start."""
         start = self._start(name)
         return cute.recast_ptr(start + skipped if skipped else start, dtype=numeric)
 
@@ -58,7 +58,7 @@ class Shared:
         return cute.make_tensor(cute.recast_ptr(start, dtype=numeric), layout)
 
     def barriers(self, name: str) -> Any:
-        """A pointer to the mbarriers of a name."""
+        """A pointer to the first mbarrier of a name."""
         found = self.plan.barrier(name)
         start = self.array(found.place, cutlass.Int64)
         return start + found.first if found.first else start

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A persistent tile scheduler over groups along K: a product for each group, of its columns of A and its rows of B.
+"""A persistent tile scheduler over groups along K: a GEMM for each group, of its columns of A and its rows of B.
 
-D has a batch for each group. Where the groups end is read on the device (`group_ends`). A group's last k tile reaches
-into the next group: what lies behind its end is zeroed in shared memory (`mainloop.ragged_tail`). A group without
-columns has no k tile: nothing is loaded for it, and its batch of D is what the epilogue makes of 0.
+D has a batch for each group. The ends of the groups are read on the device (`group_ends`). A group's last k tile may
+reach into the next group; the elements beyond the group's end are zeroed in shared memory (`mainloop.ragged_tail`). An
+empty group has no k tiles: nothing is loaded for it, and its batch of D is the epilogue of 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.kernels.schedule.group_ends import GroupEnds, picked
+from cutegemm.kernels.schedule.group_ends import GroupEnds, broadcast
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
 from cutegemm.kernels.schedule.work import Origin, Work
 from cutegemm.launch_layout import GROUP_ENDS
@@ -24,7 +24,10 @@ from cutegemm.launch_layout import GROUP_ENDS
 
 @dataclass(frozen=True)
 class GroupDepthScheduler(TileScheduler):
-    """The works of one CTA. A state is (index of the cluster's work, its group, where that begins and ends along K)."""
+    """The work tiles of one CTA.
+
+    A state is (index of the cluster's work tile, its group, where the group begins and ends along K).
+    """
 
     ends: Any = None  # GroupEnds
 
@@ -34,28 +37,28 @@ class GroupDepthScheduler(TileScheduler):
         return dataclasses.replace(self, ends=found)
 
     def start(self, skip: Any = 0) -> State:
-        """The state of the CTA's first work, or of the one `skip` works later."""
+        """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
         begin = self.ends.begin()
         return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), begin, begin))
 
     def stages_before(self, first: Any) -> Any:
-        """K tiles of the CTA's first work, where another consumer has it."""
+        """K tiles of the CTA's first work tile, where another consumer has it."""
         return cutlass.select_(first > 0, self.work(self.start()).k_tiles, cutlass.Int32(0))
 
     def stages_between(self, state: State, count: int) -> Any:
-        """K tiles of the `count` works after a state's."""
+        """K tiles of the `count` work tiles after a state's."""
         return sum((self.work(self.next(state, i + 1)).k_tiles for i in range(count)), cutlass.Int32(0))
 
     def next(self, state: State, count: int = 1) -> State:
-        """The state `count` works later."""
+        """The state `count` work tiles later."""
         return self._found((state[0] + self.clusters * count, *state[1:]))
 
     def follows(self, state: State) -> Any:
-        """Whether there is a work after a state's, which takes no look at its group."""
+        """Whether there is a work tile after a state's, which takes no look at its group."""
         return self.more((state[0] + self.clusters,))
 
     def work(self, state: State) -> Work:
-        """The work of a state."""
+        """The work tile of a state."""
         index, _, begin, end = state
         m, n, group = tile_of(index, self.tiles[0], self.tiles[1], self.group, self.config.raster)
         place, depth = self.own(m, n, group), self.config.tile[2]
@@ -63,35 +66,35 @@ class GroupDepthScheduler(TileScheduler):
         return self._of(place, cutlass.Int32(0), k_tiles, begin, end - begin - (k_tiles - 1) * depth)
 
     def numbers(self, work: Work) -> tuple:
-        """What a work's loads depend on, in numbers that a loop carries."""
+        """What a work tile's loads depend on, in numbers that a loop carries."""
         return work.m, work.n, work.l, work.first, work.origins["a"].column
 
     def of_numbers(self, numbers: tuple) -> Work:
-        """The work of `numbers`, as far as its loads ask."""
+        """The work tile of `numbers`, as far as its loads ask."""
         m, n, group, first, begin = numbers
         return self._of((m, n, group), first, 0, begin, 0)
 
     def _of(self, place: tuple[Any, Any, Any], first: Any, k_tiles: Any, begin: Any, rest: Any) -> Work:
-        """The work of a CTA tile (m, n, group) of the group that begins there, with so much of its last k tile."""
+        """The work tile of a CTA tile (m, n, group) of the group that begins there, with so much of its last k tile."""
         whole = self.share(place, first, k_tiles, cutlass.Int32(0), 1)
         origin = Origin(column=begin, batch=cutlass.Int32(0))
         return dataclasses.replace(whole, origins={"a": origin, "b": origin}, rest=rest)
 
     @cute.jit
     def _found(self, state: Any) -> Any:
-        """The state of the same index with its group, going on from the state's; beyond the last work of some group.
+        """The state of the same index with its group, searched from the state's group on.
 
         A warp looks at as many groups at once as it has lanes.
         """
         index, group, begin, end = state
         wanted = cutlass.min(index // (self.tiles[0] * self.tiles[1]), self.ends.count - 1)
         while group < wanted:
-            group, begin, end = self._looked(group, wanted, end)
+            group, begin, end = self._search(group, wanted, end)
         return index, group, begin, end
 
-    def _looked(self, group: Any, wanted: Any, end: Any) -> tuple:
-        """(group, begin, end) of the wanted group, or of the last that a warp looks at."""
-        begins, ends, _ = self.ends.looked(group, end)
+    def _search(self, group: Any, wanted: Any, end: Any) -> tuple:
+        """(group, begin, end) of the wanted group, or of the last of the next 32."""
+        begins, ends, _ = self.ends.after(group, end)
         which = cutlass.min(wanted - group - 1, cutlass.Int32(hw.WARP - 1))
-        begin, end = picked(which, begins, ends)
+        begin, end = broadcast(which, begins, ends)
         return group + 1 + which, begin, end

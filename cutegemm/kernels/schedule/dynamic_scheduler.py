@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dynamic scheduling: clusters take works from a counter, so that those which run late or slowly take fewer.
+"""Dynamic scheduling: clusters take work tiles from a counter, so that a late or slow cluster computes fewer of them.
 
-The producer warp of a cluster's first CTA takes the next work while the stages of the one before it fill, and sends
-its number to every CTA of the cluster; producers and consumers read it there. All works come from the counter,
-the first too: a cluster that an occupied GPU starts late finds nothing left to do. Works have no order that a result
-depends on, so a result has the same bits on every run. The counter is zero before a launch and
-after it (`counters`): every cluster takes one number beyond the last work's, and the last of them wraps it.
+The producer warp of a cluster's first CTA takes the next work tile while the stages of the one before it fill. It sends
+the tile's number to every CTA of the cluster, where producers and consumers read it. All work tiles come from the
+counter, also the first: a cluster that an occupied GPU starts late finds no tile left. Results have the same bits on
+every run, since no result depends on the order of work tiles. The counter is zero before a launch and after it
+(`counters`): every cluster takes one number beyond the last work tile's, and the last cluster wraps it.
 
 Barriers, per slot:
-    full    a work's number is here.    Arrivals: one, the producer's; in a cluster with the byte count that st.async
-            delivers -> every warp of the CTA's producer and consumers waits.
+    full    a work tile's number is here. Arrivals: one, the producer's; in a cluster with the byte count that
+            st.async delivers -> every warp of the CTA's producer and consumers waits.
     empty   of the cluster's first CTA: the slot may be written again. Arrivals: one per such warp of every CTA -> the
             first CTA's producer waits.
 Source: PTX ISA 9.0, st.async.
@@ -33,12 +33,12 @@ from cutegemm.kernels.schedule.launch_counters import count_up
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler
 from cutegemm.launch_layout import WORK_COUNTER
 
-NUMBER_BYTES = 4  # of a work's number
+NUMBER_BYTES = 4  # of a work tile's number
 
 
 @dataclass(frozen=True)
 class Slots:
-    """A pipeline of numbers of works in shared memory, its barriers, and the counter they come from."""
+    """A pipeline of numbers of work tiles in shared memory, its barriers, and the counter they come from."""
 
     config: KernelConfig
     place: Place
@@ -64,7 +64,7 @@ class Slots:
 
     @cute.jit
     def take(self, slot: Any, phase: Any, numbers: Any, first: cutlass.Constexpr = False) -> None:
-        """Have the next work's number put into every CTA's slot; from the first producer warp of each.
+        """Have the next work tile's number put into every CTA's slot; from the first producer warp of each.
 
         Args:
             numbers: that all clusters take of a launch.
@@ -113,7 +113,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class DynamicScheduler(TileScheduler):
-    """The works of one CTA. A state is (number of the work, slot and phase of the one after it)."""
+    """The work tiles of one CTA. A state is (number of the work tile, slot and phase of the one after it)."""
 
     slots: Any = None  # `Slots`, once they are placed
 
@@ -133,13 +133,13 @@ class DynamicScheduler(TileScheduler):
 
     @cute.jit
     def lead(self, thread: Any) -> None:
-        """Take the first work."""
+        """Take the first work tile."""
         if thread // hw.WARP == 0:
             self.slots.take(cutlass.Int32(0), cutlass.Int32(0), self._numbers, True)
 
     @cute.jit
     def loaded(self, state: Any, work: cutlass.Constexpr, k: Any, thread: Any) -> None:
-        """Take the work after a state's as soon as the pipeline is full or the last k tile of this one is on its way.
+        """Take the next work tile once the pipeline is full or the last k tile of this one has been issued.
 
         So much can be loaded without anyone knowing what comes next, and no load waits for the counter before that.
         """
@@ -154,21 +154,21 @@ class DynamicScheduler(TileScheduler):
                 self.slots.drain(state[1], state[2])
 
     def start(self, skip: Any = 0) -> State:
-        """The state of the CTA's first work, or of the one `skip` works later."""
+        """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
         before = (cutlass.Int32(-1), cutlass.Int32(0), cutlass.Int32(0))
         return self._after(before, skip + 1)
 
     def next(self, state: State, count: int = 1) -> State:
-        """The state `count` works later."""
+        """The state `count` work tiles later."""
         return self._after(state, count)
 
     def follows(self, state: State) -> Any:
-        """Whether there is a work after a state's."""
+        """Whether there is a work tile after a state's."""
         return self.more((self.slots.read(state[1], state[2]),))
 
     @cute.jit
     def _after(self, state: Any, count: Any) -> Any:
-        """Read on; after the last work there is nothing to read."""
+        """Read on; after the last work tile there is nothing to read."""
         number, slot, phase = state
         for _ in cutlass.range(count, unroll=1):
             if self.more((number,)):

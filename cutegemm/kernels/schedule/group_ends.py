@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where groups end, as a tensor on the device says: read in any of its forms, and kept inside the axis.
+"""The ends of groups: read from a tensor on the device in each of its forms, and clamped.
 
-An end counts as the nearest place that it may be: at least 0, at most the axis' extent, and not before the end of any
-group before it. So groups are disjoint and inside the matrix, whatever the tensor holds.
+An end is clamped to [0, extent of the axis], and to the ends of the groups before it. So groups are disjoint and inside
+the matrix, whatever the tensor holds.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from cutegemm.kernels.memory_views import elements_at
 
 @dataclass(frozen=True)
 class GroupEnds:
-    """The ends of the groups along one axis, or of masked groups how many rows of its batch each has.
+    """The ends of the groups along one axis; for masked groups the number of rows that each uses of its batch.
 
     Attributes:
-        words: Int32 in global memory, `width` of them a number, the lowest first.
-        width: 1 of 32-bit numbers, 2 of 64-bit ones.
-        lead: 1 where the first group's begin stands before the ends, else 0.
-        count: groups.
-        extent: of the axis, of masked groups of each batch.
-        masked: whether numbers are extents of groups, each in a batch of its own.
+        words: the tensor as Int32 in global memory, `width` words for each number, low word first.
+        width: 1 for 32-bit numbers, 2 for 64-bit ones.
+        lead: 1 if the tensor begins with the first group's first row, else 0.
+        count: how many groups there are.
+        extent: of the axis; for masked groups of each batch.
+        masked: whether numbers are row counts of groups, each in its own batch.
     """
 
     words: Any
@@ -46,9 +46,9 @@ class GroupEnds:
         return GroupEnds(words, width, lead, count, extent, masked)
 
     def _number(self, index: Any) -> Any:
-        """A number of the tensor, kept inside [0, extent]."""
+        """A number of the tensor, clamped to [0, extent]."""
         low = self.words[index * self.width]
-        # of a 32-bit number the same word: its sign
+        # for a 32-bit number the same word, which has its sign
         high = self.words[index * self.width + (self.width - 1)]
         beyond = cutlass.Boolean(self.width == 2) & (cutlass.Boolean(high > 0) | cutlass.Boolean(low < 0))
         found = cutlass.select_(beyond, self.extent, cutlass.min(low, self.extent))
@@ -62,20 +62,20 @@ class GroupEnds:
             found = self._number(cutlass.Int32(0))
         return found
 
-    def looked(self, group: Any, end: Any) -> tuple[Any, Any, Any]:
-        """(begin, end) of the groups after `group`, a group a lane, and the lane; whole warps ask.
+    def after(self, group: Any, end: Any) -> tuple[Any, Any, Any]:
+        """(begin, end) of the 32 groups after `group`, one for each lane, and the lane. Whole warps call it.
 
-        Of lanes beyond the last group begin and end are the same.
+        In lanes beyond the last group begin and end are equal.
 
         Args:
-            end: where `group` ends.
+            end: the end of `group`.
         """
         lane = cute.arch.lane_idx()
         mine = group + 1 + lane
         number = self._number(cutlass.min(mine, self.count - 1) + self.lead)
         if self.masked:
             return cutlass.Int32(0), cutlass.select_(mine < self.count, number, cutlass.Int32(0)), lane
-        ends = scanned(cutlass.max(number, end), lane, cutlass.max)
+        ends = inclusive_scan(cutlass.max(number, end), lane, cutlass.max)
         before = cute.arch.shuffle_sync_up(ends, 1)
         return cutlass.select_(lane == 0, end, before), ends, lane
 
@@ -84,19 +84,22 @@ class GroupEnds:
         return self._number(group)
 
 
-def scanned(value: Any, lane: Any, combine: Callable[[Any, Any], Any]) -> Any:
-    """A lane's value combined with those of all lanes before it."""
+def inclusive_scan(value: Any, lane: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """A lane's value combined with those of all lanes before it, in log2(32) shuffles."""
     for offset in (1, 2, 4, 8, 16):
         other = cute.arch.shuffle_sync_up(value, offset)
         value = cutlass.select_(lane >= offset, combine(value, other), value)
     return value
 
 
-def picked(lane: Any, *values: Any) -> tuple[Any, ...]:
-    """The values of one lane, for all."""
+def broadcast(lane: Any, *values: Any) -> tuple[Any, ...]:
+    """The values of one lane, in all lanes."""
     return tuple(cute.arch.shuffle_sync(x, lane) for x in values)
 
 
-def first_lane(passed: Any) -> Any:
-    """The first lane that a condition, true of none after a false one, is false of; the last one where all pass."""
-    return cutlass.min(cute.arch.popc(cute.arch.vote_ballot_sync(passed)), hw.WARP - 1)
+def first_false_lane(condition: Any) -> Any:
+    """The first lane whose condition is false, or the last lane if all are true.
+
+    The condition must be monotonic over the lanes: true up to some lane, false from there on.
+    """
+    return cutlass.min(cute.arch.popc(cute.arch.vote_ballot_sync(condition)), hw.WARP - 1)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A persistent tile scheduler over groups: rows of D in groups of any size, with a matrix of weights for each.
 
-Where the groups end is read on the device (`group_ends`): the host neither knows nor waits. Groups lie along the
-kernel's M, or where operands are swapped along its N; masked ones are the first rows of a batch each. Cluster c takes
-cluster tiles c, c + clusters, ... of all groups' tiles, one group's after another's. Every role finds a tile's group by
-itself, going on from its last one.
+The ends of the groups are read on the device (`group_ends`), so the host neither knows them nor synchronises. Groups
+lie along the kernel's M, or along its N if operands are swapped; a masked group is the first rows of its own batch.
+Cluster tiles are numbered through all groups, one group after another, and cluster c takes tiles c, c + clusters, ...
+Every role searches a tile's group by itself, starting from the group of its last tile.
 
-Tiles of a group begin at its first row, so a group's last tile reaches into the next group: loads may read what they
-find there, and stores end with the group. Rows of no group are zeroed after the last work, or left alone.
+A group's tiles begin at its first row, so its last tile may reach into the next group: loads read the rows there, and
+stores end with the group. Rows of no group are zeroed after the last work tile, or left alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.kernels.epilogue.partial_reductions import ZeroParts
-from cutegemm.kernels.schedule.group_ends import GroupEnds, first_lane, picked, scanned
+from cutegemm.kernels.schedule.group_ends import GroupEnds, broadcast, first_false_lane, inclusive_scan
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
 from cutegemm.kernels.schedule.work import Origin, Work
 from cutegemm.kernels.schedule.zero_rows import Zeroed
@@ -29,10 +29,10 @@ from cutegemm.launch_layout import GROUP_ENDS
 
 @dataclass(frozen=True)
 class GroupScheduler(TileScheduler):
-    """The works of one CTA.
+    """The work tiles of one CTA.
 
-    A state is (number of the cluster tile among all groups', its group, the group's first cluster tile and the one
-    after its last, its first row and the one after its last). Whole warps ask for states.
+    A state is (number of the cluster tile in all groups, its group, the group's first cluster tile and one past its
+    last, the group's first row and one past its last). Whole warps call its methods.
     """
 
     ends: Any = None  # GroupEnds
@@ -45,47 +45,47 @@ class GroupScheduler(TileScheduler):
         return dataclasses.replace(self, ends=ends, tail=self.launched["tail"])
 
     def start(self, skip: Any = 0) -> State:
-        """The state of the CTA's first work, or of the one `skip` works later."""
-        # before the first group there is one without rows
+        """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
+        # the search starts from an empty group -1
         zero, begin = cutlass.Int32(0), self.ends.begin()
         return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), zero, zero, begin, begin))
 
     def next(self, state: State, count: int = 1) -> State:
-        """The state `count` works later."""
+        """The state `count` work tiles later."""
         return self._found((state[0] + self.clusters * count, *state[1:]))
 
     def more(self, state: State) -> Any:
-        """Whether there is a work to do."""
+        """Whether there is a work tile to do."""
         return state[1] < self.ends.count
 
     def work(self, state: State) -> Work:
-        """The work of a state."""
+        """The work tile of a state."""
         index, group, first, _, row, end = state
         tiles = self._tiles(end - row)
         m, n, _ = tile_of(index - first, *tiles, self.group, self.config.raster)
         return self._of(self.own(m, n, group), (row, end), cutlass.Int32(0), self.k_tiles)
 
     def _tiles(self, rows: Any) -> tuple[Any, Any]:
-        """Cluster tiles along M and N of a group of so many rows."""
+        """Cluster tiles along M and N of a group with `rows` rows."""
         config = self.config
         if config.grouped == "m":
             return cluster_tiles(rows, config.rows, config.cluster[0]), self.tiles[1]
         return self.tiles[0], cluster_tiles(rows, config.columns, config.cluster[1])
 
     def numbers(self, work: Work) -> tuple:
-        """What a work's loads depend on, in numbers that a loop carries."""
+        """What a work tile's loads depend on, in numbers that a loop carries."""
         begin = cutlass.Int32(0)
         if not self.config.masked:
             begin = work.origins["a" if self.config.grouped == "m" else "b"].row
         return work.m, work.n, work.l, work.first, begin
 
     def of_numbers(self, numbers: tuple) -> Work:
-        """The work of `numbers`, as far as its loads ask."""
+        """The work tile of `numbers`, as far as its loads ask."""
         m, n, group, first, row = numbers
         return self._of((m, n, group), (row, row), first, 0)
 
     def _of(self, place: tuple[Any, Any, Any], rows: tuple[Any, Any], first: Any, k_tiles: Any) -> Work:
-        """The work of a CTA tile (m, n, group) of the group that has these rows."""
+        """The work tile of a CTA tile (m, n, group) of the group that has these rows."""
         along_m, only = self.config.grouped == "m", cutlass.Int32(0)
         ends = (rows[1], self.shape["n"]) if along_m else (self.shape["m"], rows[1])
         whole = dataclasses.replace(self.share(place, first, k_tiles, cutlass.Int32(0), 1), ends=ends)
@@ -99,44 +99,44 @@ class GroupScheduler(TileScheduler):
 
     @cute.jit
     def _found(self, state: Any) -> Any:
-        """The state of the same cluster tile with its group; beyond the last tile that is none of the groups.
+        """The state of the same cluster tile with its group; beyond the last tile `ends.count` or more.
 
-        A warp looks at as many groups at once as it has lanes, a group each.
+        A warp searches 32 groups at a time, one for each lane.
         """
         index, group, first, last, row, end = state
-        # until a group has the tile, or none is left
+        # until the tile is in the group, or no group is left
         while (index >= last) & (group < self.ends.count):
-            group, first, last, row, end = self._looked(index, group, last, end)
+            group, first, last, row, end = self._search(index, group, last, end)
         return index, group, first, last, row, end
 
-    def _looked(self, index: Any, group: Any, last: Any, end: Any) -> tuple:
-        """(group, its first tile, the one after its last, its first row, the one after its last) of a tile.
+    def _search(self, index: Any, group: Any, last: Any, end: Any) -> tuple:
+        """(group, its first tile, one past its last tile, its first row, one past its last row) of a tile.
 
-        Of a tile beyond the groups that the warp looks at those of the last of them.
+        For a tile beyond the next 32 groups, those of the last of them.
 
         Args:
             index: the tile's number.
-            group, last, end: the group before those that are looked at; the tile and the row after its last ones.
+            group, last, end: the group to search after; one past its last tile and one past its last row.
         """
-        row, ends, lane = self.ends.looked(group, end)
+        row, ends, lane = self.ends.after(group, end)
         along_m, along_n = self._tiles(ends - row)
         tiles = along_m * along_n
-        after = last + scanned(tiles, lane, lambda x, y: x + y)
-        which = first_lane(after <= index)
-        first, last, end = picked(which, after - tiles, after, ends)
-        row = row if self.config.masked else picked(which, row)[0]
+        after = last + inclusive_scan(tiles, lane, lambda x, y: x + y)
+        which = first_false_lane(after <= index)
+        first, last, end = broadcast(which, after - tiles, after, ends)
+        row = row if self.config.masked else broadcast(which, row)[0]
         return group + 1 + which, first, last, row, end
 
     @cute.jit
     def end_rows(self, state: Any, epilogue: cutlass.Constexpr, thread: Any, threads: Any) -> None:
-        """After the last work: zero the rows of no group, if that is asked for; by all consumers of the launch.
+        """After the last work tile: zero the rows of no group, if requested; by all consumers of the launch.
 
-        Their reductions are 0 in any case, as a launch that follows reads what they are made of.
+        Partial results of reductions are always zeroed there, since a later launch reads them.
 
         Args:
-            state: without a work.
+            state: the state after the last work tile.
             epilogue: of the launch.
-            thread, threads: which of how many threads of the launch's consumers this is.
+            thread, threads: this thread's number among the consumer threads of the launch, and their count.
         """
         if self.tail > 0:
             for output in epilogue.outputs:

@@ -24,7 +24,7 @@ from cutegemm.kernels.schedule.work import Work
 
 @dataclass(frozen=True)
 class StreamKScheduler(TileScheduler):
-    """The works of one CTA. A state is (k tiles of the CTA's own sequence that are done,)."""
+    """The work tiles of one CTA. A state is (k tiles of the CTA's own sequence that are done,)."""
 
     @property
     def _count(self) -> Any:
@@ -49,17 +49,17 @@ class StreamKScheduler(TileScheduler):
         return ((k_tile + 1) * self.clusters - 1) // cutlass.max(self._streamed * self.k_tiles, 1)
 
     def start(self, skip: Any = 0) -> State:
-        """The state of the CTA's first work."""
+        """The state of the CTA's first work tile."""
         return (cutlass.Int32(0),)
 
     def more(self, state: State) -> Any:
-        """Whether there is a work to do."""
+        """Whether there is a work tile to do."""
         first, end = self._range
         whole = (self._count - self._streamed) // self.clusters
         return state[0] < end - first + whole * self.k_tiles
 
     def next(self, state: State, count: int = 1) -> State:
-        """The state after a work; works have no common length, so only `count` 1."""
+        """The state after a work tile; work tiles have no common length, so only `count` 1."""
         return (state[0] + self.work(state).k_tiles,)
 
     def slot(self, work: Work, split: Any) -> Any:
@@ -69,7 +69,7 @@ class StreamKScheduler(TileScheduler):
 
     @cute.jit
     def work(self, state: State) -> Any:
-        """The work of a state."""
+        """The work tile of a state."""
         begin, end = self._range
         place = begin + state[0]
         beyond = state[0] - (end - begin)

@@ -9,9 +9,9 @@ A driver's loop has one form, whatever the scheduler:
         ...
         state = scheduler.next(state)
 
-Here cluster c of the grid takes works c, c + clusters, c + 2 clusters, ... of a linear order, rastered in panels
+Here cluster c of the grid takes work tiles c, c + clusters, c + 2 clusters, ... of a linear order, rastered in panels
 for reuse in L2. A serpentine raster reverses every second panel, and the order of k tiles in every second wave. With
-as many clusters as works each has one; with as many as the GPU holds the kernel is persistent.
+as many clusters as work tiles each has one; with as many as the GPU holds the kernel is persistent.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class TileScheduler:
-    """The works of one CTA. A state is (index of the cluster's work,)."""
+    """The work tiles of one CTA. A state is (index of the cluster's work tile,)."""
 
     config: KernelConfig
     place: Place
@@ -125,7 +125,7 @@ class TileScheduler:
         return self
 
     def end_rows(self, state: State, epilogue: Any, thread: Any, threads: Any) -> None:
-        """The consumers end: what they do for rows of D that no work covers."""
+        """After the consumers' last work tile: what they do about rows of D that no work tile covers."""
 
     def init(self) -> None:
         """Initialise its barriers; from one thread."""
@@ -134,44 +134,44 @@ class TileScheduler:
         """The producer begins, before `start`."""
 
     def ready(self, work: Work, k: Any, thread: Any) -> None:
-        """The producer is about to issue the loads of a work's k-th k tile."""
+        """The producer is about to issue the loads of a work tile's k-th k tile."""
 
     def loaded(self, state: State, work: Work, k: Any, thread: Any) -> None:
-        """The producer has issued the loads of the k-th k tile of a state's work."""
+        """The producer has issued the loads of the k-th k tile of a state's work tile."""
 
     def end(self, state: State, thread: Any) -> None:
-        """The producer ends; `state` has no work any more."""
+        """The producer ends; `state` is the one after its last work tile."""
 
     def stages_before(self, first: Any) -> Any:
-        """K tiles of the CTA's works before the one that comes `first` works later: other consumers' stages."""
+        """K tiles of the CTA's work tiles before the one that comes `first` later: other consumers' stages."""
         return first * self.k_tiles
 
     def stages_between(self, state: State, count: int) -> Any:
-        """K tiles of the `count` works after a state's."""
+        """K tiles of the `count` work tiles after a state's."""
         return count * self.k_tiles
 
     def start(self, skip: Any = 0) -> State:
-        """The state of the CTA's first work, or of the one `skip` works later."""
+        """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
         return (self.cluster + skip * self.clusters,)
 
     def more(self, state: State) -> Any:
-        """Whether there is a work to do."""
+        """Whether there is a work tile to do."""
         return state[0] < self.works
 
     @property
     def works(self) -> Any:
-        """Works of the launch."""
+        """How many work tiles the launch has."""
         return self.tiles[0] * self.tiles[1] * (self.tiles[2] * self._splits)
 
     @property
     def _splits(self) -> int:
-        """Works of one cluster tile: its splits that other clusters add up."""
+        """Work tiles of one cluster tile: its splits over several clusters."""
         return self.config.outer_splits
 
     def share(
         self, tile: tuple[Any, Any, Any], first: Any, k_tiles: Any, split: Any, splits: Any, step: Any = 1
     ) -> Work:
-        """The work of a CTA tile (m, n, l), of a launch that computes one GEMM."""
+        """The work tile of a CTA tile (m, n, l), of a launch that computes one GEMM."""
         return Work(*tile, first, k_tiles, split, splits, (self.shape["m"], self.shape["n"]), step)
 
     @property
@@ -185,34 +185,34 @@ class TileScheduler:
         return m * cluster_m + self.place.m, n * cluster_n + self.place.n, batch
 
     def numbers(self, work: Work) -> tuple:
-        """What a work's loads depend on, in numbers that a loop carries."""
+        """What a work tile's loads depend on, in numbers that a loop carries."""
         return work.m, work.n, work.l, work.first
 
     def of_numbers(self, numbers: tuple) -> Work:
-        """The work of `numbers`, as far as its loads ask."""
+        """The work tile of `numbers`, as far as its loads ask."""
         *tile, first = numbers
         return self.share((tile[0], tile[1], tile[2]), first, 0, 0, 1)
 
     def number(self, work: Work) -> Any:
-        """The number of a work's CTA tile among all of the launch."""
+        """The number of a work tile's CTA tile among all of the launch."""
         cluster_m, cluster_n = self.config.cluster
         row = work.l * (self.tiles[0] * cluster_m) + work.m
         return row * (self.tiles[1] * cluster_n) + work.n
 
     def slot(self, work: Work, split: Any) -> Any:
-        """Where a split of a work's tile lies in workspace."""
+        """Where a split of a work tile's tile of D lies in workspace."""
         return self.number(work) * self.config.kept_splits + split
 
     def next(self, state: State, count: int = 1) -> State:
-        """The state `count` works later."""
+        """The state `count` work tiles later."""
         return (state[0] + self.clusters * count,)
 
     def follows(self, state: State) -> Any:
-        """Whether there is a work after a state's."""
+        """Whether there is a work tile after a state's."""
         return self.more(self.next(state))
 
     def work(self, state: State) -> Work:
-        """The work of a state."""
+        """The work tile of a state."""
         config = self.config
         index = state[0] // self._splits
         m, n, batch = tile_of(
@@ -220,13 +220,13 @@ class TileScheduler:
         )
         tile = self.own(m, n, batch)
         if config.serpentine:
-            # all works of a wave the same way, so that what the wave before it loaded last is loaded first
+            # the same direction for all tiles of a wave: what the wave before it loaded last is still in L2
             back = state[0] // self.clusters % 2
             last = back * (self.k_tiles - 1)
             return self.share(tile, last, self.k_tiles, cutlass.Int32(0), 1, 1 - 2 * back)
         if config.splits == 1:
             return self.share(tile, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
-        # splits of a tile lie side by side: in a cluster, and in works that follow one another
+        # splits of a tile lie side by side: in a cluster, and in work tiles that follow one another
         split = (state[0] - index * self._splits) * config.cluster_splits + self.place.split
         first = split * self.k_tiles // config.splits
         k_tiles = (split + 1) * self.k_tiles // config.splits - first

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A work: a CTA's share of a GEMM. Where it begins in A, B and D, in elements, and where D ends.
+"""A work tile: a CTA's share of a GEMM. Where it begins in A, B and D, in elements, and where D ends.
 
-A tile scheduler makes works; loads and stores take their elements from them and never compute with tile numbers. So
-one launch may hold several GEMMs: each begins anywhere in A, B and D (`Origin`), and ends anywhere in D.
+A tile scheduler makes work tiles; loads and stores take their elements from them and never compute with tile numbers.
+So one launch may hold several GEMMs: each begins anywhere in A, B and D (`Origin`), and ends anywhere in D.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Origin:
     Attributes:
         row: its first row: along M of A and D, along N of B.
         column: its first column: along K of A and B, along N of D.
-        batch: the matrix' batch; None is the work's.
+        batch: the matrix' batch; None is the work tile's.
     """
 
     row: Any = 0
@@ -31,13 +31,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class OutputTile:
-    """What a CTA stores of a work: a tile of D, or one of the slices that a tile's columns fall into.
+    """What a CTA stores of a work tile: a tile of D, or one of the slices that a tile's columns fall into.
 
     Attributes:
         m, n, l: its number along each axis; of slices `n` counts slices.
         origin: where its GEMM begins in D.
         ends: (m, n), of D: one past the last row and column of its GEMM. Nothing is stored from there on.
-        k_tiles: of the work, where it may have none (groups along K).
+        k_tiles: of the work tile, where it may have none (groups along K).
     """
 
     m: Any
@@ -55,16 +55,16 @@ class OutputTile:
 
 @dataclass(frozen=True)
 class Work:
-    """A CTA's share of a GEMM: a tile of its output, and the k tiles to add up for it.
+    """A CTA's share of a GEMM: a tile of its output, and the k tiles to multiply for it.
 
     Attributes:
         m, n, l: the CTA tile's number along each axis of its GEMM.
-        first, k_tiles: the first k tile to add and their number, at least 1 but in an empty group along K.
-        split, splits: which split of the tile's sum this is, of how many.
+        first, k_tiles: the first k tile and how many there are: at least 1, except in an empty group along K.
+        split, splits: the number of this split of K, and how many splits the tile has.
         ends: (m, n), of D: one past the GEMM's last row and column.
         step: from a k tile to the next, 1 or -1.
-        rest: of groups along K, elements of the last k tile that are the group's.
-        origins: where the GEMM begins in operands, by role, and in D, by "d"; at the first element of others.
+        rest: for groups along K, how many elements of the last k tile belong to the group.
+        origins: where the GEMM begins in operands, by role, and in D, by "d"; matrices without one begin at 0.
     """
 
     m: Any
@@ -96,7 +96,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Corner:
-    """The first element of a work's k-th tile of an operand. Each number is computed where it is read."""
+    """The first element of a work tile's k-th tile of an operand. Each number is computed where it is read."""
 
     work: Work
     operand: OperandConfig

@@ -9,7 +9,7 @@ Barriers, per CTA:
     full    the partial sums have arrived. Arrivals: one, with the byte count of all of them, which st.async
             delivers -> the consumers wait.
     free    the partial sums that this CTA sent have been read. Arrivals: one per consumer warp of every storing CTA ->
-            the consumers wait before they send the next work's.
+            the consumers wait before they send the next work tile's.
 Both complete one phase per work, so one parity is enough. Source: PTX ISA 9.0, st.async.
 """
 
@@ -57,7 +57,7 @@ class ClusterSum:
         self.shared.init("partials read", self.free)
 
     def tile(self, work: Work) -> OutputTile:
-        """The slice that this CTA stores of a work, if it stores one."""
+        """The slice that this CTA stores of a work tile, if it stores one."""
         return work.slice(self.place.split, self.config.slices)
 
     @cute.jit
@@ -86,7 +86,7 @@ class ClusterSum:
     def receive(
         self, total: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, phase: Any
     ) -> None:
-        """The sum of all partial sums of this CTA's slice, in order; frees the buffer for the next work."""
+        """The sum of all partial sums of this CTA's slice, in order; frees the buffer for the next work tile."""
         config = self.config
         cute.arch.mbarrier_wait(self.full, phase)  # until every partial sum is here
         for vector in cutlass.range_constexpr(config.slice_values // VECTOR):

@@ -39,7 +39,7 @@ class DeferredSum:
         """Nothing to initialise."""
 
     def tile(self, work: Work) -> OutputTile:
-        """What this CTA leaves of a work."""
+        """What this CTA leaves of a work tile."""
         return work.slice(self.share, self.partials.config.slices)
 
     def send(self, acc: cute.Tensor, role: Any, work: Work, phase: Any) -> Any:

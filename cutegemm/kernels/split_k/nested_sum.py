@@ -35,7 +35,7 @@ class NestedSum:
         self.outer.init()
 
     def tile(self, work: Work) -> OutputTile:
-        """What this CTA stores of a work, if it does."""
+        """What this CTA stores of a work tile, if it does."""
         return self.outer.tile(work)
 
     @cute.jit

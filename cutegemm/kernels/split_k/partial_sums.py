@@ -52,7 +52,7 @@ class PartialSums:
 
     @cute.jit
     def put(self, acc: cute.Tensor, role: cutlass.Constexpr, work: cutlass.Constexpr, share: Any) -> None:
-        """Write this thread's numbers of a slice to the place of the work's partial sum."""
+        """Write this thread's numbers of a slice to the place of the work tile's partial sum."""
         mPartial = self._partial(work, self.number(work))
         for vector in cutlass.range_constexpr(self._vectors):
             source = cute.make_tensor(acc.iterator + vector * VECTOR, cute.make_layout(VECTOR))
@@ -110,13 +110,13 @@ class PartialSums:
                     total[value] = total[value] + number
 
     def number(self, work: Work) -> Any:
-        """The number of a work's partial sum among its tile's in workspace."""
+        """The number of a work tile's partial sum among its tile's in workspace."""
         if self.config.kept_splits < self.config.outer_splits:
             return 0
         return work.split // self.config.cluster_splits if self.config.cluster_splits > 1 else work.split
 
     def count(self, work: Work) -> Any:
-        """How many partial sums of a work's tile are in workspace."""
+        """How many partial sums of a work tile's tile of D are in workspace."""
         return work.splits if self.config.streamed else self.config.outer_splits
 
     @property
@@ -136,7 +136,7 @@ class PartialSums:
                 total[value] = total[value] + rX[value % VECTOR, value // VECTOR, i]
 
     def _partial(self, work: Work, split: Any) -> Any:
-        """One partial sum of a work's tile, (VECTOR, WARPGROUP, vectors, CONSUMERS)."""
+        """One partial sum of a work tile's tile of D, (VECTOR, WARPGROUP, vectors, CONSUMERS)."""
         config = self.config
         layout = cute.make_layout((VECTOR, hw.WARPGROUP, config.tile_values // VECTOR, config.consumers))
         index = cutlass.Int64(self.scheduler.slot(work, split))

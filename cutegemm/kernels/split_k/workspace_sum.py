@@ -52,7 +52,7 @@ class WorkspaceSum:
         """Nothing: the launch before has left the counters zero."""
 
     def tile(self, work: Work) -> OutputTile:
-        """What this CTA stores of a work, if it does."""
+        """What this CTA stores of a work tile, if it does."""
         return work.slice(self.share, self.config.slices)
 
     @cute.jit
@@ -92,7 +92,7 @@ class WorkspaceSum:
             self.partials.add(total, role, work, self.share)
 
     def counter(self, work: Work) -> Any:
-        """The first of those of this CTA's slice of a work's tile."""
+        """The first of those of this CTA's slice of a work tile's tile of D."""
         slot = self.partials.scheduler.number(work) * self.config.slices + self.share
         return self.counters + slot * self.config.counts_kept
 

@@ -295,7 +295,8 @@ DONE:
 def test_a_flag_nobody_sets_is_a_deadlock():
     """A spin on memory that nothing can change any more is reported as such."""
     with pytest.raises(
-        EmulatorError, match="deadlock: no warp can make progress\n.*spins on byte 0x0 of p0 at PTX line"
+        EmulatorError,
+        match="deadlock: no warp can make progress\n.* at PTX line .*: spinning on byte 0x0 of p0",
     ):
         run(
             """

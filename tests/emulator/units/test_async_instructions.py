@@ -225,7 +225,7 @@ def test_bulk_store_and_reduction_to_global(reduction, policy):
 def test_bulk_copies_are_checked():
     """A size off 16 bytes, or past the end of its buffer, is a fault (9.7.9.25.4.1 cp.async.bulk)."""
     op = "cp.async.bulk.global.shared::cta.bulk_group"
-    with pytest.raises(EmulatorError, match="not 16-byte aligned"):
+    with pytest.raises(EmulatorError, match="size and addresses must be multiples of 16 bytes"):
         run(STORE.format(op=op).replace("512;", "500;"), [aligned(128, np.uint32)] * 2, before=SHARED)
     with pytest.raises(EmulatorError, match="bulk copy of 512 bytes .* into 'p0'"):
         run(STORE.format(op=op), [aligned(64, np.uint32), aligned(128, np.uint32)], before=SHARED)

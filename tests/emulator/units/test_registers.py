@@ -40,7 +40,7 @@ def test_more_registers_than_the_pool_holds_never_come(more, fewer, fits, races)
         assert not launch().findings
     else:
         with pytest.raises(
-            EmulatorError, match=r"waits for registers: the CTA was launched with 168 a thread"
+            EmulatorError, match=r"waiting for registers: the CTA was launched with 168 a thread"
         ):
             launch()
 

@@ -83,7 +83,7 @@ def test_a_warp_that_never_comes_holds_up_the_others():
     """wgmma is for whole warpgroups: a missing warp is a deadlock whose report names the warpgroup and its warps."""
     missing = "setp.gt.u32 %p4, %r0, 95; @%p4 bra END;\n wgmma.fence.sync.aligned;"
     with pytest.raises(
-        EmulatorError, match=r"waits for the warpgroup of warps 0..3, which issued \[1, 1, 1, 0\]"
+        EmulatorError, match=r"waiting for the warpgroup of warps 0..3, which issued \[1, 1, 1, 0\]"
     ):
         multiply(lambda text: text.replace("wgmma.fence.sync.aligned;", missing) + "\nEND:")
 

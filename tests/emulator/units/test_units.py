@@ -325,7 +325,7 @@ WAIT:
     report = run(body, [aligned(1, np.uint32)], grid=(2, 1, 1), cluster=(2, 1, 1),
                  before=".shared .align 16 .b8 buf[16];", races=races)  # fmt: skip
     assert [f.kind for f in report.findings] == ["arrival at a CTA that has ended"] * races
-    with pytest.raises(EmulatorError, match=r"a shared access reaches in CTA \(1, 0, 0\), which has ended"):
+    with pytest.raises(EmulatorError, match=r"a shared access reaches CTA \(1, 0, 0\), which has ended"):
         run(body.replace("mbarrier.arrive.shared::cluster.b64 _, [%r4]", "st.shared::cluster.u32 [%r4], 0"),
             [aligned(1, np.uint32)], grid=(2, 1, 1), cluster=(2, 1, 1),
             before=".shared .align 16 .b8 buf[16];")  # fmt: skip

@@ -315,7 +315,7 @@ def test_a_lane_may_wait_for_another_lane_but_a_barrier_waits_for_all(policy):
     assert not run_ptx(ptx, grid=1, block=64, args=[flag, y], options=options).findings
     assert y.tolist() == list(range(59, -1, -1))
     flag[0] = 0
-    with pytest.raises(EmulatorError, match="warps 0 spins on byte 0x0") as e:
+    with pytest.raises(EmulatorError, match="warp 0 at .*: spinning on byte 0x0") as e:
         run_ptx(
             compile_cuda(ONE_LANE.replace("STORES", "99")), grid=1, block=64, args=[flag, y], options=options
         )
