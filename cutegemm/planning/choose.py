@@ -104,7 +104,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     # imports NumPy
     from cutegemm.planning.ranking import options
 
-    launches.check_count(asked.spec, asked.problem, asked.device.limits)
+    launches.check_fewest(asked.spec, asked.problem, asked.device.limits)
     refusals = Refusals(asked, turned(asked)[0])
     spilling: Chosen | None = None
     first = itertools.islice(_ordered(order, options(asked)), TRIES)

@@ -222,9 +222,9 @@ TILE = Tile(128, 128, 64)
         ({"scheduler": "per_tile"}, problem(1, 1, 8, batch=MOST),
          "scheduler='per_tile': needs a count of 4,294,967,293 work tiles or more, and a tile scheduler counts to "
          "2,147,483,647; nearest legal value: 'persistent'"),
-        ({"tile": TILE, "split_k": 70}, problem(1, 1, MOST),
-         "split_k=70: K is 33,554,432 k tiles, and splits times k tiles must be at most 2,147,483,647; "
-         "nearest legal value: 63"),
+        ({"tile": TILE, "split_k": 70}, problem(1, 1, MOST - 63),
+         "split_k=70: K is 33,554,431 k tiles, and splits times k tiles must be at most 2,147,483,647; "
+         "nearest legal value: 64"),
         ({"tile": TILE, "scheduler": "stream_k"}, problem(1280, 1792, 1 << 23),
          "scheduler='stream_k': 132 clusters times 18,350,080 shared k tiles exceed 2,147,483,647; "
          "nearest legal value: 'persistent'"),
@@ -239,7 +239,35 @@ def test_what_a_tile_scheduler_cannot_count_is_refused(fields, of, message):
         plan(corrected(GemmSpec(**fields), e.value), of)
 
 
-@pytest.mark.parametrize("k", [MOST, 1 << 29])
+@pytest.mark.parametrize(
+    ("fields", "extents", "kind", "field", "block"),
+    [
+        ({"tile": TILE, "cluster": (2, 1)}, (MOST, 16, 64), "bf16", "m", 256),
+        ({"tile": TILE, "cluster": (1, 1), "swap": False}, (16, MOST - 5, 64), "bf16", "n", 128),
+        ({"tile": Tile(128, 64, 64), "cluster": (1, 1), "swap": True}, (MOST, 16, 64), "bf16", "m", 128),
+        ({"tile": TILE}, (1, 1, MOST), "bf16", "k", 64),
+        ({"tile": Tile(64, 64, 32)}, (1, 1, MOST - 1), "fp32", "k", 32),
+        ({"tile": Tile(64, 64, 32), "schedule": "simt"}, (MOST, 1, 8), "fp32", "m", 64),
+        ({"tile": Tile(128, 64, 32), "math": "tf32x3"}, (1, 1, 1 << 30), "fp32", "k", 32),
+    ],
+)
+def test_extents_that_cannot_be_rounded_up_are_refused(fields, extents, kind, field, block):
+    """Whole tiles beyond 2**31 - 1 wrapped around: rows were left out, and consumers waited for k tiles forever."""
+    spec, of = GemmSpec(**fields), problem(*extents, dtype=kind)
+    with pytest.raises(PlanError) as e:
+        plan(spec, of)
+    assert (e.value.field, e.value.value) == (field, getattr(of, field)) and e.value.nearest % block == 0
+    legal = dict(zip("mnk", extents, strict=True)) | {field: e.value.nearest}
+    plan(spec, problem(**legal, dtype=kind))
+
+
+def test_a_smaller_tile_serves_an_extent_that_a_larger_one_cannot_round_up():
+    """64 rows are left below 2**31, where the cost model prefers tiles of 128 and more."""
+    made = plan(GemmSpec(), problem(MOST - 63, 16, 64))
+    assert made.config.tile[0] * made.config.cluster[0] == 64
+
+
+@pytest.mark.parametrize("k", [MOST - 63, 1 << 29])
 def test_the_longest_sums_are_split_as_far_as_can_be_counted(k):
     """The planner splits K over the SMs, within what the tile scheduler counts."""
     made = plan(GemmSpec(), problem(1, 1, k))
