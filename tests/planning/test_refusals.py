@@ -324,6 +324,13 @@ def NARROW(acc):  # noqa: N802
         ({"tile": Tile(512, 16, 4096), "split_k": 7, "epilogue": GATED}, "tile", Tile(384, 16, 64)),
         # one buffer would still be too much
         ({"tile": Tile(128, 184, 64), "cluster": (2, 1, 4), "epilogue_stages": 3}, "tile.n", 176),
+        # 200 columns are no whole slices, of which a thread would hold 12.5 accumulators each
+        ({"tile": Tile(64, 256, 64), "ctas_per_sm": 2, "split_k": 8}, "tile.n", 192),
+        # a stage divides what is added between promotions; 304 would be the deepest that fits
+        ({"tile": Tile(128, 128, 96), "promote": 512}, "tile.k", 128),
+        ({"tile": Tile(256, 104, 512), "promote": 512}, "tile.k", 256),
+        # of B's tile a row of 16 columns has 32 bytes
+        ({"swizzle": "128B", "tile": Tile(64, 16, 32)}, "swizzle", "32B"),
         # 40 columns would be enough for registers, but no row of whole chunks
         ({"tile": Tile(768, 256, 64), "a_load": "gather", "epilogue": NARROW}, "tile.n", 32),
     ],
