@@ -174,6 +174,9 @@ REFUSALS = [
      "tile.n=144: 2 consumer warpgroups hold 216 accumulators per thread, more than 208; nearest legal value: 128"),
     ({"input_stages": 3, "tile": Tile(128, 256, 64)}, problem(256, 256, 256, c_dtype="bf16"),
      "input_stages=3: must divide the 4 subtiles that a warpgroup reads of a tile; nearest legal value: 4"),
+    # not the type of sums, whose nearest value a spec for CUDA cores refuses
+    ({"schedule": "simt", "acc_dtype": "fp32"}, problem(64, 64, 64, dtype="int8"),
+     "schedule='simt': int8 operands run on tensor cores; nearest legal value: 'auto'"),
     ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
      "store='tma': TMA cannot store pre: leading stride is 514 bytes, not a multiple of 16; "
      "nearest legal value: 'staged'"),
