@@ -178,6 +178,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
 def served(way: Way, candidate: Candidate, device: Device) -> tuple[KernelConfig, Grid]:
     """The kernel and the launch of a candidate; refused where one is not possible."""
     config = configured(way, candidate)
+    launches.check_copies(way.copies)
     spec = way.spec
     grid = launches.grid_of(spec, way.problem, config, device)
     if config.stages < 2 and spec.stages == AUTO and spec.tile == AUTO:

@@ -17,11 +17,13 @@ from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
 from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
-from cutegemm.planning.steps import Finish
+from cutegemm.planning.steps import Copy, Finish
 from cutegemm.problems import Problem, output_extent
 from cutegemm.spec import AUTO, GemmSpec
 
 COUNTER_BYTES = 4
+# most rows that a CTA of a copying kernel has (`kernels.relayout_copy`: threads times chunks in flight)
+COPIED = 1024
 # largest number of the tile schedulers' 32-bit integers
 MOST_COUNTED = (1 << 31) - 1
 
@@ -93,6 +95,18 @@ def check_extents(problem: Problem, blocks: tuple[int, int, int]) -> None:
         if extent > most:
             rule = f"a kernel rounds it up to a multiple of {block}, and counts to {MOST_COUNTED:,}"
             raise field_error(PlanError, field, extent, rule, most)
+
+
+def check_copies(copies: tuple[Copy, ...]) -> None:
+    """Refuse copies of operands whose extents the copying kernel cannot round up in 32-bit integers."""
+    for x in copies:
+        most = MOST_COUNTED - (COPIED - 1)
+        for field, extent in zip(
+            {"a": "mk", "b": "kn"}[x.operand], (x.source.rows, x.source.cols), strict=True
+        ):
+            if extent > most:
+                rule = f"a copy of {x.operand.upper()} rounds it up to a multiple of {COPIED}"
+                raise field_error(PlanError, field, extent, rule, most)
 
 
 def _size_fault(spec: GemmSpec, problem: Problem, rule: str, batches: str = "batch") -> PlanError:
