@@ -19,7 +19,8 @@ from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import PlanError, field_error
+from cutegemm.errors import PlanError, SpecError, field_error
+from cutegemm.planning import swap
 from cutegemm.planning.group_limits import check_limits, works_of
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
@@ -121,10 +122,14 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         rule = "groups are multiplied by tensor cores, which take fp32 operands as tf32"
         raise field_error(PlanError, "math", spec.math, rule, "tf32")
     how, asked, indexed = FORMS[form], spec, ends.indices > 0
+    _check_fixed(spec, how)
     if indexed:
         if spec.a_load not in (AUTO, INDEXED_LOAD):
             rule = "threads copy rows that indices name"
             raise field_error(PlanError, "a_load", spec.a_load, rule, INDEXED_LOAD)
+        if (lies := major(problem.a, "m", "k")) != "k":
+            rule = "threads copy rows that indices name, whose elements are adjacent along K"
+            raise field_error(PlanError, "a_major", lies, rule, "k")
         asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
     try:
         made, config = _alike(Average(asked, _average(spec, problem, how), how, device, indexed))
@@ -229,7 +234,6 @@ def _rows(average: float) -> int:
 def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     """The plan of the average problem, and its kernel made one of groups, whose rows indices may name."""
     spec, problem, form, *_ = of
-    _check_fixed(spec, form)
     given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
     if form.deep:
         given |= {"swap": False} if spec.swap == AUTO else {}
@@ -247,20 +251,38 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     )
     for (a_load, b_load), schedule in itertools.product(ordered, schedules):
         given |= {"a_load": a_load, "b_load": b_load, "schedule": schedule}
-        asked = of._replace(spec=dataclasses.replace(spec, **given))
         try:
+            asked = of._replace(spec=dataclasses.replace(spec, **given))
             found = _narrowed(asked)
+        except SpecError as error:
+            refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
+            if error.field in ("a_load", "b_load") and getattr(spec, error.field) == AUTO:
+                # the given schedule has no such load
+                refused = field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative")
         except PlanError as error:
-            first = first or error
-            continue
-        return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
+            refused = error
+        else:
+            return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
+        # an error about a field of the caller's says more than one about a way that was tried
+        if first is None or (_about(spec, refused) and not _about(spec, first)):
+            first = refused
     assert first is not None
     raise first
 
 
+def _about(spec: GemmSpec, error: PlanError) -> bool:
+    """Whether an error is about a field that the caller gave."""
+    return any(map(error.concerns, spec.given()))
+
+
 def _check_fixed(spec: GemmSpec, form: Form) -> None:
     """Refuse fields that no kernel of groups has."""
+    if spec.schedule == "simt":
+        rule = "groups are multiplied by tensor cores"
+        raise field_error(PlanError, "schedule", "simt", rule, AUTO)
     whole = "groups take persistent kernels without splits"
+    if (spec.depth or 1) > 1:
+        raise field_error(PlanError, "cluster", spec.cluster, whole, spec.plane)
     early = "where operands are loaded is known when earlier launches have written the groups' ends"
     fixed = [("scheduler", "persistent", whole), ("split_k", 1, whole), ("constant", AUTO, early)]
     if not form.deep:
@@ -320,7 +342,10 @@ def _config(made: KernelPlan, of: Average) -> KernelConfig:
     if not of.form.deep:
         changed["inputs"] = tuple(dataclasses.replace(x, load="direct") for x in found.inputs)
         changed["input_stages"] = 1
-    return KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
+    try:
+        return KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
+    except PlanError as error:
+        raise (swap.error_in_d(error) if made.swapped else error) from None
 
 
 __all__ = ["FORMS", "INDEXED_LOAD", "PACKED", "Ends", "plan_groups"]

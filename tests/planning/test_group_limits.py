@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups that a tile scheduler's 32-bit integers cannot count are refused, whatever their form."""
+"""Groups that no kernel has are refused by name: what a tile scheduler's 32-bit integers cannot count, and loads."""
 
 import dataclasses
 
@@ -118,3 +118,27 @@ def test_a_call_is_refused_before_anything_is_written():
     with pytest.raises(PlanError) as e:
         cutegemm.grouped_mm(a, b, ends, spec=GemmSpec(**GIVEN), fallback="emulator")
     assert e.value.field == "m" and "work tiles" in e.value.rule and "spec" in e.value.context
+
+
+@pytest.mark.parametrize(
+    ("form", "of", "fields", "told"),
+    [
+        # A lies along K
+        ("depth", deep(64, 64, 256, 2), {"a_load": "tma"}, "a_load='tma': .* nearest legal value: 'gather'"),
+        ("depth", deep(64, 64, 256, 2), {"evict_first": ("a", "b")}, "evict_first="),
+        ("depth", deep(64, 64, 256, 2), {"schedule": "multistage"}, "schedule='multistage': .*'cooperative'"),
+        ("depth", deep(64, 64, 256, 2), {"tile": Tile(16, 64, 64)}, "tile.m=16: .* nearest legal value: 64"),
+    ],
+)
+def test_refusals_are_about_given_fields(form, of, fields, told):
+    """Not about one that the planner tries, or a config's own field, which a spec does not have."""
+    with pytest.raises(PlanError, match=f"^{told}"):
+        plan_groups(GemmSpec(**GIVEN | fields), of, form, ENDS, DEFAULT)
+
+
+def test_rows_that_indices_name_lie_along_k():
+    """No load serves another A, so none is named."""
+    of = packed("rows", 64, 64, 64, 2)
+    of = dataclasses.replace(of, a=dataclasses.replace(of.a, strides=(1, 64, 0)))
+    error = refusal("rows", of, Ends(indices=1, rows=64))
+    assert (error.field, error.value, error.nearest) == ("a_major", "m", "k")

@@ -294,6 +294,19 @@ def _anywhere(x: KernelDraft, operand: OperandConfig) -> bool:
 
 
 def _grouped_refused(x: KernelDraft) -> Refusal:
+    begin = f"groups begin at any element along {x.grouped}"
+    for y in x.operands:
+        if x.grouped in y.axes and not (x.masked or _anywhere(x, y)):
+            return (
+                f"{y.role}_load",
+                y.load,
+                f'{begin}, where "{y.load}" cannot load {y.role.upper()}',
+                "gather",
+            )
+    if not x.masked and any(y.store == "tma" and y.major == x.grouped for y in x.outputs):
+        return "store", "tma", f"{begin}, and TMA stores at multiples of 16 bytes", "staged"
+    if x.grouped == "k" and not x.producers:
+        return "schedule", x.schedule, "a producer loads groups along K", "cooperative"
     rule = (
         "groups take persistent kernels without splits, reductions of each row, and loads and stores that begin at any "
         "row; TMA loads no input of the epilogue"

@@ -234,7 +234,7 @@ def _promoted(x: KernelDraft) -> Number:
 def _promoted_refused(x: KernelDraft) -> Refusal:
     if x.instruction.accumulator is not DType.FP32 and not x.epilogue.scales:
         rule = f"sums of products of {x.a.dtype.value} are exact, and would not be in fp32"
-        return "promote", x.promote, rule, None
+        return "promote", x.promote, rule, "auto"
     if x.producers == 0:
         rule = "partial sums are promoted to fp32, which needs a producer"
         return "schedule", x.schedule, rule, "cooperative"
