@@ -20,6 +20,7 @@ CHUNK = 8  # elements that a thread reads at a time
 TILE = 128  # elements of a block of scales along an axis
 KINDS = ("1x128", "128x128", "row", "lines", "tensor", "given", "amax", "amax_lines")
 MOST_CHUNKS = 8  # of a thread's registers
+THREADS = (128, 256, 512, 1024)  # of a CTA that quantises
 
 
 class _Helper:
@@ -115,17 +116,20 @@ class QuantizeConfig(_Helper):
 
 
 def _splits(x: RelayoutConfig) -> bool:
-    return x.run in (4, 8, 16, 32, 64) and x.dtype is DType.FP32 and set(x.units) == {"none"}
+    runs = type(x.run) is int and x.run in (4, 8, 16, 32, 64)
+    return runs and x.dtype is DType.FP32 and set(x.units) == {"none"}
 
 
 def _units_refused(x: RelayoutConfig) -> Refusal:
     legal = ", ".join(f'"{unit}"' for unit in UNITS)
     rule = f"a launch makes at least one copy; each one's axis of unit stride is one of {legal}"
-    return "units", x.units, rule, ("none",)
+    given = x.units if isinstance(x.units, (tuple, list)) else ()
+    return "units", x.units, rule, tuple(y if y in UNITS else "none" for y in given) or ("none",)
 
 
 def _transposed_refused(x: RelayoutConfig) -> Refusal:
-    return "units", x.units, "elements of one byte are transposed", ("none",)
+    nearest = tuple("none" if y == "transposed" else y for y in x.units)
+    return "units", x.units, "elements of one byte are transposed", nearest
 
 
 def _run_refused(x: RelayoutConfig) -> Refusal:
@@ -139,40 +143,73 @@ def _tiled(x: QuantizeConfig) -> bool:
     return whole and (x.chunks == CHUNK or not x.turned)
 
 
+def _tiled_refused(x: QuantizeConfig) -> Refusal:
+    rule = f"{x.threads} threads of {x.chunks} chunks do not hold a tile of {TILE} x {TILE} elements"
+    if x.turned and x.chunks != CHUNK:
+        return "chunks", x.chunks, f"a thread transposes {CHUNK} rows", CHUNK
+    every = TILE * TILE // CHUNK  # chunks of a tile
+    if not x.turned and every // x.threads <= MOST_CHUNKS:
+        return "chunks", x.chunks, rule, every // x.threads
+    return "threads", x.threads, rule, every // x.chunks if every // x.chunks in THREADS else THREADS[1]
+
+
+def _paired(x: QuantizeConfig) -> bool:
+    """The maxima of a thread's rows fill whole 32-bit words: two 16-bit rows share one (`eight_bits.maxima`)."""
+    combined = x.plain and x.kind in ("1x128", "amax_lines")
+    return not combined or x.chunks * x.source.bits % 32 == 0
+
+
 def _made(x: QuantizeConfig) -> bool:
-    """A CTA that has a row cannot transpose it."""
+    """Something is quantised, and a CTA that has a row does not transpose it."""
     return x.plain and not x.turned if x.kind == "row" else x.plain or x.turned
+
+
+def _made_refused(x: QuantizeConfig) -> Refusal:
+    if not x.plain:
+        rule = f'kind="{x.kind}" quantises the matrix' + (
+            "" if x.kind == "row" else ", its transpose, or both"
+        )
+        return "plain", x.plain, rule, True
+    return "turned", x.turned, 'kind="row" quantises rows, not their transpose', False
 
 
 def _listed(field: str, legal: tuple[Any, ...], nearest: object = None) -> Rule:
     """A field has one of some values; the first one is the nearest, unless another is named."""
     rule = f"must be one of {', '.join(repr(getattr(y, 'value', y)) for y in legal)}"
     return Rule(
-        lambda x: getattr(x, field) in legal,
+        lambda x: any(type(getattr(x, field)) is type(y) and getattr(x, field) == y for y in legal),
         lambda x: (field, getattr(x, field), rule, nearest or legal[0]),
     )
 
 
+def _truth(field: str) -> Rule:
+    """A field is a bool."""
+    return Rule(
+        lambda x: isinstance(getattr(x, field), bool),
+        lambda x: (field, getattr(x, field), "must be True or False", bool(getattr(x, field))),
+    )
+
+
 _QUANTIZE = (
+    _listed("family", ("quantize",)),
     _listed("source", (DType.FP16, DType.BF16, DType.FP32), DType.BF16),
     _listed("dtype", tuple(LARGEST)),
     _listed("kind", KINDS, "row"),
-    _listed("threads", (128, 256, 512, 1024), 256),
+    _listed("threads", THREADS, THREADS[1]),
+    *map(_truth, ("exponents", "plain", "turned")),
     Rule(
-        lambda x: 1 <= x.chunks <= MOST_CHUNKS,
+        lambda x: type(x.chunks) is int and 1 <= x.chunks <= MOST_CHUNKS,
         lambda x: ("chunks", x.chunks, f"must be from 1 to {MOST_CHUNKS}, which registers hold", MOST_CHUNKS),
     ),
+    Rule(_made, _made_refused),
+    Rule(_tiled, _tiled_refused),
     Rule(
-        _tiled,
-        lambda x: ("chunks", x.chunks, f"{x.threads} threads hold {TILE} x {TILE} elements", MOST_CHUNKS),
-    ),
-    Rule(
-        _made,
+        _paired,
         lambda x: (
-            "turned",
-            x.turned,
-            f'kind="{x.kind}" makes values of rows, of their transpose, or both',
-            False,
+            "chunks",
+            x.chunks,
+            "the maxima of two rows of 16-bit elements share a word",
+            x.chunks + 1,
         ),
     ),
     Rule(
@@ -181,11 +218,17 @@ _QUANTIZE = (
     ),
 )
 _RELAYOUT = (
-    Rule(lambda x: len(x.units) > 0 and all(unit in UNITS for unit in x.units), _units_refused),
+    _listed("family", ("relayout",)),
+    _listed("dtype", tuple(DType), DType.BF16),
+    Rule(
+        lambda x: isinstance(x.units, tuple) and len(x.units) > 0 and all(unit in UNITS for unit in x.units),
+        _units_refused,
+    ),
     Rule(lambda x: x.dtype.bytes == 1 or "transposed" not in x.units, _transposed_refused),
-    Rule(lambda x: x.run == 0 or _splits(x), _run_refused),
+    Rule(lambda x: (x.run == 0 and type(x.run) is int) or _splits(x), _run_refused),
 )
 _FINISH = (
+    _listed("family", ("finish",)),
     _listed("kind", REDUCTIONS),
-    Rule(lambda x: isinstance(x.across, bool), lambda x: ("across", x.across, "must be True or False", True)),
+    _truth("across"),
 )

@@ -59,6 +59,12 @@ def line_pad(depth: Number, vector: Number, along_k: bool) -> Number:
     return most(FOUR, WARP // most(depth // vector, 1)) if along_k else 0
 
 
+def lines_serve(depth: Number, vector: Number, slices: Number, along_k: bool) -> Number:
+    """Whether padding keeps fragments of four rows aligned, and every slice of a k tile begins at whole vectors."""
+    aligned = line_pad(depth, vector, along_k) % FOUR == 0
+    return aligned & (depth // slices % vector == 0) if along_k else aligned
+
+
 def copy_lanes(rows: Number, depth: Number, threads: Number, vector: Number, along_k: bool) -> Number:
     """Neighbouring threads along the unit-stride axis that copy a tile into a pipeline stage."""
     fast, slow = (depth // vector, rows) if along_k else (rows // vector, depth)
@@ -148,7 +154,11 @@ class SimtTile:
         tile = rows, self.tile[2], self.threads, vector, along_k
         return either(
             self.staged,
-            lambda: either(self.in_runs(rows, vector, along_k), lambda: True, lambda: vectors_serve(*tile)),
+            lambda: either(
+                self.in_runs(rows, vector, along_k),
+                lambda: True,
+                lambda: vectors_serve(*tile) & lines_serve(self.tile[2], vector, self.slices, along_k),
+            ),
             lambda: copies_serve(*tile),
         )
 

@@ -6,11 +6,13 @@ As in `config.invariants`, each is a function of fields that may be integers or 
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
+from typing import Any
 
 from cutegemm.config.invariants.rule import Refusal, Rule, check_all, positive
-from cutegemm.config.numbers import Number, among, every, implies, most, power_of_two, where
+from cutegemm.config.numbers import Number, among, every, implies, least, most, power_of_two, where
 from cutegemm.config.parts import OperandConfig
 from cutegemm.config.simt import FOUR, STAGED_STAGES, SimtConfig
 from cutegemm.config.smem_budget import Held
@@ -89,17 +91,27 @@ def _brings(x: SimtConfig, operand: OperandConfig, rows: Number, vector: Number)
 
 def _brought_refused(x: SimtConfig) -> Refusal:
     _, rows, vector = next(y for y in x.factors if not _brings(x, *y))
-    rule = f"{x.threads} threads cannot share a {rows} x {x.tile[2]} tile in vectors of this size"
-    return "vector", vector, rule, 1
+    rule = f"{x.threads} threads cannot share a {rows} x {x.tile[2]} tile in vectors of {vector}"
+    # the widest that serve, none wider than the given ones
+    legal = [
+        next((y for y in (4, 2, 1) if y <= given and _brings(x, operand, extent, y)), None)
+        for operand, extent, given in x.factors
+    ]
+    return "vector", x.vector, rule, None if None in legal else (*legal, x.vector[2])
 
 
 def _staging(x: SimtConfig) -> Number:
     """A cp.async pipeline copies fp32 elements unconverted, and fills one stage while another is read."""
-    fp32 = all(y.dtype.bytes == FP32_BYTES for y in x.operands)
-    return x.staged | (fp32 & (x.stages >= STAGED_STAGES))
+    return x.staged | (_fp32(x) & (x.stages >= STAGED_STAGES))
+
+
+def _fp32(x: SimtConfig) -> bool:
+    return all(y.dtype.bytes == FP32_BYTES for y in x.operands)
 
 
 def _staging_refused(x: SimtConfig) -> Refusal:
+    if not _fp32(x):
+        return "staged", x.staged, "a cp.async pipeline holds fp32 elements", True
     rule = f"a cp.async pipeline holds fp32 elements in {STAGED_STAGES} stages or more"
     return "stages", x.stages, rule, STAGED_STAGES
 
@@ -110,7 +122,14 @@ def _threads(x: SimtConfig) -> Number:
 
 def _threads_refused(x: SimtConfig) -> Refusal:
     rule = f"{x.threads} threads are no whole warps for each slice, or more than {x.limits.max_threads}"
-    return "slices", x.slices, rule, 1
+    return "slices", x.slices, rule, 1 if _threads(_with(x, slices=1)) and x.slices != 1 else None
+
+
+def _with(x: SimtConfig, **fields: Any) -> SimtConfig:
+    """An unchecked config with other fields."""
+    made = copy.copy(x)
+    made.__dict__.update(fields)
+    return made
 
 
 def _split_refused(x: SimtConfig) -> Refusal:
@@ -121,14 +140,14 @@ def _split_refused(x: SimtConfig) -> Refusal:
 
 def _registers(x: SimtConfig) -> Number:
     """The accumulators of the CTAs that share an SM leave room for fragments and addresses."""
-    room = x.limits.registers_per_sm // (x.threads * x.residents)
+    room = least(x.limits.registers_per_sm // (x.threads * x.residents), x.limits.registers_per_thread)
     return x.thread_tile[0] * x.thread_tile[1] + BESIDE <= room
 
 
 def _registers_refused(x: SimtConfig) -> Refusal:
     own = x.thread_tile[0] * x.thread_tile[1]
     rule = f"{x.threads} threads of {own} accumulators leave no registers for {x.residents} CTAs an SM"
-    return "residents", x.residents, rule, 1
+    return "residents", x.residents, rule, 1 if _registers(_with(x, residents=1)) else None
 
 
 def stage_contents(x: SimtConfig) -> list[Held]:
@@ -146,14 +165,22 @@ def smem_bytes(x: SimtConfig) -> Number:
     return most(pipeline, (x.slices * x.split > 1) * FP32_BYTES * x.tile[0] * x.tile[1] * x.slices)
 
 
+def _fits(x: SimtConfig) -> Number:
+    return smem_bytes(x) <= x.limits.smem_bytes
+
+
 def _memory_refused(x: SimtConfig) -> Refusal:
     rule = (
         f"{x.stages} stages take {smem_bytes(x):,} bytes of shared memory, a CTA has {x.limits.smem_bytes:,}"
     )
-    return "stages", x.stages, rule, STAGED_STAGES
+    nearest = next((y for y in range(x.stages - 1, STAGED_STAGES - 1, -1) if _fits(_with(x, stages=y))), None)
+    return "stages", x.stages, rule, None if x.staged else nearest
 
 
 RULES = (
+    Rule(
+        lambda x: x.family == "simt", lambda x: ("family", x.family, "is that of CUDA-core kernels", "simt")
+    ),
     positive(*COUNTED),
     Rule(_moved, _moved_refused),
     Rule(lambda x: among(x.lanes_m, (2, 4, 8, 16)), lambda x: ("lanes_m", x.lanes_m, "2, 4, 8 or 16", 8)),
@@ -166,7 +193,7 @@ RULES = (
     Rule(_brought, _brought_refused),
     Rule(
         lambda x: among(x.vector[2], (1, FOUR)),
-        lambda x: ("vector", x.vector[2], "D is stored in single elements or in fours", 1),
+        lambda x: ("vector", x.vector, "D is stored in single elements or in fours", (*x.vector[:2], 1)),
     ),
     Rule(
         lambda x: (x.ahead == 0) | (x.ahead >= LEAST_AHEAD),
@@ -174,7 +201,7 @@ RULES = (
     ),
     Rule(lambda x: power_of_two(x.split) & (x.split <= x.limits.max_cluster), _split_refused),
     Rule(_registers, _registers_refused),
-    Rule(lambda x: smem_bytes(x) <= x.limits.smem_bytes, _memory_refused),
+    Rule(_fits, _memory_refused),
 )
 
 

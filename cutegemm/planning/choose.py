@@ -104,7 +104,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     # imports NumPy
     from cutegemm.planning.ranking import options
 
-    launches.check_count(asked.spec, asked.problem, asked.device.limits)
+    launches.check_fewest(asked.spec, asked.problem, asked.device.limits)
     refusals = Refusals(asked, turned(asked)[0])
     spilling: Chosen | None = None
     first = itertools.islice(_ordered(order, options(asked)), TRIES)
@@ -178,6 +178,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
 def served(way: Way, candidate: Candidate, device: Device) -> tuple[KernelConfig, Grid]:
     """The kernel and the launch of a candidate; refused where one is not possible."""
     config = configured(way, candidate)
+    launches.check_copies(way.copies)
     spec = way.spec
     grid = launches.grid_of(spec, way.problem, config, device)
     if config.stages < 2 and spec.stages == AUTO and spec.tile == AUTO:

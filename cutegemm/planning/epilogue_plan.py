@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from cutegemm.config import KernelDraft, MatrixConfig, OutputConfig, smem_budget
-from cutegemm.config.invariants import BUFFERS, MEMORY, check
-from cutegemm.config.invariants.tiles import rows_step
+from cutegemm.config.invariants import BUFFERS, MEMORY, check, satisfied
+from cutegemm.config.invariants.tiles import RULES, rows_step
 from cutegemm.config.numbers import Number, least
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
@@ -129,7 +129,7 @@ def _no_room(spec: GemmSpec, config: KernelDraft) -> PlanError:
     """The refusal if no stage fits; its nearest value is a smaller depth, fewer buffers or a smaller tile."""
     rule = MEMORY.error(config).rule
     for field, value, nearest, smaller in _smaller(spec, config):
-        if smem_budget.room(smaller) >= 1:
+        if smem_budget.room(smaller) >= 1 and satisfied(smaller, RULES):
             return field_error(PlanError, field, value, rule, nearest)
     # no single field fixes it: the fewest buffers are nearest
     for field in ("input_stages", "epilogue_stages"):

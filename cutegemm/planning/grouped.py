@@ -19,7 +19,9 @@ from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
-from cutegemm.errors import PlanError, field_error
+from cutegemm.errors import PlanError, SpecError, field_error
+from cutegemm.planning import swap
+from cutegemm.planning.group_limits import check_limits, works_of
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import plan_reductions, resident_clusters
@@ -85,6 +87,8 @@ WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
 # stages of an average group along K up to which they are half as deep
 FEW_STAGES = 4
+# largest extent of an average group: more rows or depth change nothing of its kernel
+MOST_AVERAGE = 1 << 30
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -118,12 +122,21 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         rule = "groups are multiplied by tensor cores, which take fp32 operands as tf32"
         raise field_error(PlanError, "math", spec.math, rule, "tf32")
     how, asked, indexed = FORMS[form], spec, ends.indices > 0
+    _check_fixed(spec, how)
     if indexed:
         if spec.a_load not in (AUTO, INDEXED_LOAD):
             rule = "threads copy rows that indices name"
             raise field_error(PlanError, "a_load", spec.a_load, rule, INDEXED_LOAD)
+        if (lies := major(problem.a, "m", "k")) != "k":
+            rule = "threads copy rows that indices name, whose elements are adjacent along K"
+            raise field_error(PlanError, "a_major", lies, rule, "k")
         asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
-    made, config = _alike(Average(asked, _average(spec, problem, how), how, device, indexed))
+    try:
+        made, config = _alike(Average(asked, _average(spec, problem, how), how, device, indexed))
+    except PlanError as error:
+        if error.field != "batch":
+            raise
+        raise field_error(PlanError, "groups", problem.batch, error.rule.replace("batch", "groups")) from None
     step = made.multiply
     assert step is not None
     m, n = step.extents[:2]
@@ -131,6 +144,10 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         extent = getattr(problem, how.axis)
         m, n = (extent, n) if config.grouped == "m" else (m, extent)
     extents = (m, n, problem.k, 1 if how.packed else problem.batch)
+    works = works_of(config, extents, problem.batch if how.packed else 0)
+    clusters = max(1, min(works, resident_clusters(spec, config, device)))
+    ends = dataclasses.replace(ends, count=problem.batch)
+    check_limits(spec, problem, ends, made.swapped, (config, works, clusters))
     # parts along a row are those of the average group's
     seen_m, seen_n = (problem.n, problem.m) if made.swapped else (problem.m, problem.n)
     every = dataclasses.replace(problem, m=seen_m, n=seen_n, batch=extents[3])
@@ -141,10 +158,10 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         extents=extents,
         raster=_raster(spec, step.raster),
         operands=_operands(step, problem, how.kept(spec, problem)),
-        clusters=_clusters(spec, config, problem.batch if how.packed else 0, extents, device),
+        clusters=clusters,
         parts=reduced.parts,
         in_workspace=reduced.partials,
-        groups=dataclasses.replace(ends, count=problem.batch),
+        groups=ends,
     )
     return dataclasses.replace(
         made,
@@ -174,31 +191,17 @@ def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
     return found[0], max(found[1], PANEL) if found[1] < TURNS_PANEL else found[1]
 
 
-def _clusters(
-    spec: GemmSpec, config: KernelConfig, packed: int, extents: tuple[int, ...], device: Device
-) -> int:
-    """Clusters that can have a tile, of those that the device holds; `packed`: groups that lie in one matrix."""
-    each = (config.rows * config.cluster[0], config.columns * config.cluster[1])
-    tiles = [math.ceil(x / y) for x, y in zip(extents, each, strict=False)]
-    if packed:
-        # a group begins with a tile of its own, so that each may have one more than its rows fill
-        axis = "mn".index(config.grouped)
-        tiles[axis] = extents[axis] // each[axis] + min(packed, extents[axis])
-    count: int = tiles[0] * tiles[1] * extents[3]
-    return max(1, min(count, resident_clusters(spec, config, device)))
-
-
 def _average(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
     """The problem of batches that are all as large as an average group."""
     groups, a, b = problem.batch, problem.a, problem.b
     if form.deep:
-        depth = 1 << max(math.ceil(problem.k / groups) - 1, 0).bit_length()
+        depth = min(1 << max(math.ceil(problem.k / groups) - 1, 0).bit_length(), MOST_AVERAGE)
         a = dataclasses.replace(a, cols=depth, batch=groups, strides=(*a.strides[:2], depth * a.strides[1]))
         b = dataclasses.replace(b, rows=depth, batch=groups, strides=(*b.strides[:2], depth * b.strides[0]))
         return dataclasses.replace(problem, k=depth, a=a, b=b)
     if not form.packed:
         return problem
-    rows = _rows(getattr(problem, form.axis) / groups)
+    rows = min(_rows(getattr(problem, form.axis) / groups), MOST_AVERAGE)
     kept, along = form.kept(spec, problem), "mn".index(form.axis)
 
     def batched(name: str, x: Operand) -> Operand:
@@ -231,7 +234,6 @@ def _rows(average: float) -> int:
 def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     """The plan of the average problem, and its kernel made one of groups, whose rows indices may name."""
     spec, problem, form, *_ = of
-    _check_fixed(spec, form)
     given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
     if form.deep:
         given |= {"swap": False} if spec.swap == AUTO else {}
@@ -249,20 +251,38 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     )
     for (a_load, b_load), schedule in itertools.product(ordered, schedules):
         given |= {"a_load": a_load, "b_load": b_load, "schedule": schedule}
-        asked = of._replace(spec=dataclasses.replace(spec, **given))
         try:
+            asked = of._replace(spec=dataclasses.replace(spec, **given))
             found = _narrowed(asked)
+        except SpecError as error:
+            refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
+            if error.field in ("a_load", "b_load") and getattr(spec, error.field) == AUTO:
+                # the given schedule has no such load
+                refused = field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative")
         except PlanError as error:
-            first = first or error
-            continue
-        return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
+            refused = error
+        else:
+            return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
+        # an error about a field of the caller's says more than one about a way that was tried
+        if first is None or (_about(spec, refused) and not _about(spec, first)):
+            first = refused
     assert first is not None
     raise first
 
 
+def _about(spec: GemmSpec, error: PlanError) -> bool:
+    """Whether an error is about a field that the caller gave."""
+    return any(map(error.concerns, spec.given()))
+
+
 def _check_fixed(spec: GemmSpec, form: Form) -> None:
     """Refuse fields that no kernel of groups has."""
+    if spec.schedule == "simt":
+        rule = "groups are multiplied by tensor cores"
+        raise field_error(PlanError, "schedule", "simt", rule, AUTO)
     whole = "groups take persistent kernels without splits"
+    if (spec.depth or 1) > 1:
+        raise field_error(PlanError, "cluster", spec.cluster, whole, spec.plane)
     early = "where operands are loaded is known when earlier launches have written the groups' ends"
     fixed = [("scheduler", "persistent", whole), ("split_k", 1, whole), ("constant", AUTO, early)]
     if not form.deep:
@@ -322,7 +342,10 @@ def _config(made: KernelPlan, of: Average) -> KernelConfig:
     if not of.form.deep:
         changed["inputs"] = tuple(dataclasses.replace(x, load="direct") for x in found.inputs)
         changed["input_stages"] = 1
-    return KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
+    try:
+        return KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
+    except PlanError as error:
+        raise (swap.error_in_d(error) if made.swapped else error) from None
 
 
 __all__ = ["FORMS", "INDEXED_LOAD", "PACKED", "Ends", "plan_groups"]

@@ -17,11 +17,13 @@ from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
 from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
-from cutegemm.planning.steps import Finish
+from cutegemm.planning.steps import Copy, Finish
 from cutegemm.problems import Problem, output_extent
 from cutegemm.spec import AUTO, GemmSpec
 
 COUNTER_BYTES = 4
+# most rows that a CTA of a copying kernel has (`kernels.relayout_copy`: threads times chunks in flight)
+COPIED = 1024
 # largest number of the tile schedulers' 32-bit integers
 MOST_COUNTED = (1 << 31) - 1
 
@@ -46,37 +48,74 @@ def check_sms(spec: GemmSpec, cluster_size: int) -> None:
         raise field_error(PlanError, "sms", spec.sms, rule, cluster_size)
 
 
-def check_count(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
-    """Refuse a problem of too many tiles before any tile is tried, if no tile is large enough.
+def check_fewest(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
+    """Apply the limits of launches before any tile is tried: to the fewest work tiles that any tile leaves.
 
     A tile's accumulators lie in the registers of an SM, so a tile has at most that many elements.
     """
     fewest = problem.m * problem.n * problem.batch // limits.registers_per_sm
-    if spec.scheduler == "per_tile" and fewest > limits.max_grid:
-        raise grid_fault(spec, problem, fewest, limits)
-    if fewest > MOST_COUNTED:
-        raise _count_fault(spec, problem, fewest)
+    if spec.scheduler == "per_tile":
+        check_ctas(spec, problem, fewest, limits)
+    check_works(spec, problem, fewest)
 
 
-def grid_fault(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> PlanError:
-    """The error of a launch with a CTA per tile that exceeds the grid's limit."""
-    rule = f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
-    return _size_fault(spec, problem, rule)
+def check_ctas(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> None:
+    """Refuse a launch of more CTAs than a grid has."""
+    if ctas > limits.max_grid:
+        rule = f"needs a launch of {ctas:,} CTAs or more, which has at most {limits.max_grid:,}"
+        raise _size_fault(spec, problem, rule)
 
 
-def _count_fault(spec: GemmSpec, problem: Problem, count: int) -> PlanError:
-    """The error of a problem with more work tiles than a tile scheduler counts."""
-    rule = f"needs a count of {count:,} work tiles or more, and a tile scheduler counts to {MOST_COUNTED:,}"
-    return _size_fault(spec, problem, rule)
+def check_works(spec: GemmSpec, problem: Problem, count: int, batches: str = "batch") -> None:
+    """Refuse a problem with more work tiles than a tile scheduler counts.
+
+    Args:
+        count: the largest number that it reaches.
+        batches: what the caller calls the problem's batches.
+    """
+    if count > MOST_COUNTED:
+        rule = (
+            f"needs a count of {count:,} work tiles or more, and a tile scheduler counts to {MOST_COUNTED:,}"
+        )
+        raise _size_fault(spec, problem, rule, batches)
 
 
-def _size_fault(spec: GemmSpec, problem: Problem, rule: str) -> PlanError:
+def last_work(config: KernelConfig, works: int, clusters: int) -> int:
+    """The largest number of a work tile that a tile scheduler reaches.
+
+    A consumer stops at the first number beyond the last work tile's. In pingpong it takes every second one.
+    """
+    return works - 1 + clusters * (2 if config.pingpong else 1)
+
+
+def check_extents(problem: Problem, blocks: tuple[int, int, int]) -> None:
+    """Refuse extents that kernels cannot round up to whole blocks, elements along (m, n, k), in 32-bit integers."""
+    for field, block in zip("mnk", blocks, strict=True):
+        extent, most = getattr(problem, field), MOST_COUNTED - (block - 1)
+        if extent > most:
+            rule = f"a kernel rounds it up to a multiple of {block}, and counts to {MOST_COUNTED:,}"
+            raise field_error(PlanError, field, extent, rule, most)
+
+
+def check_copies(copies: tuple[Copy, ...]) -> None:
+    """Refuse copies of operands whose extents the copying kernel cannot round up in 32-bit integers."""
+    for x in copies:
+        most = MOST_COUNTED - (COPIED - 1)
+        for field, extent in zip(
+            {"a": "mk", "b": "kn"}[x.operand], (x.source.rows, x.source.cols), strict=True
+        ):
+            if extent > most:
+                rule = f"a copy of {x.operand.upper()} rounds it up to a multiple of {COPIED}"
+                raise field_error(PlanError, field, extent, rule, most)
+
+
+def _size_fault(spec: GemmSpec, problem: Problem, rule: str, batches: str = "batch") -> PlanError:
     """An error that names what a caller can change: the field that asks for a CTA per tile, else the largest extent."""
     for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
         given = getattr(spec, field)
         if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
             return field_error(PlanError, field, given, rule, nearest)
-    field, extent = max((("m", problem.m), ("n", problem.n), ("batch", problem.batch)), key=lambda x: x[1])
+    field, extent = max((("m", problem.m), ("n", problem.n), (batches, problem.batch)), key=lambda x: x[1])
     return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")
 
 
@@ -98,21 +137,27 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
     # with Stream-K every cluster gets at least one k tile
     most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count
     clusters = min(most, resident) if config.persistent else count
-    ctas = clusters * config.cluster_size
-    if ctas > device.limits.max_grid:
-        raise grid_fault(spec, problem, ctas, device.limits)
-    _check_counts(spec, problem, config, count, clusters)
+    check_extents(problem, block_of(config))
+    check_ctas(spec, problem, clusters * config.cluster_size, device.limits)
+    check_works(spec, problem, last_work(config, count, clusters))
+    _check_k_tiles(problem, config, count, clusters)
     tiles = (across_m * cluster_m, across_n * cluster_n, problem.batch)
     return Grid(tiles, clusters, count / resident)
 
 
-def _check_counts(spec: GemmSpec, problem: Problem, config: KernelConfig, works: int, clusters: int) -> None:
-    """Refuse a launch for which the tile scheduler's 32-bit integers would overflow."""
-    # a consumer stops at the first number beyond the last work; in pingpong it takes every second work
-    end = works - 1 + clusters * (2 if config.pingpong else 1)
-    if end > MOST_COUNTED:
-        raise _count_fault(spec, problem, end)
+def block_of(config: KernelConfig) -> tuple[int, int, int]:
+    """Elements along (m, n, k) that a cluster computes at once: extents are rounded up to multiples of them."""
+    return config.tile[0] * config.cluster[0], config.tile[1] * config.cluster[1], config.tile[2]
+
+
+def _check_k_tiles(problem: Problem, config: KernelConfig, works: int, clusters: int) -> None:
+    """Refuse splits of K whose products the tile scheduler's 32-bit integers cannot hold."""
     k_tiles = math.ceil(problem.k / config.tile[2])
+    depth = config.tile[2]
+    stored = config.instruction.stored(depth)
+    if k_tiles * stored > MOST_COUNTED:
+        rule = f"operands have {k_tiles * stored:,} elements along k, and a kernel counts to {MOST_COUNTED:,}"
+        raise field_error(PlanError, "k", problem.k, rule, MOST_COUNTED // stored * depth)
     if config.splits * k_tiles > MOST_COUNTED:
         rule = f"K is {k_tiles:,} k tiles, and splits times k tiles must be at most {MOST_COUNTED:,}"
         raise field_error(PlanError, "split_k", config.splits, rule, MOST_COUNTED // k_tiles)

@@ -71,6 +71,9 @@ def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
     types = problem.a.dtype, problem.b.dtype
     if (fault := types_fault(*types) or arithmetic_fault(types[0], spec.arithmetic)) is not None:
         raise field_error(PlanError, *fault)
+    if problem.a.dtype.bits == 8 and spec.schedule == "simt" and problem.k:
+        rule = f"{problem.a.dtype.value} operands run on tensor cores"
+        raise field_error(PlanError, "schedule", "simt", rule, AUTO)
     whole = problem.a.dtype.whole
     if spec.acc_dtype != AUTO and (found := element_types.sums_fault(spec.acc_dtype, whole)) is not None:
         raise field_error(PlanError, "acc_dtype", spec.acc_dtype, *found)
@@ -150,9 +153,6 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
             rule = "fp32 operands run on the CUDA cores"
             raise field_error(PlanError, "schedule", spec.schedule, rule, "simt")
         return "fp32 operands: exact fp32 on the CUDA cores, no tf32"
-    if problem.a.dtype.bits == 8 and spec.schedule == "simt":
-        rule = f"{problem.a.dtype.value} operands run on tensor cores"
-        raise field_error(PlanError, "schedule", "simt", rule, AUTO)
     return 'schedule="simt" was asked for' if spec.schedule == "simt" else None
 
 

@@ -21,7 +21,7 @@ from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import grid_fault, plan_reductions
+from cutegemm.planning.launches import check_ctas, check_extents, plan_reductions
 from cutegemm.planning.operand_rules import access_bytes, epilogue_inputs, gated_half, major
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply
@@ -156,8 +156,8 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
     config, half, gate = _configured(asked, choose(asked))
     tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
     count = math.prod(tiles)
-    if count * config.split > device.limits.max_grid:
-        raise grid_fault(asked.spec, problem, count * config.split, device.limits)
+    check_ctas(asked.spec, problem, count * config.split, device.limits)
+    check_extents(problem, config.tile)
     reductions = plan_reductions(config, problem, tiles, 0)
     multiply = Multiply.of(
         problem,

@@ -18,6 +18,13 @@ BROKEN = {
     "no copy": (COPY, "units", (), "units=(): a launch makes at least one copy"),
     "unit": (COPY, "units", ("col", "diagonal"), "units=('col', 'diagonal'): a launch makes at least one"),
     "kind": (FINISH, "kind", "mean", "kind='mean': must be one of 'sum', 'max', 'logsumexp'"),
+    "wide elements": (
+        COPY,
+        "units",
+        ("col", "transposed"),
+        "units=('col', 'transposed'): elements of one byte are transposed; nearest legal value: ('col', 'none')",
+    ),
+    "run": (COPY, "run", 8, "run=8: fp32 elements without a unit stride in common are split"),
     "across": (FINISH, "across", 2, "across=2: must be True or False"),
 }
 
@@ -31,6 +38,30 @@ def test_a_broken_config_cannot_be_made(name):
         with pytest.raises(PlanError) as e:
             make()
         assert str(e.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("whole", "field", "value"),
+    [
+        (COPY, "dtype", "bf16"),
+        (COPY, "units", ["col"]),
+        (COPY, "units", ("col", "diagonal")),
+        (COPY, "units", "col"),
+        (COPY, "units", ("transposed", "row")),
+        (COPY, "run", 4),
+        (COPY, "run", False),
+        (COPY, "family", "finish"),
+        (dataclasses.replace(COPY, dtype=DType.FP32, units=("none",)), "run", 4.0),
+        (FINISH, "kind", ["sum"]),
+        (FINISH, "family", "relayout"),
+    ],
+)
+def test_a_refused_value_has_a_legal_one_beside_it(whole, field, value):
+    """Values of another type too, which would fail when the kernel is compiled."""
+    with pytest.raises(PlanError) as e:
+        dataclasses.replace(whole, **{field: value})
+    assert e.value.field == field
+    dataclasses.replace(whole, **{field: e.value.nearest})
 
 
 def test_what_the_planner_makes_is_legal():

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 
+from cutegemm import GemmSpec, problem
+from cutegemm import epilogue as epi
 from cutegemm.config import (
     KernelConfig,
     SimtConfig,
@@ -21,6 +23,7 @@ from cutegemm.config import (
 from cutegemm.config.invariants import ALL, check, satisfied
 from cutegemm.errors import PlanError
 from cutegemm.planning.planner import plan
+from cutegemm.spec import AUTO
 from tests.support.drafts import configs, drawn, stacked
 from tests.support.strategies import for_problem, problems, specs
 
@@ -123,6 +126,57 @@ def test_a_broken_config_is_refused_by_field_and_nearest(name):
     with pytest.raises(PlanError) as e:
         dataclasses.replace(config, **fields)
     assert e.value.field == field and nearest in (None, e.value.nearest)
+
+
+def grouped(axis, epilogue=AUTO, **fields):
+    """The fields of a sound kernel of groups along an axis."""
+    spec = GemmSpec(
+        epilogue=epilogue, swap=False, schedule="cooperative", scheduler="persistent", split_k=1, **fields
+    )
+    kind = {} if spec.epilogue == AUTO else {"epilogue": spec.epilogue}
+    kind |= {"dtype": "fp8"} if fields else {}
+    draft = plan(spec, problem(512, 512, 512, majors="kk", **kind)).config.draft
+    inputs = tuple(dataclasses.replace(x, load="direct") for x in draft.inputs)
+    outputs = tuple(dataclasses.replace(x, store="staged") for x in draft.outputs)
+    free = {"serpentine": False, "cluster": (1, 1), "raster": "m", "inputs": inputs, "input_stages": 1}
+    operands = tuple(dataclasses.replace(x, load="gather", box_rows=0) for x in draft.operands)
+    if axis == "k":
+        free["operands"] = operands
+    return dataclasses.replace(draft, grouped=axis, outputs=outputs, **free)
+
+
+BLOCK = ("block", 128, 128)
+
+
+@epi.define
+def ROW_PARTIALS(acc):  # noqa: N802
+    """D and its rows' sums, unfinished."""
+    return epi.Output(d=acc, sums=epi.Sum(acc, axis=1, partial=True))
+
+
+@pytest.mark.parametrize(
+    ("draft", "fields", "field", "nearest"),
+    [
+        (lambda: grouped("m"), {"grouped": "l"}, "grouped", ""),
+        (lambda: grouped("m"), {"grouped": "", "masked": True}, "masked", False),
+        (lambda: grouped("n", scale_a=("block", 1, 128), scale_b=BLOCK), {}, "grouped", ""),
+        (lambda: grouped("k", scale_a=("block", 1, 128), scale_b=("block", 1, 128)), {}, "grouped", ""),
+        (lambda: grouped("n", epi.swiglu()), {}, "grouped", ""),
+        (lambda: grouped("m", ROW_PARTIALS), {}, "grouped", ""),
+    ],
+)
+def test_groups_that_begin_within_something_are_refused(draft, fields, field, nearest):
+    """A block's scale, a gated pair or an unfinished reduction; calls are refused by the same rules in their words."""
+    with pytest.raises(PlanError) as e:
+        KernelConfig.of(dataclasses.replace(draft(), **fields))
+    assert (e.value.field, e.value.nearest) == (field, nearest)
+
+
+def test_groups_beside_such_things_are_legal():
+    """Scales of single rows, pairs along the other axis, and finished reductions."""
+    scaled = grouped("m", scale_a=("block", 1, 128), scale_b=BLOCK)
+    for draft in (scaled, grouped("m", epi.swiglu()), dataclasses.replace(scaled, masked=True)):
+        assert KernelConfig.of(draft).grouped == "m"
 
 
 @given(specs(), problems(low=1))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import random
@@ -91,3 +92,68 @@ def test_what_breaks_an_invariant_cannot_be_made():
                 config_from_data(config.to_data())
         else:
             assert config_from_data(config.to_data()) == config
+
+
+def test_a_nearest_value_is_not_refused_for_the_same_reason():
+    """Whatever a refusal names, the config with it is legal or breaks another invariant."""
+    named = 0
+    for config in drawn(3):
+        with contextlib.suppress(PlanError):
+            check(config)
+            continue
+        fields = {name: getattr(config, name) for name in (*SCALARS, *TUPLES)}
+        with pytest.raises(PlanError) as e:
+            dataclasses.replace(simt(), **fields)
+        first = e.value
+        assert first.value == getattr(config, "split" if first.field == "split_k" else first.field)
+        if first.nearest is not None:
+            named += 1
+            changed = {"split" if first.field == "split_k" else first.field: first.nearest}
+            with contextlib.suppress(PlanError):
+                dataclasses.replace(simt(), **fields | changed)
+                continue
+            with pytest.raises(PlanError) as e:
+                dataclasses.replace(simt(), **fields | changed)
+            assert (e.value.field, e.value.rule) != (first.field, first.rule)
+    assert named > 50
+
+
+STAGED = {"staged": True, "stages": 2, "split": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        # 10 spare elements between lines of vectors, after which no vector of four is aligned
+        (
+            {"tile": (96, 64, 12), "thread_tile": (16, 4), "lanes_m": 2, "vector": (4, 4, 1)},
+            "vector=(4, 4, 1): 96 threads cannot share a 96 x 12 tile in vectors of 4; "
+            "nearest legal value: (1, 4, 1)",
+        ),
+        # slices of two lines, which begin in the middle of a vector
+        (
+            {
+                "tile": (256, 16, 8),
+                "thread_tile": (16, 8),
+                "lanes_m": 16,
+                "slices": 4,
+                "vector": (4, 1, 1),
+            },
+            "vector=(4, 1, 1): 128 threads cannot share a 256 x 8 tile in vectors of 4; "
+            "nearest legal value: (2, 1, 1)",
+        ),
+    ],
+)
+def test_lines_of_a_staged_tile_are_aligned_and_slices_are_whole_vectors(fields, said):
+    """One did not compile, and the other read shared memory that nothing had written."""
+    with pytest.raises(PlanError) as e:
+        dataclasses.replace(simt(), **STAGED | fields)
+    assert str(e.value) == said
+
+
+def test_a_config_of_another_family_is_refused():
+    """The family names the driver that reads the config."""
+    with pytest.raises(PlanError, match="^family='multistage': .*'simt'$"):
+        dataclasses.replace(simt(), family="multistage")
+    with pytest.raises(PlanError, match="^staged=False: .*nearest legal value: True$"):
+        dataclasses.replace(simt(dtypes=("bf16", "bf16", None, "bf16"), vector=(1, 1, 1)), staged=False)

@@ -136,7 +136,7 @@ def test_a_problem_says_the_type_that_a_run_gives_d(dtype, c_dtype):
         ),
         (
             {"promote": 128},
-            "promote=128: sums of products of int8 are exact, and would not be in fp32",
+            "promote=128: sums of products of int8 are exact, and would not be in fp32; nearest legal value: 'auto'",
         ),
     ],
 )

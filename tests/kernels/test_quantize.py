@@ -174,26 +174,50 @@ def test_one_step_of_newton_rounds_quotients_of_16_bits():
     assert (found == x / scale).all() and (first != x / scale).any()
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"source": DType.INT8}, "source"),
-        ({"dtype": DType.BF16}, "dtype"),
-        ({"kind": "column"}, "kind"),
-        ({"threads": 96}, "threads"),
-        ({"kind": "row", "chunks": 9}, "chunks"),
-        ({"kind": "128x128", "chunks": 4}, "chunks"),
-        ({"kind": "row", "exponents": True}, "exponents"),
-        ({"kind": "row", "turned": True}, "turned"),
-        ({"plain": False}, "turned"),
-        ({"turned": True, "threads": 512, "chunks": 4}, "chunks"),
-    ],
-)
+REFUSED = [
+    ({"source": DType.INT8}, "source"),
+    ({"source": "bf16"}, "source"),
+    ({"dtype": DType.BF16}, "dtype"),
+    ({"kind": "column"}, "kind"),
+    ({"threads": 96}, "threads"),
+    ({"threads": 256.0}, "threads"),
+    ({"chunks": 2.0}, "chunks"),
+    ({"chunks": 0}, "chunks"),
+    ({"kind": "row", "chunks": 9}, "chunks"),
+    ({"kind": "128x128", "chunks": 4}, "chunks"),
+    ({"kind": "128x128", "threads": 512}, "chunks"),
+    ({"kind": "128x128", "threads": 128, "chunks": 4}, "threads"),
+    ({"kind": "row", "exponents": True}, "exponents"),
+    ({"kind": "row", "turned": True}, "turned"),
+    ({"kind": "row", "plain": False}, "plain"),
+    ({"plain": False}, "plain"),
+    ({"turned": "yes"}, "turned"),
+    ({"turned": True, "threads": 512, "chunks": 8}, "threads"),
+    ({"turned": True, "chunks": 4}, "chunks"),
+    ({"family": "finish"}, "family"),
+    # two rows of a thread share a word of maxima; a third would be left out, and one alone has no word
+    *(({"chunks": x}, "chunks") for x in (1, 3, 5, 7)),
+    ({"kind": "amax_lines", "source": DType.FP16, "chunks": 3}, "chunks"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field"), REFUSED)
 def test_a_config_that_no_kernel_has_is_refused(fields, field):
-    """Types, kinds, and a tile that the threads do not hold."""
+    """Types, kinds, and a tile that the threads do not hold; with the nearest legal value it can be made."""
+    given = {"source": DType.BF16, "dtype": DType.FP8_E4M3, "kind": "1x128"} | fields
     with pytest.raises(PlanError) as e:
-        QuantizeConfig(**{"source": DType.BF16, "dtype": DType.FP8_E4M3, "kind": "1x128"} | fields)
-    assert e.value.field == field
+        QuantizeConfig(**given)
+    assert e.value.field == field and e.value.value == given.get(field, e.value.value)
+    QuantizeConfig(**given | {field: e.value.nearest})
+
+
+def test_an_odd_number_of_rows_is_legal_where_no_maxima_share_a_word():
+    """Maxima of fp32 rows have a word each, and kinds of one scale per CTA combine all rows of a thread."""
+    for kind in ("1x128", "amax_lines", "row", "lines", "tensor"):
+        config = QuantizeConfig(source=DType.FP32, dtype=DType.INT8, kind=kind, threads=128, chunks=1)
+        assert compile_config(config).resources.spills == 0
+    for kind in ("row", "lines", "tensor", "amax", "given"):
+        assert QuantizeConfig(source=DType.BF16, dtype=DType.INT8, kind=kind, chunks=3).rows == 48
 
 
 @pytest.mark.gpu

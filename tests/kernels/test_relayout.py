@@ -10,6 +10,8 @@ from cutegemm.compiling.compiler import record_launches
 from cutegemm.config import RelayoutConfig
 from cutegemm.dtypes import as_dtype
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
+from cutegemm.kernels import relayout_copy
+from cutegemm.planning import launches
 
 torch = pytest.importorskip("torch")
 
@@ -30,6 +32,11 @@ def test_lines_move_in_16_byte_words(kind, unit):
     )
     assert kernel.resources.frame_bytes == kernel.resources.smem_bytes == 0
     assert kernel.resources.registers <= 80  # three CTAs of 256 threads per SM
+
+
+def test_the_planner_knows_how_far_a_copy_counts():
+    """A CTA's rows of short lines; columns and tiles are fewer."""
+    assert relayout_copy.THREADS * relayout_copy.CHUNKS == launches.COPIED > relayout_copy.TILE
 
 
 def test_all_words_are_requested_before_any_is_used():

@@ -174,6 +174,9 @@ REFUSALS = [
      "tile.n=144: 2 consumer warpgroups hold 216 accumulators per thread, more than 208; nearest legal value: 128"),
     ({"input_stages": 3, "tile": Tile(128, 256, 64)}, problem(256, 256, 256, c_dtype="bf16"),
      "input_stages=3: must divide the 4 subtiles that a warpgroup reads of a tile; nearest legal value: 4"),
+    # not the type of sums, whose nearest value a spec for CUDA cores refuses
+    ({"schedule": "simt", "acc_dtype": "fp32"}, problem(64, 64, 64, dtype="int8"),
+     "schedule='simt': int8 operands run on tensor cores; nearest legal value: 'auto'"),
     ({"store": "tma", "epilogue": TWO}, odd(outputs=(("d", MATRIX), ("pre", MISALIGNED_A))),
      "store='tma': TMA cannot store pre: leading stride is 514 bytes, not a multiple of 16; "
      "nearest legal value: 'staged'"),
@@ -222,9 +225,9 @@ TILE = Tile(128, 128, 64)
         ({"scheduler": "per_tile"}, problem(1, 1, 8, batch=MOST),
          "scheduler='per_tile': needs a count of 4,294,967,293 work tiles or more, and a tile scheduler counts to "
          "2,147,483,647; nearest legal value: 'persistent'"),
-        ({"tile": TILE, "split_k": 70}, problem(1, 1, MOST),
-         "split_k=70: K is 33,554,432 k tiles, and splits times k tiles must be at most 2,147,483,647; "
-         "nearest legal value: 63"),
+        ({"tile": TILE, "split_k": 70}, problem(1, 1, MOST - 63),
+         "split_k=70: K is 33,554,431 k tiles, and splits times k tiles must be at most 2,147,483,647; "
+         "nearest legal value: 64"),
         ({"tile": TILE, "scheduler": "stream_k"}, problem(1280, 1792, 1 << 23),
          "scheduler='stream_k': 132 clusters times 18,350,080 shared k tiles exceed 2,147,483,647; "
          "nearest legal value: 'persistent'"),
@@ -239,7 +242,51 @@ def test_what_a_tile_scheduler_cannot_count_is_refused(fields, of, message):
         plan(corrected(GemmSpec(**fields), e.value), of)
 
 
-@pytest.mark.parametrize("k", [MOST, 1 << 29])
+@pytest.mark.parametrize(
+    ("fields", "extents", "kind", "field", "block"),
+    [
+        ({"tile": TILE, "cluster": (2, 1)}, (MOST, 16, 64), "bf16", "m", 256),
+        ({"tile": TILE, "cluster": (1, 1), "swap": False}, (16, MOST - 5, 64), "bf16", "n", 128),
+        ({"tile": Tile(128, 64, 64), "cluster": (1, 1), "swap": True}, (MOST, 16, 64), "bf16", "m", 128),
+        ({"tile": TILE}, (1, 1, MOST), "bf16", "k", 64),
+        ({"tile": Tile(64, 64, 32)}, (1, 1, MOST - 1), "fp32", "k", 32),
+        ({"tile": Tile(64, 64, 32), "schedule": "simt"}, (MOST, 1, 8), "fp32", "m", 64),
+        ({"tile": Tile(128, 64, 32), "math": "tf32x3"}, (1, 1, 1 << 30), "fp32", "k", 32),
+    ],
+)
+def test_extents_that_cannot_be_rounded_up_are_refused(fields, extents, kind, field, block):
+    """Whole tiles beyond 2**31 - 1 wrapped around: rows were left out, and consumers waited for k tiles forever."""
+    spec, of = GemmSpec(**fields), problem(*extents, dtype=kind)
+    with pytest.raises(PlanError) as e:
+        plan(spec, of)
+    assert (e.value.field, e.value.value) == (field, getattr(of, field)) and e.value.nearest % block == 0
+    legal = dict(zip("mnk", extents, strict=True)) | {field: e.value.nearest}
+    plan(spec, problem(**legal, dtype=kind))
+
+
+@pytest.mark.parametrize(
+    ("fields", "extents", "field"),
+    [
+        ({"a_load": "relayout"}, (MOST - 700, 16, 64), "m"),
+        ({"b_load": "relayout", "swap": True}, (16, MOST - 700, 64), "n"),
+        ({"b_load": "relayout"}, (1, 8, MOST - 700), "k"),
+    ],
+)
+def test_a_copy_rounds_extents_up_further(fields, extents, field):
+    """The kernel that copies operands counts to a whole CTA's rows, and would read and write beside the matrices."""
+    with pytest.raises(PlanError, match="rounds it up to a multiple of 1024") as e:
+        plan(GemmSpec(**fields), problem(*extents))
+    assert (e.value.field, e.value.nearest) == (field, MOST - 1023)
+    plan(GemmSpec(**fields), problem(*(min(x, MOST - 1023) for x in extents)))
+
+
+def test_a_smaller_tile_serves_an_extent_that_a_larger_one_cannot_round_up():
+    """64 rows are left below 2**31, where the cost model prefers tiles of 128 and more."""
+    made = plan(GemmSpec(), problem(MOST - 63, 16, 64))
+    assert made.config.tile[0] * made.config.cluster[0] == 64
+
+
+@pytest.mark.parametrize("k", [MOST - 63, 1 << 29])
 def test_the_longest_sums_are_split_as_far_as_can_be_counted(k):
     """The planner splits K over the SMs, within what the tile scheduler counts."""
     made = plan(GemmSpec(), problem(1, 1, k))
@@ -296,6 +343,13 @@ def NARROW(acc):  # noqa: N802
         ({"tile": Tile(512, 16, 4096), "split_k": 7, "epilogue": GATED}, "tile", Tile(384, 16, 64)),
         # one buffer would still be too much
         ({"tile": Tile(128, 184, 64), "cluster": (2, 1, 4), "epilogue_stages": 3}, "tile.n", 176),
+        # 200 columns are no whole slices, of which a thread would hold 12.5 accumulators each
+        ({"tile": Tile(64, 256, 64), "ctas_per_sm": 2, "split_k": 8}, "tile.n", 192),
+        # a stage divides what is added between promotions; 304 would be the deepest that fits
+        ({"tile": Tile(128, 128, 96), "promote": 512}, "tile.k", 128),
+        ({"tile": Tile(256, 104, 512), "promote": 512}, "tile.k", 256),
+        # of B's tile a row of 16 columns has 32 bytes
+        ({"swizzle": "128B", "tile": Tile(64, 16, 32)}, "swizzle", "32B"),
         # 40 columns would be enough for registers, but no row of whole chunks
         ({"tile": Tile(768, 256, 64), "a_load": "gather", "epilogue": NARROW}, "tile.n", 32),
     ],

@@ -159,6 +159,8 @@ def test_the_spec_says_what_d_is():
         (GemmSpec(constant=("b",)), "rows", "constant=.*where operands are loaded is known when earlier"),
         (GemmSpec(constant=("b",)), "along K", "constant=.*where operands are loaded is known when earlier"),
         (GemmSpec(input_stages=2), "rows", "input_stages=2: threads read .* nearest legal value: 1"),
+        (GemmSpec(schedule="simt"), "rows", "^schedule='simt': groups are .* cores; nearest legal value: 'auto'"),
+        (GemmSpec(cluster=(1, 1, 2)), "rows", r"^cluster=\(1, 1, 2\): groups .*splits; nearest legal value: \(1, 1\)"),
         (GemmSpec(math="tf32x3"), "rows", "math='tf32x3': .*groups take one launch; nearest legal value: 'tf32'"),
     ],
 )  # fmt: skip

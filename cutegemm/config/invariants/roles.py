@@ -235,6 +235,41 @@ def _grouped(x: KernelDraft) -> Number:
     return steady & (plain and not moved)
 
 
+def _axis(x: KernelDraft) -> bool:
+    """Groups lie along an axis; masked ones are the first rows or columns of a batch each."""
+    return x.grouped in ("m", "n") or (x.grouped in ("", "k") and not x.masked)
+
+
+def _axis_refused(x: KernelDraft) -> Refusal:
+    if x.masked and x.grouped in ("", "k"):
+        return "masked", True, "masked groups are the first rows or columns of a batch each", False
+    return "grouped", x.grouped, "groups lie along m, n or k", ""
+
+
+def _unaligned(x: KernelDraft) -> bool:
+    """Groups begin at any element of their axis, so no scale, pair or part spans several of it; no result is partial.
+
+    Masked groups begin with a batch.
+    """
+    if not x.grouped:
+        return True
+    whole = not any(y.partial for y in x.epilogue.reductions)
+    if x.grouped == "k":
+        return whole and not x.epilogue.scales and x.instruction.parts == 1
+    spans = x.epilogue.gated_axis == x.grouped or any(
+        y.axis == x.grouped and y.extent > 1 for y in x.epilogue.scales
+    )
+    return whole and (x.masked or not spans)
+
+
+def _unaligned_refused(x: KernelDraft) -> Refusal:
+    rule = (
+        f"groups begin at any element along {x.grouped}, also within a block of scales, a gated pair and a run of "
+        "parts, and their reductions are finished"
+    )
+    return "grouped", x.grouped, rule, ""
+
+
 def _indexed(x: KernelDraft) -> bool:
     """Rows that indices name are those of groups, of a K-major operand whose rows cp.async copies one by one."""
     return all(
@@ -259,6 +294,19 @@ def _anywhere(x: KernelDraft, operand: OperandConfig) -> bool:
 
 
 def _grouped_refused(x: KernelDraft) -> Refusal:
+    begin = f"groups begin at any element along {x.grouped}"
+    for y in x.operands:
+        if x.grouped in y.axes and not (x.masked or _anywhere(x, y)):
+            return (
+                f"{y.role}_load",
+                y.load,
+                f'{begin}, where "{y.load}" cannot load {y.role.upper()}',
+                "gather",
+            )
+    if not x.masked and any(y.store == "tma" and y.major == x.grouped for y in x.outputs):
+        return "store", "tma", f"{begin}, and TMA stores at multiples of 16 bytes", "staged"
+    if x.grouped == "k" and not x.producers:
+        return "schedule", x.schedule, "a producer loads groups along K", "cooperative"
     rule = (
         "groups take persistent kernels without splits, reductions of each row, and loads and stores that begin at any "
         "row; TMA loads no input of the epilogue"
@@ -300,7 +348,9 @@ LATER = (
         lambda x: ("constant", x.early, "only a producer warp loads operands early, by TMA", "auto"),
         needs_tile=False,
     ),
+    Rule(_axis, _axis_refused, needs_tile=False),
     Rule(_grouped, _grouped_refused, needs_tile=False),
+    Rule(_unaligned, _unaligned_refused, needs_tile=False),
     Rule(_indexed, _indexed_refused, needs_tile=False),
     Rule(
         _serpentine,

@@ -114,7 +114,8 @@ def _accumulators_refused(x: KernelDraft) -> Refusal:
     held = x.held_values
     rule = f"{registers.holder(x)} {held} accumulators per thread, more than {most_held}"
     step = x.columns_step * x.b.halves
-    fields = {f.name: getattr(x, f.name) for f in dataclasses.fields(KernelDraft)}
+    # slices are chosen for the tile, and each would hide a remainder
+    fields = {f.name: getattr(x, f.name) for f in dataclasses.fields(KernelDraft)} | {"slices": 1}
     for columns in range(x.tile[1] // step * step, 0, -step):
         narrower = KernelDraft(**fields | {"tile": (x.tile[0], columns, x.tile[2])})
         if narrower.held_values <= most_held:
@@ -178,7 +179,11 @@ def _swizzled_refused(x: KernelDraft) -> Refusal:
         if swizzle not in legal:
             span = SWIZZLE_SPANS.get(swizzle, "its span")
             rule = f"the tile is contiguous over {item.contiguous} bytes, no multiple of {span}"
-            return "swizzle", swizzle, rule, legal[0] if legal else None
+            # a spec gives both operands one
+            both = (
+                name for name in legal if all(name in legal_swizzles(y.operand, *y.half) for y in x.stage)
+            )
+            return "swizzle", swizzle, rule, next(both, None)
     raise AssertionError("every swizzle is legal")
 
 
@@ -229,7 +234,7 @@ def _promoted(x: KernelDraft) -> Number:
 def _promoted_refused(x: KernelDraft) -> Refusal:
     if x.instruction.accumulator is not DType.FP32 and not x.epilogue.scales:
         rule = f"sums of products of {x.a.dtype.value} are exact, and would not be in fp32"
-        return "promote", x.promote, rule, None
+        return "promote", x.promote, rule, "auto"
     if x.producers == 0:
         rule = "partial sums are promoted to fp32, which needs a producer"
         return "schedule", x.schedule, rule, "cooperative"
@@ -240,7 +245,8 @@ def _promoted_refused(x: KernelDraft) -> Refusal:
         rule = f"must be a multiple of the {step} elements of K that an instruction multiplies"
         return "promote", x.promote, rule, round_up(x.promote, step)
     rule = f"must divide the {x.promote} elements of K after which partial sums are promoted"
-    return "tile.k", x.tile[2], rule, x.promote
+    legal = (y for y in range(step, x.promote + 1, step) if x.promote % y == 0)
+    return "tile.k", x.tile[2], rule, min(legal, key=lambda y: (abs(y - x.tile[2]), -y))
 
 
 def _widths(x: KernelDraft) -> bool:

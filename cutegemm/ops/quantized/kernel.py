@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.config import Config, QuantizeConfig
-from cutegemm.config.helpers import CHUNK, MOST_CHUNKS, TILE
+from cutegemm.config.helpers import CHUNK, MOST_CHUNKS, THREADS, TILE
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, Kind
 from cutegemm.launch_layout import QUANTIZED, layout_of
@@ -22,7 +22,6 @@ from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.numerics.eight_bits import EXPONENTS
 
 ALIGN = 16  # bytes of a vector load
-THREADS = (128, 256, 512, 1024)
 MOST_GRID = 65_535  # CTAs along a grid's second and third axis
 FEW = 4  # rows per thread without blocks of 128 rows; smaller CTAs share an SM, and some load while others store
 _NAMES: dict[Kind, str] = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128", ROW: "row", TENSOR: "tensor"}
