@@ -25,7 +25,7 @@ def emulate(
         list[str], typer.Argument(metavar="M N K | FILE", help="a problem, a PTX file, or an artefact")
     ],
     spec: inputs.Spec = "", epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
-    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     races: Annotated[bool, typer.Option(help="look for races")] = True,
     policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
     grid: Annotated[str, typer.Option(help="for FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
@@ -51,7 +51,10 @@ def emulate(
             shape = {"grid": grid, "block": block, "cluster": cluster}
             facts = emulation.emulate_file(path, shape, arg or [], races, policy)
         else:
-            case = inputs.case(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+            extents = _extents(what)
+            case = inputs.case(
+                extents, spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors
+            )
             facts = emulation.emulate_problem(case, races, policy)
     print_facts("emulate", facts, as_text, json)
     if facts.findings:

@@ -26,7 +26,8 @@ SHORT = {"slower by ": "+", "predicted faster by ": "-", ", but later in the ord
 
 def explain(
     m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
-    gpu: inputs.GpuName = "", dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    gpu: inputs.GpuName = "",
+    dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     why: Annotated[bool, typer.Option("--why", help="list every candidate and why it lost")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained HTML page")] = None,
     json: inputs.Json = False,
@@ -34,7 +35,9 @@ def explain(
     """Show the plan that build would run, and what bounds it."""
     from cutegemm.cli.facts.explained import explained
 
-    case = inputs.case((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+    case = inputs.case(
+        (m, n, k), spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors
+    )
     plan, facts = explained(case)
     if html is not None:
         from cutegemm.cli.page.page import page

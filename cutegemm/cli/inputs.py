@@ -45,6 +45,9 @@ GpuName = Annotated[
     str, option("--gpu", "GPU", "h200 or h100; by default this machine's GPU, else an H200", lambda: GPUS)
 ]
 Dtype = Annotated[str, option("--dtype", "TYPE", f"type of A and B: {', '.join(DTYPES)}", lambda: DTYPES)]
+BDtype = Annotated[
+    str, option("--b-dtype", "TYPE", "type of B if it differs: of fp8 or of integers", lambda: DTYPES)
+]
 Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
 _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
@@ -63,7 +66,7 @@ class Case:
 
 def case(
     extents: tuple[int, int, int], spec: str = "", epilogue: str = "", gpu: str = "", *, dtype: str = "",
-    batch: int = 1, majors: str = "",
+    b_dtype: str = "", batch: int = 1, majors: str = "",
 ) -> Case:  # fmt: skip
     """Parse the arguments that `explain` and similar commands share.
 
@@ -71,7 +74,7 @@ def case(
         GemmError: an option is illegal.
     """
     from cutegemm.epilogue.graph import Graph
-    from cutegemm.gemm.representatives import operand_type
+    from cutegemm.gemm.representatives import operand_types
     from cutegemm.problems import problem
 
     wanted = spec_of(spec)
@@ -83,7 +86,8 @@ def case(
     made = problem(
         m, n, k,
         batch=batch,
-        dtype=dtype or operand_type(wanted),
+        dtype=dtype or operand_types(wanted)[0],
+        b_dtype=b_dtype or given.get("b_dtype"),
         d_dtype=given.get("d_dtype"),
         majors=majors or given.get("a_major", "k") + given.get("b_major", "n"),
         d_major=given.get("d_major", "n"),

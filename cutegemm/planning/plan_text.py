@@ -30,7 +30,13 @@ def describe(plan: KernelPlan) -> str:
 def problem_text(problem: Problem) -> str:
     """The extents and types of a problem."""
     outputs = (f", {_shown(name)} {x.dtype.value}" for name, x in problem.outputs)
-    return f"{problem.shape}; A, B {problem.a.dtype.value}{''.join(outputs)}"
+    return f"{problem.shape}; {operands_text(problem)}{''.join(outputs)}"
+
+
+def operands_text(problem: Problem) -> str:
+    """The types of A and B, such as "A, B bf16"."""
+    a, b = problem.a.dtype, problem.b.dtype
+    return f"A, B {a.value}" if a is b else f"A {a.value}, B {b.value}"
 
 
 def _shown(name: str) -> str:

@@ -31,6 +31,7 @@ def no_gpu(monkeypatch):
         ("0", "3", "3"),
         ("3", "3", "0"),
         ("256", "256", "255", "--spec", "a_load='gather'"),
+        ("256", "256", "256", "--dtype", "fp8_e4m3", "--b-dtype", "fp8_e5m2"),
     ],
     ids=" ".join,
 )
@@ -84,6 +85,17 @@ def test_a_spec_is_honoured():
     assert (step["config"]["tile"], step["config"]["stages"]) == ([128, 64, 64], 3)
     text = run("explain", 512, 512, 512, "--epilogue", "bias_act(relu)")
     assert "epilogue    d = max(acc + bias, 0.0)\n" in text
+
+
+def test_operands_of_two_types():
+    """A and B of two types are given by --dtype and --b-dtype, or by the fields of the spec."""
+    fields = "a_dtype='int8', b_dtype='uint8'"
+    for words in (
+        ("--dtype", "int8", "--b-dtype", "uint8"),
+        ("--spec", fields),
+        ("--dtype", "int8", "--spec", "b_dtype='uint8'"),
+    ):
+        assert "; A int8, B uint8, D int32\n" in run("explain", 64, 64, 64, *words)
 
 
 def test_an_epilogue_of_a_file(tmp_path):
@@ -149,6 +161,10 @@ def test_every_epilogue_of_the_library_is_known(name):
         (("--gpu", "a100"), "--gpu='a100': must be one of h200, h100; nearest legal value: 'h100'"),
         (("--dtype", "int16"), "dtype='int16'"),
         (("--majors", "xy"), "majors='xy'"),
+        (
+            ("--dtype", "int8", "--b-dtype", "fp8_e5m2"),
+            "b_dtype='fp8_e5m2': A is int8, B must be int8 or uint8",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(words, says):

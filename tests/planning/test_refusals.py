@@ -74,7 +74,7 @@ REFUSALS = [
     ({"c_dtype": "fp32"}, problem(64, 64, 64, c_dtype="bf16"),
      "c_dtype='fp32': the problem's C is bf16; nearest legal value: 'bf16'"),
     ({}, odd(b=dataclasses.replace(MISALIGNED_A, dtype=DType.FP16)),
-     "b_dtype='fp16': A and B have one dtype; nearest legal value: 'bf16'"),
+     "b_dtype='fp16': A is bf16, B must be bf16; nearest legal value: 'bf16'"),
     ({"a_major": "m"}, odd(),
      "a_major='m': the problem's A has strides (256, 1) (row, column); nearest legal value: 'k'"),
     ({"b_major": "n"}, problem(64, 128, 64, majors="kk"),

@@ -87,9 +87,7 @@ def compared(
     pairs = ((rows[0].name, last), (last, rows[0].name)) if len(rows) > 1 else ()
     faster = next((x for x, y in pairs if wins(times[x], times[y])), None)
     verdict = "no difference" if faster is None else f"{faster} is faster"
-    return Comparison(
-        f"{of.shape}; {of.a.dtype.value}", machine.record.name, machine.versions(), rows, verdict
-    )
+    return Comparison(f"{of.shape}; {of.types}", machine.record.name, machine.versions(), rows, verdict)
 
 
 def _of_torch(of: Any, machine: Bench) -> Callable[[], None]:

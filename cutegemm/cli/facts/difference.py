@@ -65,7 +65,7 @@ def difference(
     # opcodes are counted in the code
     figures = [{name: v for name, v in x.items() if name != "instructions"} for x in used]
     return Difference(
-        f"{of.shape}; {of.a.dtype.value}", specs, configs[0] == configs[1], _plan_changes(plans),
+        f"{of.shape}; {of.types}", specs, configs[0] == configs[1], _plan_changes(plans),
         _changes(figures[0], figures[1], every=True), code, counters, note, timed, why,
     )  # fmt: skip
 

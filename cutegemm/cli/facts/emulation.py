@@ -73,7 +73,7 @@ def emulate_problem(case: Case, races: bool = True, policy: str = "eager") -> Em
         raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, (256, 256, 256))
     plan = planned(case)
     assert plan.config is not None
-    words = f"{of.shape} {of.a.dtype.value}, {plan.config.family}"
+    words = f"{of.shape} {of.types}, {plan.config.family}"
     return _run(plan, partial(emulator_steps.of_plan, plan), case.spec, words, options(races, policy))
 
 
@@ -91,7 +91,7 @@ def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> E
         rule = f"none of its {len(artefact.recipes)} problems has at most {MOST_FLOPS:,} FLOP"
         raise field_error(InputError, "FILE", str(path), rule)
     of = recipe.problem
-    words = f"{path.name}: {of.shape} {of.a.dtype.value}"
+    words = f"{path.name}: {of.shape} {of.types}"
     launches = partial(emulator_steps.of_recipe, recipe, artefact.kernels)
     return _run(recipe, launches, artefact.spec, words, options(races, policy))
 
