@@ -15,7 +15,7 @@ from cutegemm.config.numbers import round_up
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, linear_combination
-from cutegemm.epilogue.scaling import INTEGERS, default_type
+from cutegemm.epilogue.scaling import default_type, input_type
 from cutegemm.errors import InputError, SpecError, field_error
 
 # largest stride that a launch passes to a kernel, in elements
@@ -243,7 +243,7 @@ def problem(
         majors: unit-stride axes of A and B: "kn" is row-major A and B; BLAS calls "kk" TN.
         d_major: "n" (row-major) or "m" (column-major), for every M x N input and output.
         epilogue: the graph that names the inputs and outputs; None is the plain one.
-        input_dtype: of the epilogue's inputs; None is the type of A.
+        input_dtype: of the epilogue's inputs; None is the type of A, or fp32 for scales.
         device_scalars: the epilogue's scalars that will be passed as 0-d tensors.
         a, b: an operand with another layout: a tensor (such as one from `cutegemm.pack`) or an `Operand`.
 
@@ -274,7 +274,7 @@ def problem(
 
     graph = epilogue or linear_combination(c_dtype is not None)
     d_kind = default_type(graph, ab) if d_dtype is None else as_dtype(d_dtype, "d_dtype")
-    kind = ab.fused if input_dtype is None else as_dtype(input_dtype, "input_dtype")
+    kind = None if input_dtype is None else as_dtype(input_dtype, "input_dtype")
     row_major = d_major == "n"
     if epilogue is None:
         inputs = {} if c_dtype is None else {"c": matrix(m, n, as_dtype(c_dtype, "c_dtype"), row_major)}
@@ -286,7 +286,7 @@ def problem(
             name: dataclasses.replace(
                 matrix(
                     *shapes[shape],
-                    DType.INT32 if name in INTEGERS and ab.whole else kind,
+                    input_type(name, ab, kind),
                     row_major if shape == "matrix" else shape == "row",
                 ),
                 batch=batch if shape == "matrix" else 1,

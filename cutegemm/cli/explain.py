@@ -28,6 +28,7 @@ def explain(
     m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
     gpu: inputs.GpuName = "",
     dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    groups: inputs.Groups = None, along: inputs.Along = "",
     why: Annotated[bool, typer.Option("--why", help="list every candidate and why it lost")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained HTML page")] = None,
     json: inputs.Json = False,
@@ -36,8 +37,9 @@ def explain(
     from cutegemm.cli.facts.explained import explained
 
     case = inputs.case(
-        (m, n, k), spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors
-    )
+        (m, n, k), spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors,
+        groups=groups, along=along,
+    )  # fmt: skip
     plan, facts = explained(case)
     if html is not None:
         from cutegemm.cli.page.page import page
@@ -52,7 +54,9 @@ def as_text(plan: KernelPlan, facts: Explained, why: bool = False) -> str:
 
     lines = [wrapped(label, text) for label, text in summary(plan, facts)]
     if facts.launch is not None:
-        lines += ["", *_memory(facts), "", *_occupancy(facts), "", *_roofline(facts)]
+        lines += ["", *_memory(facts), "", *_occupancy(facts)]
+    if facts.roofline is not None:
+        lines += ["", *_roofline(facts)]
     if facts.timeline is not None:
         lines += ["", *_timeline(facts.timeline)]
     if facts.candidates:
@@ -76,10 +80,11 @@ def _memory(facts: Explained) -> list[str]:
 
 
 def _occupancy(facts: Explained) -> list[str]:
-    waves, whole = facts.waves, facts.occupancy
-    assert waves is not None and whole is not None
+    whole = facts.occupancy
+    assert whole is not None
     bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, whole.bounds), right=(1,))
-    return [wrapped("", f"occupancy: {whole}", 0), bounds, wrapped("waves", str(waves))]
+    waves = [] if facts.waves is None else [wrapped("waves", str(facts.waves))]
+    return [wrapped("", f"occupancy: {whole}", 0), bounds, *waves]
 
 
 def _roofline(facts: Explained) -> list[str]:
@@ -122,7 +127,8 @@ def _timeline(facts: Timeline) -> list[str]:
 def _candidates(facts: Explained, why: bool) -> list[str]:
     listed = facts.candidates if why else _best(facts)
     rows = [(f"{x.us:,.1f} us", _short(x.what), _fate(x.lost, why)) for x in listed]
-    lines = [f"candidates: {len(facts.candidates)}, predicted times", table(("", "", ""), rows, right=(0,))]
+    of = "predicted times" if facts.groups is None else "predicted times of these GEMMs"
+    lines = [f"candidates: {len(facts.candidates)}, {of}", table(("", "", ""), rows, right=(0,))]
     if len(listed) < len(facts.candidates):
         lines.append(f"  --why lists the other {len(facts.candidates) - len(listed)}")
     return lines

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GPUS = ("h200", "h100")  # names of records in `arch.records`
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8")
+AXES = {"m": "rows", "n": "columns", "k": "depth"}  # names in `planning.group_forms`
 MAJORS = ("kn", "kk", "mn", "mk")
 EXAMPLE = "GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))"
 # functions of the library that are not epilogues
@@ -51,22 +52,28 @@ BDtype = Annotated[
 Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
 _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
+Groups = Annotated[
+    int | None, typer.Option("--groups", metavar="G", min=1, help="plan grouped_mm of G groups of rows of A")
+]
+_ALONG = "axis that the groups lie along: m (rows of A), n (columns of B) or k"
+Along = Annotated[str, option("--along", "AXIS", _ALONG, lambda: AXES)]
 Json = Annotated[bool, typer.Option("--json", help="print JSON (`cutegemm schema` prints its schema)")]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A spec, a problem, a GPU, and the origin of the GPU."""
+    """A spec, a problem, a GPU, the origin of the GPU, and the form of groups, if the problem has groups."""
 
     spec: GemmSpec
     problem: Problem
     device: Device
     source: str
+    form: str = ""
 
 
 def case(
     extents: tuple[int, int, int], spec: str = "", epilogue: str = "", gpu: str = "", *, dtype: str = "",
-    b_dtype: str = "", batch: int = 1, majors: str = "",
+    b_dtype: str = "", batch: int = 1, majors: str = "", groups: int | None = None, along: str = "",
 ) -> Case:  # fmt: skip
     """Parse the arguments that `explain` and similar commands share.
 
@@ -82,10 +89,15 @@ def case(
     if graph is not None:
         wanted = replace(wanted, epilogue=graph)
     given = wanted.given()
+    if along and groups is None:
+        raise field_error(InputError, "--along", along, "needs --groups, the number of groups")
+    form = AXES[choice(InputError, "--along", along.lower() or "m", tuple(AXES))]
+    if groups is not None and batch != 1:
+        raise field_error(InputError, "--batch", batch, "groups lie in one matrix, so there is no batch", 1)
     m, n, k = extents
     made = problem(
         m, n, k,
-        batch=batch,
+        batch=groups or batch,
         dtype=dtype or operand_types(wanted)[0],
         b_dtype=b_dtype or given.get("b_dtype"),
         d_dtype=given.get("d_dtype"),
@@ -95,7 +107,12 @@ def case(
         epilogue=wanted.epilogue if isinstance(wanted.epilogue, Graph) else None,
     )  # fmt: skip
     device, source = device_of(gpu)
-    return Case(wanted, made, device, source)
+    if groups is None:
+        return Case(wanted, made, device, source)
+    from cutegemm.planning.group_forms import all_groups
+
+    kinds = wanted.epilogue.tensors if isinstance(wanted.epilogue, Graph) else {}
+    return Case(wanted, all_groups(made, form, kinds), device, source, form)
 
 
 def device_of(name: str) -> tuple[Device, str]:

@@ -29,6 +29,13 @@ def test_sass_is_the_kernel_s():
     assert any(x.startswith("HGMMA") for x in document("sass", *PROBLEM, *SPEC)["instructions"])
 
 
+def test_the_code_of_groups():
+    """--groups prints the kernel of `grouped_mm`, which differs from the dense one."""
+    dense, grouped = (document("ptx", *PROBLEM, *SPEC, *more) for more in ((), ("--groups", 2)))
+    assert grouped["problem"] == "256 x 128 x 128, 2 groups of rows" and dense["problem"] == "256 x 128 x 128"
+    assert grouped["text"] != dense["text"] and ".visible .entry" in grouped["text"]
+
+
 def test_an_empty_output_has_no_code():
     """There is no kernel where D is empty."""
     assert "D is empty: there is no kernel" in refused("ptx", 0, 8, 8)
