@@ -41,8 +41,17 @@ def diff(
     from cutegemm.compiling.progress import announced
 
     one, two = (
-        inputs.case((m, n, k), x, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors)
-        for x in (first, second)
+        inputs.case(
+            (m, n, k),
+            inputs.spec_of(x, name),
+            epilogue,
+            gpu,
+            dtype=dtype,
+            b_dtype=b_dtype,
+            batch=batch,
+            majors=majors,
+        )
+        for name, x in (("SPEC1", first), ("SPEC2", second))
     )
     with announced(lambda: "comparing"):
         facts = difference(one, two, emulate=emulate, time=time, trace=ir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -43,15 +43,23 @@ def emulate(
     from cutegemm.cli.facts import emulation
     from cutegemm.compiling.progress import announced
 
+    of_files = {"--grid": grid != "1", "--block": block != "128", "--cluster": cluster != "1", "--arg": arg}
+    of_problems = {
+        "--spec": spec, "--epilogue": epilogue, "--gpu": gpu, "--dtype": dtype, "--b-dtype": b_dtype,
+        "--batch": batch != 1, "--majors": majors,
+    }  # fmt: skip
     with announced(lambda: "emulating"):
         path = Path(what[0])
         if len(what) == 1 and path.is_file() and path.open("rb").read(len(ZIP)) == ZIP:
+            _refuse(of_problems | of_files, "an artefact has its own problems and launches")
             facts = emulation.emulate_artefact(path, races, policy)
         elif len(what) == 1:
+            _refuse(of_problems, "describes M N K; FILE is compiled")
             shape = {"grid": grid, "block": block, "cluster": cluster}
             facts = emulation.emulate_file(path, shape, arg or [], races, policy)
         else:
             extents = _extents(what)
+            _refuse(of_files, "is for FILE.ptx; the plan of M N K has its own launch")
             case = inputs.case(
                 extents, spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors
             )
@@ -59,6 +67,13 @@ def emulate(
     print_facts("emulate", facts, as_text, json)
     if facts.findings:
         raise typer.Exit(1)
+
+
+def _refuse(options: dict[str, Any], rule: str) -> None:
+    """Refuse options that would be ignored."""
+    for name, given in options.items():
+        if given:
+            raise InputError(rule, field=name)
 
 
 def _extents(words: list[str]) -> tuple[int, int, int]:

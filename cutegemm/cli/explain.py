@@ -120,7 +120,7 @@ def _timeline(facts: Timeline) -> list[str]:
             for i in range(first, max(first + 1, min(room, round(span.end / facts.end * room)))):
                 cells[min(i, room - 1)] = marks[span.does]
         lines.append(f"  {track.role[:24]:<{min(name, 24)}} {''.join(cells)} {track.waits:4.0%}")
-    lines.append("  L load, M mainloop, E epilogue, . waits (the share at the end)")
+    lines.append(wrapped("", "L load, M mainloop, E epilogue, . waits (the share at the end)", 2))
     return lines
 
 

@@ -72,7 +72,7 @@ class Case:
 
 
 def case(
-    extents: tuple[int, int, int], spec: str = "", epilogue: str = "", gpu: str = "", *, dtype: str = "",
+    extents: tuple[int, int, int], spec: str | GemmSpec = "", epilogue: str = "", gpu: str = "", *, dtype: str = "",
     b_dtype: str = "", batch: int = 1, majors: str = "", groups: int | None = None, along: str = "",
 ) -> Case:  # fmt: skip
     """Parse the arguments that `explain` and similar commands share.
@@ -84,7 +84,7 @@ def case(
     from cutegemm.gemm.representatives import operand_types
     from cutegemm.problems import problem
 
-    wanted = spec_of(spec)
+    wanted = spec_of(spec) if isinstance(spec, str) else spec
     graph = graph_of(epilogue)
     if graph is not None:
         wanted = replace(wanted, epilogue=graph)
@@ -126,8 +126,8 @@ def device_of(name: str) -> tuple[Device, str]:
     return getattr(records, choice(InputError, "--gpu", name.lower(), GPUS).upper()), "--gpu"
 
 
-def spec_of(text: str) -> GemmSpec:
-    """A spec from the text `GemmSpec(...)`, or from the arguments alone.
+def spec_of(text: str, name: str = "--spec") -> GemmSpec:
+    """A spec from the text `GemmSpec(...)`, or from the arguments alone; `name` is that of the option.
 
     Raises:
         SpecError: the text is not a spec; or an error of `GemmSpec`.
@@ -141,7 +141,7 @@ def spec_of(text: str) -> GemmSpec:
     text = text.strip()
     call = _call(text if text.startswith("GemmSpec(") else f"GemmSpec({text})")
     if call is None or _name(call) != "GemmSpec" or call.args:
-        raise field_error(SpecError, "--spec", text, "must be GemmSpec(...) with literal values", EXAMPLE)
+        raise field_error(SpecError, name, text, "must be GemmSpec(...) with literal values", EXAMPLE)
     return GemmSpec(**{name: _field(value, name) for name, value in _keywords(call).items()})
 
 
@@ -222,6 +222,8 @@ def graph_of(text: str) -> Graph | None:
     plain = text.removeprefix("epi.")
     call = _call(plain if "(" in plain else f"{plain}()")
     name = plain.partition("(")[0] if call is None else _name(call)
+    if call is None and name in epilogues():
+        raise field_error(InputError, "--epilogue", text, "must be a name, or a call with arguments", name)
     if call is None or name not in epilogues():
         rule = f"must be FILE.py:NAME or one of {', '.join(epilogues())}"
         raise field_error(InputError, "--epilogue", text, rule, nearest(name, epilogues()))

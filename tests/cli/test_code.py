@@ -73,6 +73,14 @@ def test_two_kernels_differ():
     assert {x["name"] for x in found["counters"]} and found["time"] is None
 
 
+def test_the_sides_of_a_difference_are_named():
+    """An error names the side that is no spec; the problem shows both types where the specs have two."""
+    assert refused("diff", "stages", "").startswith("cutegemm diff: SPEC1='stages'")
+    assert refused("diff", "", "stages").startswith("cutegemm diff: SPEC2='stages'")
+    words = ("a_dtype='fp16'", "a_dtype='bf16'", 64, 64, 64, "--no-emulate")
+    assert document("diff", *words, status=1)["problem"] == "64 x 64 x 64; fp16 and bf16"
+
+
 def test_the_traced_ir_is_compared(monkeypatch):
     """--ir traces both kernels: MLIR operations are counted, SSA names and addresses of objects do not count."""
     text = (

@@ -189,6 +189,8 @@ def test_arguments_are_drawn(text, dtype, shape):
         ((*SMALL, "--policy", "lasy"), "must be one of eager, lazy, random; nearest legal value: 'lazy'"),
         (("x.cubin",), "a PTX module starts with"),
         (("x.ptx", "--grid", "0"), "must be X, XxY or XxYxZ"),
+        ((*SMALL, "--grid", "3"), "--grid: is for FILE.ptx; the plan of M N K has its own launch"),
+        (("x.ptx", "--dtype", "fp16"), "--dtype: describes M N K; FILE is compiled"),
         (("x.ptx", "--arg", "q8:4"), "must be a number or TYPE:EXTENTS"),
     ],
 )
@@ -222,6 +224,19 @@ def test_contenders_are_timed_beside_each_other():
     assert found.verdict == "ours is faster" and [x.name for x in found.rows] == ["ours", "other"]
     assert found.rows[0].us == pytest.approx(1.0) and found.rows[0].factor == pytest.approx(2.0)
     assert found.rows[0].tflops == pytest.approx(2 * 512**3 / 1e6)
+
+
+def test_a_problem_that_torch_does_not_multiply():
+    """torch.matmul has no GEMM of 8-bit operands, so there is one contender; an empty D is refused without a GPU."""
+    words = {"dtype": "int8", "b_dtype": "uint8", "majors": "kk"}
+    bench = FakeBench(lambda plan: 1e-6)
+    cases = {comparison.OURS: case((512, 512, 512), **words)}
+    found = comparison.compared(cases, bench, Regime(preheat=0.0, sample=1e-4, pairs=5))
+    assert [x.name for x in found.rows] == [
+        comparison.OURS
+    ] and found.problem == "512 x 512 x 512; int8 x uint8"
+    assert found.verdict == "torch.matmul does not compute this problem"
+    assert "D is empty" in refused("bench", 0, 64, 64)
 
 
 def test_bench_shows_the_contenders(monkeypatch):

@@ -181,6 +181,10 @@ def test_every_epilogue_of_the_library_is_known(name):
         (("--spec", "tile=Tile(m=64, n=64, m=128)"), "m='128': is given twice"),
         (("--epilogue", "bias_act(activation=relu, activation=gelu)"), "activation='gelu': is given twice"),
         (("--epilogue", "bias_gelu"), "nearest legal value: 'bias"),
+        (
+            ("--epilogue", "bias_act("),
+            "must be a name, or a call with arguments; nearest legal value: 'bias_act'",
+        ),
         (("--epilogue", "bias(3)"), "takes 0 positional arguments"),
         (("--gpu", "a100"), "--gpu='a100': must be one of h200, h100; nearest legal value: 'h100'"),
         (("--dtype", "int16"), "dtype='int16'"),

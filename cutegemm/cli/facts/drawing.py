@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from cutegemm.checks import choice
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, hardware, make_layout, parse
 from cutegemm.layouts.swizzle import AnyLayout
 
 BANKS, WARP = 32, 32
+WIDTHS = (1, 2, 4, 8, 16)  # bytes of a lane
 # most elements that are drawn
 MOST_CELLS = 1 << 16
 _MMA = re.compile(r"m64n(\d+)k(8|16|32)")
@@ -74,11 +75,18 @@ def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width:
     Raises:
         GemmError: an argument is illegal.
     """
-    layout = parse(text)
+    try:
+        layout = parse(text)
+    except GemmError as error:
+        if error.concerns("text"):
+            raise field_error(InputError, "LAYOUT", text, error.rule, "(8,8):(8,1)") from error
+        raise field_error(InputError, "LAYOUT", text, str(error)) from error
     if swizzle:
         layout = _swizzled(layout, swizzle)
     if bits not in (8, 16, 32):
         raise field_error(InputError, "--bits", bits, "must be 8, 16 or 32", 16)
+    if width not in WIDTHS:
+        raise field_error(InputError, "--lane", width, "must be 1, 2, 4, 8 or 16", 4)
     if layout.size > MOST_CELLS:
         rule = f"has {layout.size:,} elements, and at most {MOST_CELLS:,} are drawn"
         raise field_error(InputError, "LAYOUT", text, rule, "(64,64):(64,1)")
