@@ -26,6 +26,7 @@ def emulate(
     ],
     spec: inputs.Spec = "", epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
     dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    groups: inputs.Groups = None, along: inputs.Along = "",
     races: Annotated[bool, typer.Option(help="look for races")] = True,
     policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
     grid: Annotated[str, typer.Option(help="for FILE.ptx: CTAs, such as 4 or 4x2")] = "1",
@@ -46,7 +47,7 @@ def emulate(
     of_files = {"--grid": grid != "1", "--block": block != "128", "--cluster": cluster != "1", "--arg": arg}
     of_problems = {
         "--spec": spec, "--epilogue": epilogue, "--gpu": gpu, "--dtype": dtype, "--b-dtype": b_dtype,
-        "--batch": batch != 1, "--majors": majors,
+        "--batch": batch != 1, "--majors": majors, "--groups": groups, "--along": along,
     }  # fmt: skip
     with announced(lambda: "emulating"):
         path = Path(what[0])
@@ -61,8 +62,9 @@ def emulate(
             extents = _extents(what)
             _refuse(of_files, "is for FILE.ptx; the plan of M N K has its own launch")
             case = inputs.case(
-                extents, spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors
-            )
+                extents, spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors,
+                groups=groups, along=along,
+            )  # fmt: skip
             facts = emulation.emulate_problem(case, races, policy)
     print_facts("emulate", facts, as_text, json)
     if facts.findings:

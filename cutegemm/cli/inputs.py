@@ -47,13 +47,20 @@ GpuName = Annotated[
 ]
 Dtype = Annotated[str, option("--dtype", "TYPE", f"type of A and B: {', '.join(DTYPES)}", lambda: DTYPES)]
 BDtype = Annotated[
-    str, option("--b-dtype", "TYPE", "type of B if it differs: of fp8 or of integers", lambda: DTYPES)
+    str,
+    option(
+        "--b-dtype",
+        "TYPE",
+        "type of B, if A and B have two types of fp8 or of 8-bit integers",
+        lambda: DTYPES,
+    ),
 ]
-Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
+Batch = Annotated[int, typer.Option(min=0, metavar="L", help="GEMMs of this shape in one call")]
 _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
 Groups = Annotated[
-    int | None, typer.Option("--groups", metavar="G", min=1, help="plan grouped_mm of G groups of rows of A")
+    int | None,
+    typer.Option("--groups", metavar="G", min=1, help="grouped_mm of G groups of rows of A; M counts all"),
 ]
 _ALONG = "axis that the groups lie along: m (rows of A), n (columns of B) or k"
 Along = Annotated[str, option("--along", "AXIS", _ALONG, lambda: AXES)]

@@ -162,6 +162,21 @@ def test_a_sum_over_nothing_has_no_error():
     assert document("emulate", 64, 64, 0)["error"] == 0
 
 
+@pytest.mark.parametrize("along", ["m", "n", "k"])
+def test_groups_are_emulated(along):
+    """--groups draws the groups' ends and compares each group's D with fp64."""
+    words = ("--groups", 3, "--along", along, "--spec", "tile=(128, 64, 64), sms=4")
+    found = document("emulate", 200, 128, 192, *words)
+    assert not found["findings"] and 0 < found["error"] < 3e-3
+    assert found["what"].startswith("200 x 128 x 192, 3 groups ")
+
+
+def test_a_wrong_group_shows(monkeypatch):
+    """A kernel that is given other ends than the check differs from fp64."""
+    monkeypatch.setattr(emulation, "_by_groups", lambda a, b, ends, like, form: a[0] @ b[0])
+    assert document("emulate", 200, 128, 64, "--groups", 2)["error"] > 0.1
+
+
 def test_c_is_added():
     """A problem with C is compared with alpha A B + beta C."""
     of, spec = problem(256, 128, 128, c_dtype="bf16"), GemmSpec(tile=Tile(128, 64, 64))
@@ -190,6 +205,8 @@ def test_arguments_are_drawn(text, dtype, shape):
         (("x.cubin",), "a PTX module starts with"),
         (("x.ptx", "--grid", "0"), "must be X, XxY or XxYxZ"),
         ((*SMALL, "--grid", "3"), "--grid: is for FILE.ptx; the plan of M N K has its own launch"),
+        (("x.ptx", "--groups", "2"), "--groups: describes M N K; FILE is compiled"),
+        ((*SMALL, "--groups", "2", "--batch", "2"), "--batch=2: groups lie in one matrix"),
         (("x.ptx", "--dtype", "fp16"), "--dtype: describes M N K; FILE is compiled"),
         (("x.ptx", "--arg", "q8:4"), "must be a number or TYPE:EXTENTS"),
     ],
