@@ -135,9 +135,9 @@ def _candidates(facts: Explained, why: bool) -> list[str]:
 
 
 def _short(what: str) -> str:
-    """ "tile (128, 256, 64), cluster (2, 1)" as "128x256x64, cluster 2x1"."""
+    """ "tile (128, 256, 64), cluster (2, 1), 2 splits of K" as "128x256x64, cluster 2x1, split-K 2"."""
     short = re.sub(r"\(([\d, ]+)\)", lambda x: x[1].replace(", ", "x"), what)
-    return short.removeprefix("tile ").replace("K in", "split-K").replace(" parts", "")
+    return re.sub(r"(\d+) splits of K", r"split-K \1", short.removeprefix("tile ")).replace(", added", "")
 
 
 def _fate(lost: str, why: bool) -> str:
