@@ -124,6 +124,14 @@ def test_the_picture_has_every_cell(tmp_path):
         (("(8,8)", "--banks", "nothing"), "must be one of ldmatrix"),
         (("(4,8)", "--banks", "ldmatrix"), "ldmatrix.x1 reads 8 rows of 8 elements"),
         (("(8,8)", "--banks", "ldmatrix.x2"), "ldmatrix.x2 reads 16 rows of 8 elements"),
+        (
+            ("(8,8):(1,8)", "--banks", "ldmatrix"),
+            "--banks='ldmatrix': addresses[1]=2: must be at least 0 and a multiple",
+        ),
+        (
+            ("(8,8)", "--swizzle", "3,3,2"),
+            "--swizzle='3,3,2': shift=2: its magnitude must be at least bits=3",
+        ),
         (("(8,8)", "--bits", "12"), "must be 8, 16 or 32; nearest legal value: 16"),
         (("--mma", "m16n8k16"), "must be m64nNk8, m64nNk16 or m64nNk32"),
         (("--mma", "m64n12k16"), "n=12: must be a multiple of 8"),

@@ -78,7 +78,7 @@ def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width:
     try:
         layout = parse(text)
     except GemmError as error:
-        if error.concerns("text"):
+        if error.concerns("text") or error.concerns("layout"):
             raise field_error(InputError, "LAYOUT", text, error.rule, "(8,8):(8,1)") from error
         raise field_error(InputError, "LAYOUT", text, str(error)) from error
     if swizzle:
@@ -134,7 +134,10 @@ def _swizzled(layout: AnyLayout, text: str) -> ComposedLayout:
     if isinstance(layout, ComposedLayout):
         rule = f"the layout has a swizzle already, {layout.swizzle}"
         raise field_error(InputError, "--swizzle", text, rule)
-    return ComposedLayout(Swizzle(bits, base, shift), 0, layout)
+    try:
+        return ComposedLayout(Swizzle(bits, base, shift), 0, layout)
+    except GemmError as error:
+        raise field_error(InputError, "--swizzle", text, str(error)) from error
 
 
 def _as_table(layout: AnyLayout) -> AnyLayout:
@@ -186,6 +189,11 @@ ACCESSES: dict[str, Callable[[AnyLayout, int, int], banks.BankUsage]] = {
 
 
 def _conflicts(layout: AnyLayout, access: str, bits: int, width: int) -> Conflicts:
-    usage = ACCESSES[choice(InputError, "--banks", access, tuple(ACCESSES))](layout, bits, width)
+    count = ACCESSES[choice(InputError, "--banks", access, tuple(ACCESSES))]
+    try:
+        usage = count(layout, bits, width)
+    except GemmError as error:
+        rule = error.rule if error.concerns("layout") else str(error)
+        raise field_error(InputError, "--banks", access, rule) from error
     phases = [[len(words) for words in phase] for phase in usage.phases]
     return Conflicts(access, phases, usage.wavefronts, usage.conflicts)
