@@ -113,6 +113,16 @@ _SWITCH = {
 }
 
 
+def names(kind: type[GemmError], field: str, value: object) -> tuple[str, ...]:
+    """A tuple of names from a tuple or list. A single string is refused, because it would be read as letters."""
+    rule = "must be a tuple of names"
+    if isinstance(value, str):
+        raise field_error(kind, field, value, rule, (value,))
+    if not isinstance(value, (tuple, list)) or not all(isinstance(x, str) for x in value):
+        raise field_error(kind, field, value, rule)
+    return tuple(value)
+
+
 def switch(name: str, default: bool = False) -> bool:
     """The value of a boolean environment variable.
 

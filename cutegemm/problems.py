@@ -10,11 +10,12 @@ from typing import Any
 
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.arch.instructions import types_fault
 from cutegemm.config.numbers import round_up
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph, linear_combination
-from cutegemm.epilogue.scaling import INTEGERS, default_type
+from cutegemm.epilogue.scaling import default_type, input_type
 from cutegemm.errors import InputError, SpecError, field_error
 
 # largest stride that a launch passes to a kernel, in elements
@@ -165,12 +166,19 @@ class Problem(checks.Named):
                 raise field_error(InputError, name, getattr(self, name), "must be an Operand")
         for name in ("inputs", "outputs"):
             object.__setattr__(self, name, _named(name, getattr(self, name)))
-        object.__setattr__(self, "device_scalars", _names("device_scalars", self.device_scalars))
+        object.__setattr__(
+            self, "device_scalars", checks.names(InputError, "device_scalars", self.device_scalars)
+        )
 
     @property
     def shape(self) -> str:
         """M x N x K as text, with the batch unless it is 1."""
         return f"{self.m} x {self.n} x {self.k}" + f", batch {self.batch}" * (self.batch != 1)
+
+    @property
+    def types(self) -> str:
+        """The types of A and B as text, such as "bf16" or "int8 x uint8"."""
+        return " x ".join(dict.fromkeys((self.a.dtype.value, self.b.dtype.value)))
 
     @property
     def c(self) -> Operand | None:
@@ -205,16 +213,6 @@ def _named(field: str, value: object) -> tuple[tuple[str, Operand], ...]:
     return found
 
 
-def _names(field: str, value: object) -> tuple[str, ...]:
-    """A tuple of names from a tuple or list. A single string is refused, because it would be read as letters."""
-    rule = "must be a tuple of names"
-    if isinstance(value, str):
-        raise field_error(InputError, field, value, rule, (value,))
-    if not isinstance(value, (tuple, list)) or not all(isinstance(x, str) for x in value):
-        raise field_error(InputError, field, value, rule)
-    return tuple(value)
-
-
 @checks.keywords()
 def problem(
     m: int,
@@ -223,6 +221,7 @@ def problem(
     *,
     batch: int = 1,
     dtype: object = "bf16",
+    b_dtype: object = None,
     d_dtype: object = None,
     c_dtype: object = None,
     majors: str = "kn",
@@ -238,12 +237,13 @@ def problem(
     Args:
         m, n, k, batch: extents.
         dtype: of A and B.
+        b_dtype: of B if it differs: any two types of fp8, or of int8 and uint8; None is the type of A.
         d_dtype: of D; None is the type of A, bf16 for 8-bit operands, and int32 for plain integer sums.
         c_dtype: of C; None reads no C. Only for the plain epilogue.
         majors: unit-stride axes of A and B: "kn" is row-major A and B; BLAS calls "kk" TN.
         d_major: "n" (row-major) or "m" (column-major), for every M x N input and output.
         epilogue: the graph that names the inputs and outputs; None is the plain one.
-        input_dtype: of the epilogue's inputs; None is the type of A.
+        input_dtype: of the epilogue's inputs; None is the type of A, or fp32 for scales.
         device_scalars: the epilogue's scalars that will be passed as 0-d tensors.
         a, b: an operand with another layout: a tensor (such as one from `cutegemm.pack`) or an `Operand`.
 
@@ -256,6 +256,9 @@ def problem(
         'leading stride is 200 bytes, not a multiple of 16'
     """
     ab = as_dtype(dtype)
+    of_b = ab if b_dtype is None else as_dtype(b_dtype, "b_dtype")
+    if of_b is not ab and (mixed := types_fault(ab, of_b)) is not None:
+        raise field_error(SpecError, mixed[0].replace("a_dtype", "dtype"), *mixed[1:])
     m, n, k, batch = (
         checks.integer(InputError, name, value, 0, LIMITS.max_extent)
         for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))
@@ -271,7 +274,7 @@ def problem(
 
     graph = epilogue or linear_combination(c_dtype is not None)
     d_kind = default_type(graph, ab) if d_dtype is None else as_dtype(d_dtype, "d_dtype")
-    kind = ab.fused if input_dtype is None else as_dtype(input_dtype, "input_dtype")
+    kind = None if input_dtype is None else as_dtype(input_dtype, "input_dtype")
     row_major = d_major == "n"
     if epilogue is None:
         inputs = {} if c_dtype is None else {"c": matrix(m, n, as_dtype(c_dtype, "c_dtype"), row_major)}
@@ -283,7 +286,7 @@ def problem(
             name: dataclasses.replace(
                 matrix(
                     *shapes[shape],
-                    DType.INT32 if name in INTEGERS and ab.whole else kind,
+                    input_type(name, ab, kind),
                     row_major if shape == "matrix" else shape == "row",
                 ),
                 batch=batch if shape == "matrix" else 1,
@@ -303,7 +306,7 @@ def problem(
         field = "d_dtype" if name in outputs else "input_dtype" if epilogue else "c_dtype"
         if (fault := element_types.fault(epilogue, name, operand.dtype, ab.whole)) is not None:
             raise field_error(SpecError, named.get(name, field), operand.dtype, *fault)
-    factors = {"a": matrix(m, k, ab, majors[0] == "k"), "b": matrix(k, n, ab, majors[1] == "n")}
+    factors = {"a": matrix(m, k, ab, majors[0] == "k"), "b": matrix(k, n, of_b, majors[1] == "n")}
     for name, given in (("a", a), ("b", b)):
         if given is not None:
             factors[name] = _given(name, given, factors[name])

@@ -111,6 +111,40 @@ def test_majors_of_a_contiguous_problem(majors, d_major):
     assert (p.a.dtype, p.b.dtype, p.c.dtype, p.d.dtype) == (DType.BF16, DType.BF16, DType.FP32, DType.FP16)
 
 
+def test_operands_of_two_types():
+    """`b_dtype` is the type of B; D's default is that of A's type; pairs without an instruction are refused."""
+    p = problem(24, 40, 56, dtype="e4m3", b_dtype="e5m2", batch=2)
+    assert (p.a.dtype, p.b.dtype, p.d.dtype) == (DType.FP8_E4M3, DType.FP8_E5M2, DType.BF16)
+    whole = problem(24, 40, 56, dtype="int8", b_dtype="uint8")
+    assert (whole.types, p.types, whole.d.dtype) == ("int8 x uint8", "fp8_e4m3 x fp8_e5m2", DType.INT32)
+    assert problem(24, 40, 56, dtype="fp16", b_dtype="fp16") == problem(24, 40, 56, dtype="fp16")
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        (("bf16", "fp16"), "b_dtype='fp16': A is bf16, B must be bf16; nearest legal value: 'bf16'"),
+        (
+            ("fp8", "int8"),
+            "b_dtype='int8': A is fp8_e4m3, B must be fp8_e4m3 or fp8_e5m2; nearest legal value: 'fp8_e4m3'",
+        ),
+        (
+            ("int8", "int32"),
+            "b_dtype='int32': operands are fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8 or uint8",
+        ),
+        (
+            ("int32", "int8"),
+            "dtype='int32': operands are fp16, bf16, fp32, fp8_e4m3, fp8_e5m2, int8 or uint8",
+        ),
+    ],
+)
+def test_types_that_no_kernel_multiplies(types, message):
+    """The refusal names the argument, the other operand's type and the legal types."""
+    with pytest.raises(SpecError) as error:
+        problem(8, 8, 8, dtype=types[0], b_dtype=types[1])
+    assert str(error.value).startswith(message)
+
+
 def test_work_of_a_problem():
     """FLOPs count multiplications and additions; bytes count every operand once."""
     p = problem(2, 3, 5, batch=7, dtype="fp16", d_dtype="fp32", c_dtype="bf16")

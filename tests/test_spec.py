@@ -197,7 +197,7 @@ REFUSALS = [
         {"b_dtype": "fp32", "schedule": "multistage"},
         "schedule='multistage': fp32 operands run on the CUDA cores; nearest legal value: 'simt'",
     ),
-    ({"a_dtype": "fp16", "b_dtype": "bf16"}, "b_dtype='bf16': A and B have one dtype; nearest legal value: 'fp16'"),
+    ({"a_dtype": "fp16", "b_dtype": "bf16"}, "b_dtype='bf16': A is fp16, B must be fp16; nearest legal value: 'fp16'"),
     (
         {"schedule": "multistage", "cluster": (2, 1)},
         'cluster=(2, 1): multicast needs the producer warp of schedule="cooperative"; nearest legal value: (1, 1)',

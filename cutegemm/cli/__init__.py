@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, `cutegemm` or `python -m cutegemm` (docs/cli.md).
 
-app         the commands, exit codes and errors
+app         all commands; the process that runs one
+group       a group of commands, exit codes and errors
 inputs      the arguments of commands: spec, problem, epilogue, GPU
 output      JSON or text, at the terminal's width or 80 columns
 schema      the JSON schema of a command's --json

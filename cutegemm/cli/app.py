@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands and their exit status: 0, 1 for findings, 2 for wrong usage."""
+"""All commands, and the process that runs one."""
 
 from __future__ import annotations
 
@@ -8,39 +8,15 @@ import json
 import os
 import signal
 import sys
-from typing import Annotated, Any
+import warnings
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from cutegemm.checks import choice
 from cutegemm.cli import bench, cache, code, database, diff, doctor, emulate, explain, ladder, layout, schema
-from cutegemm.errors import GemmError, InputError, needing
-
-FINDINGS, USAGE, INTERRUPTED = 1, 2, 130
-
-
-class Commands(TyperGroup):
-    """The commands; an error raised on purpose prints a line on standard error and exits with status 2."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
-        try:
-            with needing():
-                return super().invoke(ctx)
-        except (GemmError, OSError) as error:
-            # the reader closed the pipe, which is not an error
-            if isinstance(error, BrokenPipeError):
-                raise
-            text = str(error)
-            if isinstance(error, OSError) and error.filename:
-                text = f"{error.filename}: {error.strerror}"
-            typer.echo(f"{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + f": {text}", err=True)
-            raise typer.Exit(USAGE) from error
-        except KeyboardInterrupt as error:
-            typer.echo("stopped", err=True)
-            raise typer.Exit(INTERRUPTED) from error
-
+from cutegemm.cli.group import INTERRUPTED, USAGE, Commands, text_of
+from cutegemm.errors import InputError
 
 app = typer.Typer(
     cls=Commands,
@@ -99,9 +75,20 @@ def _interrupted(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _warn(message: object, *ignored: object, **more: object) -> None:
+    """Print a warning as a line without the place in the code that raised it."""
+    typer.echo(f"cutegemm: {message}", err=True)
+
+
 def main() -> None:
     """Run the command line."""
     # a process that ignores the signal keeps ignoring it
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
-    app(prog_name="cutegemm")
+    warnings.showwarning = _warn
+    try:
+        app(prog_name="cutegemm")
+    except OSError as error:
+        # help and version are printed before a command runs
+        typer.echo(f"cutegemm: {text_of(error)}", err=True)
+        sys.exit(USAGE)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cutegemm.cli.group import Commands
 from cutegemm.cli.inputs import Json, option
 from cutegemm.cli.output import print_facts, table
+from cutegemm.errors import InputError, field_error
 
 if TYPE_CHECKING:
     from cutegemm.compiling.archive import CachedKernel, CacheResult
@@ -20,7 +22,7 @@ DAY = 86_400.0
 DONE = {"list": "in", "clear": "removed from", "export": "exported from", "import": "imported into"}
 
 HELP = "List, clear, export or import compiled kernels."
-commands = typer.Typer(name="cache", help=HELP, no_args_is_help=True, rich_markup_mode=None)
+commands = typer.Typer(name="cache", cls=Commands, help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @commands.command("list")
@@ -41,6 +43,8 @@ def clear(
     """Delete cached kernels. Running processes keep theirs; others compile again."""
     from cutegemm.compiling import archive
 
+    if older is not None and not older >= 0:
+        raise field_error(InputError, "--older-than", older, "must be a number of days, at least 0", 30)
     kernels = archive.listed()
     if older is not None:
         kernels = [x for x in kernels if x.modified < time.time() - older * DAY]

@@ -20,12 +20,17 @@ def _command(language: str, doc: str) -> Callable[..., None]:
 
     def show(
         m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
-        gpu: inputs.GpuName = "", dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+        gpu: inputs.GpuName = "",
+        dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+        groups: inputs.Groups = None, along: inputs.Along = "",
         out: Out = None, json: inputs.Json = False,
     ) -> None:  # fmt: skip
         from cutegemm.cli.facts.machine_code import code_of
 
-        case = inputs.case((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+        case = inputs.case(
+            (m, n, k), spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors,
+            groups=groups, along=along,
+        )  # fmt: skip
         facts = code_of(case, language)
         if out is not None:
             out.write_text(facts.text, "utf-8")

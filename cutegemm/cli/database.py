@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from cutegemm.checks import choice
+from cutegemm.cli.group import Commands
 from cutegemm.cli.inputs import Json, option
-from cutegemm.cli.output import print_facts, wrapped
+from cutegemm.cli.output import print_facts, width, wrapped
 from cutegemm.errors import InputError
 
 SOURCES = ("user", "shipped", "all")
 HELP = "Show the tuned entries."
-commands = typer.Typer(name="database", help=HELP, no_args_is_help=True, rich_markup_mode=None)
+commands = typer.Typer(name="database", cls=Commands, help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def as_text(facts: Entries) -> str:
         head = f"{shape:<{room}}  {x.us:>9,.1f} us  {x.model_us / x.us:.2f} x the model's  {x.source}, {x.date[:10]}"
         more = "" if x.spec == "{}" else f"; spec {x.spec}"
         of = f"{x.gpu}; {x.kind}{more}: {chosen}"
-        lines += [head, wrapped("", of, 4)]
+        lines += [head if len(head) <= width() else wrapped("", head, 0), wrapped("", of, 4)]
     return "\n".join(lines)
 
 

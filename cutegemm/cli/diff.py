@@ -26,7 +26,7 @@ def diff(
     n: Annotated[int, typer.Argument(min=1, help="columns of D")] = 256,
     k: Annotated[int, typer.Argument(min=1, help="columns of A, rows of B")] = 256,
     epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
-    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
     code: Annotated[bool, typer.Option("--code", help="print the changed lines of PTX and SASS")] = False,
     ir: Annotated[bool, typer.Option("--ir", help="also compare the MLIR that the DSL traces")] = False,
     emulate: Annotated[bool, typer.Option(help="run both in the emulator and compare counters")] = True,
@@ -41,8 +41,17 @@ def diff(
     from cutegemm.compiling.progress import announced
 
     one, two = (
-        inputs.case((m, n, k), x, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
-        for x in (first, second)
+        inputs.case(
+            (m, n, k),
+            inputs.spec_of(x, name),
+            epilogue,
+            gpu,
+            dtype=dtype,
+            b_dtype=b_dtype,
+            batch=batch,
+            majors=majors,
+        )
+        for name, x in (("SPEC1", first), ("SPEC2", second))
     )
     with announced(lambda: "comparing"):
         facts = difference(one, two, emulate=emulate, time=time, trace=ir)

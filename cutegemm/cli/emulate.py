@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,8 @@ def emulate(
         list[str], typer.Argument(metavar="M N K | FILE", help="a problem, a PTX file, or an artefact")
     ],
     spec: inputs.Spec = "", epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
-    dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    groups: inputs.Groups = None, along: inputs.Along = "",
     races: Annotated[bool, typer.Option(help="look for races")] = True,
     policy: Annotated[str, typer.Option(help="when copies complete: eager, lazy or random")] = "eager",
     entry: Annotated[str, typer.Option(help="for FILE.ptx: the kernel, if the file has several")] = "",
@@ -44,19 +45,38 @@ def emulate(
     from cutegemm.cli.facts import emulation
     from cutegemm.compiling.progress import announced
 
+    of_files = {"--grid": grid != "1", "--block": block != "128", "--cluster": cluster != "1", "--arg": arg}
+    of_problems = {
+        "--spec": spec, "--epilogue": epilogue, "--gpu": gpu, "--dtype": dtype, "--b-dtype": b_dtype,
+        "--batch": batch != 1, "--majors": majors, "--groups": groups, "--along": along,
+    }  # fmt: skip
     with announced(lambda: "emulating"):
         path = Path(what[0])
         if len(what) == 1 and path.is_file() and path.open("rb").read(len(ZIP)) == ZIP:
+            _refuse(of_problems | of_files, "an artefact has its own problems and launches")
             facts = emulation.emulate_artefact(path, races, policy)
         elif len(what) == 1:
+            _refuse(of_problems, "describes M N K; FILE is compiled")
             shape = {"grid": grid, "block": block, "cluster": cluster}
             facts = emulation.emulate_file(path, shape, arg or [], races, policy, entry=entry or None)
         else:
-            case = inputs.case(_extents(what), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+            extents = _extents(what)
+            _refuse(of_files, "is for FILE.ptx; the plan of M N K has its own launch")
+            case = inputs.case(
+                extents, spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors,
+                groups=groups, along=along,
+            )  # fmt: skip
             facts = emulation.emulate_problem(case, races, policy)
     print_facts("emulate", facts, as_text, json)
     if facts.findings:
         raise typer.Exit(1)
+
+
+def _refuse(options: dict[str, Any], rule: str) -> None:
+    """Refuse options that would be ignored."""
+    for name, given in options.items():
+        if given:
+            raise InputError(rule, field=name)
 
 
 def _extents(words: list[str]) -> tuple[int, int, int]:

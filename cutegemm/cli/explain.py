@@ -26,7 +26,9 @@ SHORT = {"slower by ": "+", "predicted faster by ": "-", ", but later in the ord
 
 def explain(
     m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
-    gpu: inputs.GpuName = "", dtype: inputs.Dtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    gpu: inputs.GpuName = "",
+    dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    groups: inputs.Groups = None, along: inputs.Along = "",
     why: Annotated[bool, typer.Option("--why", help="list every candidate and why it lost")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write one self-contained HTML page")] = None,
     json: inputs.Json = False,
@@ -34,7 +36,10 @@ def explain(
     """Show the plan that build would run, and what bounds it."""
     from cutegemm.cli.facts.explained import explained
 
-    case = inputs.case((m, n, k), spec, epilogue, gpu, dtype=dtype, batch=batch, majors=majors)
+    case = inputs.case(
+        (m, n, k), spec, epilogue, gpu, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors,
+        groups=groups, along=along,
+    )  # fmt: skip
     plan, facts = explained(case)
     if html is not None:
         from cutegemm.cli.page.page import page
@@ -49,7 +54,9 @@ def as_text(plan: KernelPlan, facts: Explained, why: bool = False) -> str:
 
     lines = [wrapped(label, text) for label, text in summary(plan, facts)]
     if facts.launch is not None:
-        lines += ["", *_memory(facts), "", *_occupancy(facts), "", *_roofline(facts)]
+        lines += ["", *_memory(facts), "", *_occupancy(facts)]
+    if facts.roofline is not None:
+        lines += ["", *_roofline(facts)]
     if facts.timeline is not None:
         lines += ["", *_timeline(facts.timeline)]
     if facts.candidates:
@@ -73,10 +80,11 @@ def _memory(facts: Explained) -> list[str]:
 
 
 def _occupancy(facts: Explained) -> list[str]:
-    waves, whole = facts.waves, facts.occupancy
-    assert waves is not None and whole is not None
+    whole = facts.occupancy
+    assert whole is not None
     bounds = table(("resource", "CTAs", "arithmetic"), map(astuple, whole.bounds), right=(1,))
-    return [wrapped("", f"occupancy: {whole}", 0), bounds, wrapped("waves", str(waves))]
+    waves = [] if facts.waves is None else [wrapped("waves", str(facts.waves))]
+    return [wrapped("", f"occupancy: {whole}", 0), bounds, *waves]
 
 
 def _roofline(facts: Explained) -> list[str]:
@@ -112,23 +120,24 @@ def _timeline(facts: Timeline) -> list[str]:
             for i in range(first, max(first + 1, min(room, round(span.end / facts.end * room)))):
                 cells[min(i, room - 1)] = marks[span.does]
         lines.append(f"  {track.role[:24]:<{min(name, 24)}} {''.join(cells)} {track.waits:4.0%}")
-    lines.append("  L load, M mainloop, E epilogue, . waits (the share at the end)")
+    lines.append(wrapped("", "L load, M mainloop, E epilogue, . waits (the share at the end)", 2))
     return lines
 
 
 def _candidates(facts: Explained, why: bool) -> list[str]:
     listed = facts.candidates if why else _best(facts)
     rows = [(f"{x.us:,.1f} us", _short(x.what), _fate(x.lost, why)) for x in listed]
-    lines = [f"candidates: {len(facts.candidates)}, predicted times", table(("", "", ""), rows, right=(0,))]
+    of = "predicted times" if facts.groups is None else "predicted times of these GEMMs"
+    lines = [f"candidates: {len(facts.candidates)}, {of}", table(("", "", ""), rows, right=(0,))]
     if len(listed) < len(facts.candidates):
         lines.append(f"  --why lists the other {len(facts.candidates) - len(listed)}")
     return lines
 
 
 def _short(what: str) -> str:
-    """ "tile (128, 256, 64), cluster (2, 1)" as "128x256x64, cluster 2x1"."""
+    """ "tile (128, 256, 64), cluster (2, 1), 2 splits of K" as "128x256x64, cluster 2x1, split-K 2"."""
     short = re.sub(r"\(([\d, ]+)\)", lambda x: x[1].replace(", ", "x"), what)
-    return short.removeprefix("tile ").replace("K in", "split-K").replace(" parts", "")
+    return re.sub(r"(\d+) splits of K", r"split-K \1", short.removeprefix("tile ")).replace(", added", "")
 
 
 def _fate(lost: str, why: bool) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GPUS = ("h200", "h100")  # names of records in `arch.records`
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8")
+AXES = {"m": "rows", "n": "columns", "k": "depth"}  # names in `planning.group_forms`
 MAJORS = ("kn", "kk", "mn", "mk")
 EXAMPLE = "GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))"
 # functions of the library that are not epilogues
@@ -45,25 +46,41 @@ GpuName = Annotated[
     str, option("--gpu", "GPU", "h200 or h100; by default this machine's GPU, else an H200", lambda: GPUS)
 ]
 Dtype = Annotated[str, option("--dtype", "TYPE", f"type of A and B: {', '.join(DTYPES)}", lambda: DTYPES)]
-Batch = Annotated[int, typer.Option(min=0, help="GEMMs of this shape in one call")]
+BDtype = Annotated[
+    str,
+    option(
+        "--b-dtype",
+        "TYPE",
+        "type of B, if A and B have two types of fp8 or of 8-bit integers",
+        lambda: DTYPES,
+    ),
+]
+Batch = Annotated[int, typer.Option(min=0, metavar="L", help="GEMMs of this shape in one call")]
 _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
+Groups = Annotated[
+    int | None,
+    typer.Option("--groups", metavar="G", min=1, help="grouped_mm of G groups of rows of A; M counts all"),
+]
+_ALONG = "axis that the groups lie along: m (rows of A), n (columns of B) or k"
+Along = Annotated[str, option("--along", "AXIS", _ALONG, lambda: AXES)]
 Json = Annotated[bool, typer.Option("--json", help="print JSON (`cutegemm schema` prints its schema)")]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A spec, a problem, a GPU, and the origin of the GPU."""
+    """A spec, a problem, a GPU, the origin of the GPU, and the form of groups, if the problem has groups."""
 
     spec: GemmSpec
     problem: Problem
     device: Device
     source: str
+    form: str = ""
 
 
 def case(
-    extents: tuple[int, int, int], spec: str = "", epilogue: str = "", gpu: str = "", *, dtype: str = "",
-    batch: int = 1, majors: str = "",
+    extents: tuple[int, int, int], spec: str | GemmSpec = "", epilogue: str = "", gpu: str = "", *, dtype: str = "",
+    b_dtype: str = "", batch: int = 1, majors: str = "", groups: int | None = None, along: str = "",
 ) -> Case:  # fmt: skip
     """Parse the arguments that `explain` and similar commands share.
 
@@ -71,19 +88,25 @@ def case(
         GemmError: an option is illegal.
     """
     from cutegemm.epilogue.graph import Graph
-    from cutegemm.gemm.representatives import operand_type
+    from cutegemm.gemm.representatives import operand_types
     from cutegemm.problems import problem
 
-    wanted = spec_of(spec)
+    wanted = spec_of(spec) if isinstance(spec, str) else spec
     graph = graph_of(epilogue)
     if graph is not None:
         wanted = replace(wanted, epilogue=graph)
     given = wanted.given()
+    if along and groups is None:
+        raise field_error(InputError, "--along", along, "needs --groups, the number of groups")
+    form = AXES[choice(InputError, "--along", along.lower() or "m", tuple(AXES))]
+    if groups is not None and batch != 1:
+        raise field_error(InputError, "--batch", batch, "groups lie in one matrix, so there is no batch", 1)
     m, n, k = extents
     made = problem(
         m, n, k,
-        batch=batch,
-        dtype=dtype or operand_type(wanted),
+        batch=groups or batch,
+        dtype=dtype or operand_types(wanted)[0],
+        b_dtype=b_dtype or given.get("b_dtype"),
         d_dtype=given.get("d_dtype"),
         majors=majors or given.get("a_major", "k") + given.get("b_major", "n"),
         d_major=given.get("d_major", "n"),
@@ -91,7 +114,12 @@ def case(
         epilogue=wanted.epilogue if isinstance(wanted.epilogue, Graph) else None,
     )  # fmt: skip
     device, source = device_of(gpu)
-    return Case(wanted, made, device, source)
+    if groups is None:
+        return Case(wanted, made, device, source)
+    from cutegemm.planning.group_forms import all_groups
+
+    kinds = wanted.epilogue.tensors if isinstance(wanted.epilogue, Graph) else {}
+    return Case(wanted, all_groups(made, form, kinds), device, source, form)
 
 
 def device_of(name: str) -> tuple[Device, str]:
@@ -105,8 +133,8 @@ def device_of(name: str) -> tuple[Device, str]:
     return getattr(records, choice(InputError, "--gpu", name.lower(), GPUS).upper()), "--gpu"
 
 
-def spec_of(text: str) -> GemmSpec:
-    """A spec from the text `GemmSpec(...)`, or from the arguments alone.
+def spec_of(text: str, name: str = "--spec") -> GemmSpec:
+    """A spec from the text `GemmSpec(...)`, or from the arguments alone; `name` is that of the option.
 
     Raises:
         SpecError: the text is not a spec; or an error of `GemmSpec`.
@@ -120,7 +148,7 @@ def spec_of(text: str) -> GemmSpec:
     text = text.strip()
     call = _call(text if text.startswith("GemmSpec(") else f"GemmSpec({text})")
     if call is None or _name(call) != "GemmSpec" or call.args:
-        raise field_error(SpecError, "--spec", text, "must be GemmSpec(...) with literal values", EXAMPLE)
+        raise field_error(SpecError, name, text, "must be GemmSpec(...) with literal values", EXAMPLE)
     return GemmSpec(**{name: _field(value, name) for name, value in _keywords(call).items()})
 
 
@@ -201,6 +229,8 @@ def graph_of(text: str) -> Graph | None:
     plain = text.removeprefix("epi.")
     call = _call(plain if "(" in plain else f"{plain}()")
     name = plain.partition("(")[0] if call is None else _name(call)
+    if call is None and name in epilogues():
+        raise field_error(InputError, "--epilogue", text, "must be a name, or a call with arguments", name)
     if call is None or name not in epilogues():
         rule = f"must be FILE.py:NAME or one of {', '.join(epilogues())}"
         raise field_error(InputError, "--epilogue", text, rule, nearest(name, epilogues()))

@@ -37,9 +37,11 @@ def layout(
 
     For an instruction, show which thread holds which value.
     """
-    if bool(shape) == bool(mma):
-        rule = "give a layout or --mma, one of the two"
-        raise field_error(InputError, "LAYOUT", shape, rule, "(8,8):(8,1)")
+    if not shape and not mma:
+        raise field_error(InputError, "LAYOUT", shape, "give a layout, or --mma", "(8,8):(8,1)")
+    for name, value in (("LAYOUT", shape), ("--swizzle", swizzle), ("--banks", banks)):
+        if mma and value:
+            raise field_error(InputError, name, value, "--mma draws the layout of its instruction")
     facts = instruction(mma, operand) if mma else drawn(shape, swizzle, banks, bits, lane)
     if svg is not None:
         from cutegemm.cli.page.layout_picture import layout_svg

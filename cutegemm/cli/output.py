@@ -68,7 +68,7 @@ def table(
         )
         ends = [f"{row[-1]:>{widths[-1]}}"] if len(row) - 1 in right else _lines(row[-1], max(LEAST, last))
         if below:
-            lines.append(start)
+            lines += textwrap.wrap(start, width(), subsequent_indent=" " * margin, break_on_hyphens=False)
             start = " " * margin
         lines += [(start if not i else " " * margin) + end for i, end in enumerate(ends)]
     return "\n".join(line.rstrip() for line in lines)

@@ -94,7 +94,9 @@ def import_(source: Path) -> int:
             raise ValueError(f"{strange[0]!r} is not the name of a kernel")
     # a foreign zip raises many kinds
     except Exception as error:
-        rule = f"must be a file that `cutegemm cache export` wrote: {error}"
+        rule = (
+            f"must be a file that `cutegemm cache export` wrote: {getattr(error, 'strerror', None) or error}"
+        )
         raise field_error(InputError, "file", str(source), rule) from error
     folder = kernel_cache.directory()
     new = {name: data for name, data in members.items() if not (folder / name).exists()}

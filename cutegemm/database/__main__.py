@@ -7,6 +7,7 @@ The file that ships is made by `python -m cutegemm.database export cutegemm/data
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from cutegemm.errors import InputError, field_error
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 2 where a file cannot be read or written."""
+    """Run the command; returns 2 if a file cannot be read or written, and 1 if the reader closed the pipe."""
     parser = argparse.ArgumentParser(prog="python -m cutegemm.database", description=__doc__)
     parser.add_argument("--database", type=Path, help="another file than the user's")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -35,8 +36,15 @@ def main(arguments: list[str]) -> int:
         if args.command != "import" and args.database is not None and not args.database.exists():
             raise field_error(InputError, "--database", str(args.database), "must be a file that is there")
         _run(args, database)
-    except InputError as error:
-        print(f"python -m cutegemm.database: {error}", file=sys.stderr)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader closed the pipe; the rest of the output goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (InputError, OSError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        print(f"python -m cutegemm.database: {text}", file=sys.stderr)
         return 2
     return 0
 
@@ -47,7 +55,10 @@ def _run(args: argparse.Namespace, database: Database) -> None:
     elif args.command == "import":
         print(f"{import_(args.file, database)} entries taken into {database.path}")
     else:
-        for key, entry in database.entries().items():
+        entries = database.entries()
+        if not entries:
+            print(f"no entries in {database.path}")
+        for key, entry in entries.items():
             extents = " x ".join(map(str, key.extents[:3])) + f", batch {key.extents[3]}"
             print(f"{key.gpu}; {extents}; {key.kind}; {key.spec}: {entry.us:,.1f} us, {dict(entry.fields)}")
 

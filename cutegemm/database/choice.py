@@ -65,7 +65,7 @@ def choose(spec: GemmSpec, problem: Problem, device: Device, database: Database 
 @functools.lru_cache(REMEMBERED)
 def by_model(spec: GemmSpec, problem: Problem, device: Device) -> Choice:
     """The cost model's choice; raises what `plan` raises."""
-    return _models(plan(spec, problem, device))
+    return from_model(plan(spec, problem, device))
 
 
 @functools.lru_cache(REMEMBERED)
@@ -118,7 +118,7 @@ def _chosen(spec: GemmSpec, problem: Problem, device: Device, database: Database
         tuned = None
     invariant = spec.batch_invariant is True
     if tuned is None or (invariant and not keeps(plan(spec, problem, device), tuned)):
-        return _models(plan(spec, problem, device), ": the database entry does not apply")
+        return from_model(plan(spec, problem, device), ": the database entry does not apply")
     chosen_by = f"{source} ({device.name}, {entry.date[:10]}, measured {entry.us:,.1f} us)"
     if tuned.config is not None and entry.expired(tuned.config):
         chosen_by += ", expired: its kernel has changed since; tune again"
@@ -142,7 +142,7 @@ def _warn_ignored(source: str, key: Key, why: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-def _models(own: KernelPlan, why: str = "") -> Choice:
+def from_model(own: KernelPlan, why: str = "") -> Choice:
     """The cost model's choice."""
     chosen_by = f"{MODEL} ({own.device.name}, predicted){why}"
     return Choice(dataclasses.replace(own, chosen_by=chosen_by))

@@ -66,7 +66,8 @@ def read(path: Path) -> dict[Key, Entry]:
             raise ValueError(f"its format is {data['format']}, not {FORMAT}")
         return dict(_row(row) for row in data["entries"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        rule = f"must be a file that cutegemm.database.export wrote: {type(error).__name__}: {error}"
+        text = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        rule = f"must be a file that cutegemm.database.export wrote: {text}"
         raise field_error(InputError, "path", str(path), rule) from error
 
 

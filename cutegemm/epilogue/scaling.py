@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph, Node, Result, linear_combination
-from cutegemm.epilogue.scales import AXES, ROW, TENSOR, BlockScale, Kind
+from cutegemm.epilogue.scales import AXES, NAMES, ROW, TENSOR, BlockScale, Kind
 from cutegemm.errors import SpecError, field_error
 
 # D is the sum itself
@@ -130,3 +130,11 @@ INTEGERS = frozenset(name for term in _POINTS.values() for _, name in term)
 def default_type(graph: Graph, kind: DType) -> DType:
     """The type of D by default, of operands of a kind: int32 for sums of integers, bf16 for others of 8 bits."""
     return kind.result if graph in SUMS else kind.fused
+
+
+def input_type(name: str, kind: DType, given: DType | None) -> DType:
+    """The type of an epilogue's input by default, or as given: scales are fp32, and zero points and sums int32."""
+    if name in INTEGERS and kind.whole:
+        return DType.INT32
+    usual = DType.FP32 if name in NAMES else kind.fused
+    return usual if given is None else given

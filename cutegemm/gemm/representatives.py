@@ -24,17 +24,16 @@ def representative(spec: GemmSpec) -> Problem:
     K is odd for a CUDA-core tile that loads single elements, and B is contiguous along K if the instruction
     requires it.
     """
-    ab = operand_type(spec)
-    found = _of(spec, ab, EXTENT)
-    on_cores = on_cuda_cores(ab, spec.arithmetic)
+    found = _of(spec, EXTENT)
+    on_cores = on_cuda_cores(found.a.dtype, spec.arithmetic)
     if on_cores and isinstance(spec.tile, Tile) and not has_tile(found, spec.tile):
-        odd = _of(spec, ab, EXTENT - 1)
+        odd = _of(spec, EXTENT - 1)
         return odd if has_tile(odd, spec.tile) else found
     return found
 
 
-def operand_type(spec: GemmSpec) -> DType:
-    """The type of A and B that a spec implies; bf16 if it implies none.
+def operand_types(spec: GemmSpec) -> tuple[DType, DType]:
+    """The types of A and B that a spec implies; bf16 if it implies none. One given type is the type of both.
 
     A spec with fields or a tile of CUDA-core kernels only, or with another `math` than "exact", implies fp32. One
     with zero points, an integer C, or an int32 accumulator or D implies int8.
@@ -45,16 +44,19 @@ def operand_type(spec: GemmSpec) -> DType:
     c_whole = isinstance(spec.c_dtype, DType) and spec.c_dtype.whole
     whole = any(spec.zero_points) or c_whole or DType.INT32 in (spec.acc_dtype, spec.d_dtype)
     usual = DType.FP32 if shaped or spec.arithmetic != EXACT else DType.INT8 if whole else DType.BF16
-    return next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), usual)
+    usual = next((x for x in (spec.a_dtype, spec.b_dtype) if x != AUTO), usual)
+    a, b = (usual if x == AUTO else x for x in (spec.a_dtype, spec.b_dtype))
+    return a, b
 
 
-def _of(spec: GemmSpec, ab: DType, k: int) -> Problem:
-    kinds = tuple(multiplying(ab, ab, spec.arithmetic))
+def _of(spec: GemmSpec, k: int) -> Problem:
+    a, b = operand_types(spec)
+    kinds = tuple(multiplying(a, b, spec.arithmetic))
     along_k = bool(kinds) and all(x.majors == ("k",) for x in kinds)
     usual = {"a_major": "k", "b_major": "k" if along_k else "n"}
     majors = "".join(x if getattr(spec, name) == AUTO else getattr(spec, name) for name, x in usual.items())
     made = make_problem(
-        EXTENT, EXTENT, k, dtype=ab, d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype, majors=majors,
+        EXTENT, EXTENT, k, dtype=a, b_dtype=b, d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype, majors=majors,
         d_major="n" if spec.d_major == AUTO else spec.d_major,
         epilogue=spec.epilogue if isinstance(spec.epilogue, Graph) else None,
     )  # fmt: skip

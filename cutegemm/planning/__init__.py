@@ -8,7 +8,7 @@ what costs least                `ways` (swapped or not, how operands arrive: `lo
 what follows from a candidate   `candidates`, `kernel_fields`, `operand_rules`, `epilogue_plan`,
                                 `launches`, `steps`, `swap`, `invariance`; what must hold: `config.invariants`
 kernels on the CUDA cores       `simt_tiles`
-several GEMMs in one launch     `grouped`, `group_limits`
+several GEMMs in one launch     `grouped`, `group_forms`, `group_limits`
 for people                      `plan_text`, `why`
 
 A refusal is a `PlanError` (`errors.field_error`): checks raise it, and so does whatever honours a given field.

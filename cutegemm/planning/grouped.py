@@ -18,9 +18,9 @@ from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.config.numbers import round_up
-from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning import swap
+from cutegemm.planning.group_forms import FORMS, Form
 from cutegemm.planning.group_limits import check_limits, works_of
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
@@ -35,49 +35,6 @@ from cutegemm.spec import AUTO, GemmSpec, Tile
 REMEMBERED = 1024
 
 
-class Form(NamedTuple):
-    """How groups lie.
-
-    Attributes:
-        axis: of the kernel's GEMM, along which they lie; swapped: the same where operands are swapped.
-        operand: what holds all groups in one matrix, as D does; "" where each group has a matrix of D.
-        weights: the operand that has a matrix for each group beside it.
-        own: kinds of the epilogue's inputs that may have a part for each group.
-    """
-
-    axis: str
-    swapped: str
-    operand: str = ""
-    weights: str = ""
-    own: tuple[str, ...] = ()
-
-    @property
-    def packed(self) -> bool:
-        """Whether groups lie in one matrix of D."""
-        return bool(self.operand)
-
-    @property
-    def deep(self) -> bool:
-        """Whether groups lie along K."""
-        return self.axis == "k"
-
-    def kept(self, spec: GemmSpec, problem: Problem) -> set[str]:
-        """The operands, inputs and outputs that the average problem has as they are."""
-        if self.packed:
-            kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
-            return {self.weights, *(name for name, kind in kinds.items() if kind in self.own)}
-        others = {name for name, _ in (*problem.inputs, *problem.outputs)}
-        return others if self.deep else {"a", "b", *others}
-
-
-# along M of one A and D; along N of one B and D; the first rows of a batch each; along K, with a batch of D each
-FORMS = {
-    "rows": Form("m", "n", "a", "b", ("row", "blocks_n")),
-    "columns": Form("n", "m", "b", "a", ("col", "blocks_m")),
-    "masked": Form("m", "n"),
-    "depth": Form("k", "k"),
-}
-PACKED = {name: x for name, x in FORMS.items() if x.packed}
 # standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
 SPREAD = 2.0
 # rows up to which the series of buckets has several of each power of two
@@ -121,18 +78,10 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     if on_cuda_cores(problem.a.dtype, spec.arithmetic):
         rule = "groups are multiplied by tensor cores, which take fp32 operands as tf32"
         raise field_error(PlanError, "math", spec.math, rule, "tf32")
-    how, asked, indexed = FORMS[form], spec, ends.indices > 0
+    how = FORMS[form]
     _check_fixed(spec, how)
-    if indexed:
-        if spec.a_load not in (AUTO, INDEXED_LOAD):
-            rule = "threads copy rows that indices name"
-            raise field_error(PlanError, "a_load", spec.a_load, rule, INDEXED_LOAD)
-        if (lies := major(problem.a, "m", "k")) != "k":
-            rule = "threads copy rows that indices name, whose elements are adjacent along K"
-            raise field_error(PlanError, "a_major", lies, rule, "k")
-        asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
     try:
-        made, config = _alike(Average(asked, _average(spec, problem, how), how, device, indexed))
+        made, config = _alike(_of_average(spec, problem, how, ends.indices > 0, device))
     except PlanError as error:
         if error.field != "batch":
             raise
@@ -170,6 +119,40 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         steps=(multiply, *reduced.steps),
         workspace_bytes=reduced.workspace_bytes,
     )
+
+
+def average_plan(plan: KernelPlan) -> KernelPlan:
+    """The plan that a plan of groups comes from: of a batch of GEMMs that are all as large as an average group.
+
+    Its cost is what the planner compared. Any other plan is returned unchanged.
+    """
+    step, config = plan.multiply, plan.config
+    if step is None or step.groups is None or not isinstance(config, KernelConfig):
+        return plan
+    form = FORMS[form_of(plan)]
+    return _alike(_of_average(plan.spec, plan.problem, form, step.groups.indices > 0, plan.device))[0]
+
+
+def form_of(plan: KernelPlan) -> str:
+    """The form of a plan's groups."""
+    config = plan.config
+    assert isinstance(config, KernelConfig)
+    along = {"m": "rows", "n": "columns", "k": "depth"}
+    return "masked" if config.masked else along[plan.along(config.grouped)]
+
+
+def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, device: Device) -> Average:
+    """What is planned for groups: all as large as an average one."""
+    asked = spec
+    if indexed:
+        if spec.a_load not in (AUTO, INDEXED_LOAD):
+            rule = "threads copy rows that indices name"
+            raise field_error(PlanError, "a_load", spec.a_load, rule, INDEXED_LOAD)
+        if (lies := major(problem.a, "m", "k")) != "k":
+            rule = "threads copy rows that indices name, whose elements are adjacent along K"
+            raise field_error(PlanError, "a_major", lies, rule, "k")
+        asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
+    return Average(asked, _average(spec, problem, form), form, device, indexed)
 
 
 def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Operand]:
@@ -287,6 +270,9 @@ def _check_fixed(spec: GemmSpec, form: Form) -> None:
     fixed = [("scheduler", "persistent", whole), ("split_k", 1, whole), ("constant", AUTO, early)]
     if not form.deep:
         fixed.append(("input_stages", 1, "threads read what the epilogue of groups of rows reads"))
+    if spec.schedule == "simt":
+        rule = "groups are multiplied by tensor-core kernels"
+        raise field_error(PlanError, "schedule", spec.schedule, rule, AUTO)
     if spec.arithmetic == TF32X3:
         rule = "a copy before cuts elements into parts, and groups take one launch"
         raise field_error(PlanError, "math", spec.math, rule, TF32)
@@ -348,4 +334,4 @@ def _config(made: KernelPlan, of: Average) -> KernelConfig:
         raise (swap.error_in_d(error) if made.swapped else error) from None
 
 
-__all__ = ["FORMS", "INDEXED_LOAD", "PACKED", "Ends", "plan_groups"]
+__all__ = ["FORMS", "INDEXED_LOAD", "Ends", "average_plan", "form_of", "plan_groups"]

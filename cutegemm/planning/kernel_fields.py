@@ -272,14 +272,15 @@ def _check_given(way: Way, candidate: Candidate) -> None:
     k_tiles = -(-way.problem.k // step)
     if parts <= k_tiles:
         return
-    rule = f"K is {k_tiles} tiles of {step}; each part needs one"
+    rule = f"K has {k_tiles} tile{'s' * (k_tiles != 1)} of {step}, and each split needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
         # a tile may be as deep as one instruction
         least = way.seen.instruction.k
         most = -(-way.problem.k // least)
         if parts <= most:
             raise field_error(PlanError, "tile.k", step, rule, least)
-        k_tiles, rule = most, f"K is {most} tiles of {least} at most; each part needs one"
+        k_tiles = most
+        rule = f"K has at most {most} tile{'s' * (most != 1)} of {least}, and each split needs one"
     depth = spec.depth or 1
     # a launch adds the sums of at least two clusters
     fewest = 2 * depth if depth > 1 and spec.split_reduction == "launch" else depth

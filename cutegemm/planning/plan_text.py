@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.scales import K_BLOCK
+from cutegemm.planning.grouped import average_plan, form_of
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
 
@@ -19,6 +20,15 @@ _REDUCED = {
 }
 
 
+# where groups lie, by `planning.group_forms.FORMS`
+_GROUPS = {
+    "rows": "of rows",
+    "columns": "of columns",
+    "masked": "of the first rows of each batch",
+    "depth": "along K",
+}
+
+
 def describe(plan: KernelPlan) -> str:
     """The plan, one fact a line."""
     pairs = [*facts(plan), *(("because", reason) for reason in plan.reasons)]
@@ -27,10 +37,29 @@ def describe(plan: KernelPlan) -> str:
     return "\n".join(lines + ([f"chosen by: {plan.chosen_by}"] if plan.chosen_by else []))
 
 
-def problem_text(problem: Problem) -> str:
-    """The extents and types of a problem."""
+def problem_text(problem: Problem, form: str = "") -> str:
+    """The extents and types of a problem; `form` is that of groups."""
     outputs = (f", {_shown(name)} {x.dtype.value}" for name, x in problem.outputs)
-    return f"{problem.shape}; A, B {problem.a.dtype.value}{''.join(outputs)}"
+    return f"{shape_text(problem, form)}; {operands_text(problem)}{''.join(outputs)}"
+
+
+def shape_text(problem: Problem, form: str = "") -> str:
+    """The extents of a problem, with its batch or its groups."""
+    if not form:
+        return problem.shape
+    return f"{problem.m} x {problem.n} x {problem.k}, {_count(problem.batch, 'group')} {_GROUPS[form]}"
+
+
+def average_text(plan: KernelPlan) -> str:
+    """The GEMMs for which a grouped kernel was planned."""
+    of = average_plan(plan).problem
+    return f"{_count(of.batch, 'GEMM')} of {of.m} x {of.n} x {of.k}"
+
+
+def operands_text(problem: Problem) -> str:
+    """The types of A and B, such as "A, B bf16"."""
+    a, b = problem.a.dtype, problem.b.dtype
+    return f"A, B {a.value}" if a is b else f"A {a.value}, B {b.value}"
 
 
 def _shown(name: str) -> str:
@@ -40,7 +69,10 @@ def _shown(name: str) -> str:
 
 def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
     """(label, text) of each fact about a plan's launches, which `describe` and the command line print."""
-    yield "problem", f"M x N x K = {problem_text(plan.problem)}"
+    grouped = plan.multiply is not None and plan.multiply.groups is not None
+    yield "problem", f"M x N x K = {problem_text(plan.problem, form_of(plan) if grouped else '')}"
+    if grouped:
+        yield "groups", f"sizes are read on the device; planned as {average_text(plan)}"
     if plan.steps:
         yield "launches", " -> ".join(step.name for step in plan.steps)
     if isinstance(plan.config, KernelConfig):

@@ -16,11 +16,11 @@ from cutegemm import checks
 from cutegemm.arch.records import DEFAULT
 from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
 from cutegemm.planning import requirements
-from cutegemm.planning.grouped import PACKED, Ends, plan_groups
+from cutegemm.planning.group_forms import PACKED, check_form
+from cutegemm.planning.grouped import Ends, plan_groups
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import operand_of
 from cutegemm.running.arguments import check
@@ -177,7 +177,7 @@ class GroupedGemm:
             lead=how.lead,
             tail=how.tail and how.form != "depth",
             indices=0 if indices is None else indices.element_size() // 4,
-            rows=request.a.shape[0],
+            rows=0 if indices is None else request.a.shape[0],
         )
         whole = dataclasses.replace(self.spec, epilogue=self.graph, d_dtype=AUTO, d_major=AUTO)
         device = device_of(ends.device) if request.a.is_cuda else DEFAULT
@@ -237,42 +237,6 @@ def check_own(name: str, x: Any, groups: int) -> None:
         raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
 
 
-def check_form(graph: Graph, form: str) -> None:
-    """Refuse an epilogue that kernels of groups do not support in a form.
-
-    Raises:
-        InputError: they do not support it.
-    """
-    if form in ("depth", "columns") and graph.gated:
-        along = "along K" if form == "depth" else "of columns"
-        raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
-    axis, what = (
-        (0, "columns reduce each column") if form == "columns" else (1, "rows or along K reduce each row")
-    )
-    for result in graph.reductions:
-        field = f"epilogue.{result.name}"
-        if result.partial:
-            raise field_error(
-                InputError, f"{field}.partial", True, "groups support finished reductions only", False
-            )
-        if result.axis != axis:
-            raise field_error(InputError, f"{field}.axis", result.axis, f"groups of {what} of D", axis)
-    for result in graph.outputs:
-        if result.block:
-            rule = "groups cannot store quantized blocks; store D and call cutegemm.quantize"
-            kind = ("block", result.block, K_BLOCK)
-            raise field_error(InputError, f"epilogue.{result.name}", kind, rule)
-    packed = PACKED.get(form)
-    for x in graph.scales:
-        kind = ("block", x.extent, K_BLOCK)
-        if form == "depth":
-            rule = "groups along K may start inside a block of K, so block scales are not supported"
-            raise field_error(InputError, x.name, kind, rule, ROW)
-        if packed is not None and packed.axis == x.axis and x.extent > 1:
-            what = "rows" if x.axis == "m" else "columns"
-            raise field_error(InputError, x.name, kind, f"groups may start in blocks of {what}", BLOCKS[0])
-
-
 def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
     """The problem of a grouped call (`planning.grouped.plan_groups`) and its outputs.
 
@@ -330,4 +294,4 @@ def _fake(x: Any) -> bool:
     return bool(x.is_meta) or type(x).__name__ == "FakeTensor"
 
 
-__all__ = ["GroupedGemm", "check_form", "check_own"]
+__all__ = ["GroupedGemm", "check_own"]

@@ -56,7 +56,7 @@ class Report:
 def words(problem: Problem) -> str:
     """A problem in short."""
     batch = f"{problem.batch} x " if problem.batch > 1 else ""
-    return f"{batch}{problem.m} x {problem.n} x {problem.k} {problem.a.dtype.value}"
+    return f"{batch}{problem.m} x {problem.n} x {problem.k} {problem.types}"
 
 
 class Screen:

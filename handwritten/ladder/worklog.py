@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cutegemm.errors import GemmError
+from cutegemm.errors import GemmError, InputError, field_error
 from handwritten.ladder import bars
 from handwritten.ladder.names import BASELINE, BUILDER, SPLIT_K_SHAPE, one_part, twin_name
 from handwritten.ladder.registry import stages
@@ -56,7 +56,14 @@ class Figures:
 
 def write(source: Path, folder: Path) -> None:
     """Write a results file's figures into the folder's README.md, its chart and the headers of its stages."""
-    for path, text in texts(source, folder).items():
+    try:
+        found = texts(source, folder)
+    except GemmError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        rule = "must be a file that `python -m handwritten --json` wrote, with its ablation beside it"
+        raise field_error(InputError, "--readme", str(source), rule) from error
+    for path, text in found.items():
         path.write_text(text, "utf-8")
 
 

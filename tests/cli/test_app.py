@@ -170,6 +170,27 @@ def test_standard_output_may_be_closed():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("words", ["--help", "--version", "schema explain", "layout 8:1"])
+def test_a_full_disk_is_one_line(words):
+    """Output that cannot be written ends any command with a line and status 2."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    line = f"{sys.executable} -m cutegemm {words} > /dev/full"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2 and done.stderr.endswith(": No space left on device\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_warning_is_one_line():
+    """A warning stands without the line of code that raised it."""
+    code = (
+        "import warnings; from cutegemm.cli import app; app.app = lambda **k: warnings.warn('mind the gap')"
+    )
+    code += "; app.main()"
+    done = process("-c", code)
+    assert (done.returncode, done.stderr) == (0, "cutegemm: mind the gap\n")
+
+
 def test_a_terminal_s_width_is_used(monkeypatch):
     """Text is as wide as the terminal, and 80 columns where there is none."""
     from cutegemm.cli import output

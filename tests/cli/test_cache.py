@@ -114,3 +114,18 @@ def test_entries_are_shown(tmp_path, monkeypatch):
     h100 = document("database", "show", "--gpu", "h100")["entries"]
     assert h100 and all("H100" in x["gpu"] for x in h100) and len(h100) < len(every)
     assert "must be one of user, shipped, all" in refused("database", "show", "--source", "mine")
+
+
+@pytest.mark.parametrize("days", ["-1", "nan"])
+def test_an_age_is_not_negative(days):
+    """A negative age would select all kernels, and nan none."""
+    says = refused("cache", "clear", "--older-than", days)
+    assert (
+        says.startswith("cutegemm cache clear: --older-than=")
+        and "must be a number of days, at least 0" in says
+    )
+
+
+def test_a_missing_archive_is_named_once():
+    """The error of the system stands without its number."""
+    assert refused("cache", "import", "/none/x.zip").endswith("wrote: No such file or directory")

@@ -29,6 +29,13 @@ def test_sass_is_the_kernel_s():
     assert any(x.startswith("HGMMA") for x in document("sass", *PROBLEM, *SPEC)["instructions"])
 
 
+def test_the_code_of_groups():
+    """--groups prints the kernel of `grouped_mm`, which differs from the dense one."""
+    dense, grouped = (document("ptx", *PROBLEM, *SPEC, *more) for more in ((), ("--groups", 2)))
+    assert grouped["problem"] == "256 x 128 x 128, 2 groups of rows" and dense["problem"] == "256 x 128 x 128"
+    assert grouped["text"] != dense["text"] and ".visible .entry" in grouped["text"]
+
+
 def test_an_empty_output_has_no_code():
     """There is no kernel where D is empty."""
     assert "D is empty: there is no kernel" in refused("ptx", 0, 8, 8)
@@ -64,6 +71,14 @@ def test_two_kernels_differ():
     assert plan["config.pingpong"] == ("False", "True")
     assert not found["same"] and [x["language"] for x in found["code"]] == ["ptx", "sass"]
     assert {x["name"] for x in found["counters"]} and found["time"] is None
+
+
+def test_the_sides_of_a_difference_are_named():
+    """An error names the side that is no spec; the problem shows both types where the specs have two."""
+    assert refused("diff", "stages", "").startswith("cutegemm diff: SPEC1='stages'")
+    assert refused("diff", "", "stages").startswith("cutegemm diff: SPEC2='stages'")
+    words = ("a_dtype='fp16'", "a_dtype='bf16'", 64, 64, 64, "--no-emulate")
+    assert document("diff", *words, status=1)["problem"] == "64 x 64 x 64; fp16 and bf16"
 
 
 def test_the_traced_ir_is_compared(monkeypatch):

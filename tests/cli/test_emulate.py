@@ -173,6 +173,21 @@ def test_a_sum_over_nothing_has_no_error():
     assert document("emulate", 64, 64, 0)["error"] == 0
 
 
+@pytest.mark.parametrize("along", ["m", "n", "k"])
+def test_groups_are_emulated(along):
+    """--groups draws the groups' ends and compares each group's D with fp64."""
+    words = ("--groups", 3, "--along", along, "--spec", "tile=(128, 64, 64), sms=4")
+    found = document("emulate", 200, 128, 192, *words)
+    assert not found["findings"] and 0 < found["error"] < 3e-3
+    assert found["what"].startswith("200 x 128 x 192, 3 groups ")
+
+
+def test_a_wrong_group_shows(monkeypatch):
+    """A kernel that is given other ends than the check differs from fp64."""
+    monkeypatch.setattr(emulation, "_by_groups", lambda a, b, ends, like, form: a[0] @ b[0])
+    assert document("emulate", 200, 128, 64, "--groups", 2)["error"] > 0.1
+
+
 def test_c_is_added():
     """A problem with C is compared with alpha A B + beta C."""
     of, spec = problem(256, 128, 128, c_dtype="bf16"), GemmSpec(tile=Tile(128, 64, 64))
@@ -200,6 +215,10 @@ def test_arguments_are_drawn(text, dtype, shape):
         ((*SMALL, "--policy", "lasy"), "must be one of eager, lazy, random; nearest legal value: 'lazy'"),
         (("x.cubin",), "a PTX module starts with"),
         (("x.ptx", "--grid", "0"), "must be X, XxY or XxYxZ"),
+        ((*SMALL, "--grid", "3"), "--grid: is for FILE.ptx; the plan of M N K has its own launch"),
+        (("x.ptx", "--groups", "2"), "--groups: describes M N K; FILE is compiled"),
+        ((*SMALL, "--groups", "2", "--batch", "2"), "--batch=2: groups lie in one matrix"),
+        (("x.ptx", "--dtype", "fp16"), "--dtype: describes M N K; FILE is compiled"),
         (("x.ptx", "--arg", "q8:4"), "must be a number or TYPE:EXTENTS"),
     ],
 )
@@ -233,6 +252,19 @@ def test_contenders_are_timed_beside_each_other():
     assert found.verdict == "ours is faster" and [x.name for x in found.rows] == ["ours", "other"]
     assert found.rows[0].us == pytest.approx(1.0) and found.rows[0].factor == pytest.approx(2.0)
     assert found.rows[0].tflops == pytest.approx(2 * 512**3 / 1e6)
+
+
+def test_a_problem_that_torch_does_not_multiply():
+    """torch.matmul has no GEMM of 8-bit operands, so there is one contender; an empty D is refused without a GPU."""
+    words = {"dtype": "int8", "b_dtype": "uint8", "majors": "kk"}
+    bench = FakeBench(lambda plan: 1e-6)
+    cases = {comparison.OURS: case((512, 512, 512), **words)}
+    found = comparison.compared(cases, bench, Regime(preheat=0.0, sample=1e-4, pairs=5))
+    assert [x.name for x in found.rows] == [
+        comparison.OURS
+    ] and found.problem == "512 x 512 x 512; int8 x uint8"
+    assert found.verdict == "torch.matmul does not compute this problem"
+    assert "D is empty" in refused("bench", 0, 64, 64)
 
 
 def test_bench_shows_the_contenders(monkeypatch):

@@ -31,6 +31,24 @@ def no_gpu(monkeypatch):
         ("0", "3", "3"),
         ("3", "3", "0"),
         ("256", "256", "255", "--spec", "a_load='gather'"),
+        ("256", "256", "256", "--dtype", "fp8_e4m3", "--b-dtype", "fp8_e5m2"),
+        ("4096", "1024", "2048", "--groups", "8", "--why"),
+        ("256", "4096", "512", "--groups", "3", "--along", "n"),
+        (
+            "7",
+            "8",
+            "1000",
+            "--dtype",
+            "fp8",
+            "--majors",
+            "kk",
+            "--spec",
+            "split_k=2",
+            "--epilogue",
+            "geglu",
+            "--why",
+        ),
+        ("256", "512", "4096", "--groups", "1", "--along", "k", "--gpu", "h100"),
     ],
     ids=" ".join,
 )
@@ -84,6 +102,38 @@ def test_a_spec_is_honoured():
     assert (step["config"]["tile"], step["config"]["stages"]) == ([128, 64, 64], 3)
     text = run("explain", 512, 512, 512, "--epilogue", "bias_act(relu)")
     assert "epilogue    d = max(acc + bias, 0.0)\n" in text
+
+
+def test_operands_of_two_types():
+    """A and B of two types are given by --dtype and --b-dtype, or by the fields of the spec."""
+    fields = "a_dtype='int8', b_dtype='uint8'"
+    for words in (
+        ("--dtype", "int8", "--b-dtype", "uint8"),
+        ("--spec", fields),
+        ("--dtype", "int8", "--spec", "b_dtype='uint8'"),
+    ):
+        assert "; A int8, B uint8, D int32\n" in run("explain", 64, 64, 64, *words)
+
+
+def test_groups():
+    """The explanation of groups names their form and the GEMMs that were planned; what depends on sizes is left out."""
+    text = " ".join(run("explain", 4096, 1024, 2048, "--groups", 8).split())
+    assert "M x N x K = 4096 x 1024 x 2048, 8 groups of rows; A, B bf16, D bf16" in text
+    assert "us predicted for 8 GEMMs of 1024 x 1024 x 2048" in text
+    assert "sizes are read on the device; planned as 8 GEMMs of 1024 x 1024 x 2048" in text
+    assert "roofline" not in text and "candidates: 96, predicted times of these GEMMs" in text
+    found = document("explain", 4096, 1024, 2048, "--groups", 8)
+    assert found["groups"] == {"count": 8, "form": "rows", "planned_as": [1024, 1024, 2048]}
+    assert found["waves"] is found["roofline"] is None and found["launch"]["threads"] == 384
+    assert document("explain", 64, 64, 64)["groups"] is None
+    assert "groups without elements" in refused("explain", 0, 64, 64, "--groups", 2)
+
+
+def test_the_page_of_groups(tmp_path):
+    """The page leaves out what depends on the groups' sizes."""
+    run("explain", 512, 128, 64, "--groups", 4, "--html", tmp_path / "groups.html")
+    text = (tmp_path / "groups.html").read_text("utf-8")
+    assert "4 groups of rows" in text and "Shared memory" in text and "Roofline" not in text
 
 
 def test_an_epilogue_of_a_file(tmp_path):
@@ -145,10 +195,28 @@ def test_every_epilogue_of_the_library_is_known(name):
         (("--spec", "tile=Tile(m=64, n=64, m=128)"), "m='128': is given twice"),
         (("--epilogue", "bias_act(activation=relu, activation=gelu)"), "activation='gelu': is given twice"),
         (("--epilogue", "bias_gelu"), "nearest legal value: 'bias"),
+        (
+            ("--epilogue", "bias_act("),
+            "must be a name, or a call with arguments; nearest legal value: 'bias_act'",
+        ),
         (("--epilogue", "bias(3)"), "takes 0 positional arguments"),
         (("--gpu", "a100"), "--gpu='a100': must be one of h200, h100; nearest legal value: 'h100'"),
         (("--dtype", "int16"), "dtype='int16'"),
         (("--majors", "xy"), "majors='xy'"),
+        (("--groups", 2, "--batch", 3), "--batch=3: groups lie in one matrix, so there is no batch"),
+        (("--along", "k"), "--along='k': needs --groups"),
+        (("--groups", 2, "--along", "x"), "--along='x': must be one of m, n, k"),
+        (("--groups", 0), "'--groups': 0 is not in the range x>=1"),
+        (("--groups", 2, "--dtype", "fp32"), "tensor cores, which take fp32 operands as tf32"),
+        (
+            ("--groups", 2, "--spec", "schedule='simt'"),
+            "schedule='simt': groups are multiplied by tensor-core kernels",
+        ),
+        (("--groups", 2, "--along", "k", "--epilogue", "swiglu"), "groups along K have no gated pairs"),
+        (
+            ("--dtype", "int8", "--b-dtype", "fp8_e5m2"),
+            "b_dtype='fp8_e5m2': A is int8, B must be int8 or uint8",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(words, says):

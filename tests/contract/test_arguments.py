@@ -68,6 +68,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[A
             "k": NO_EXTENT,
             "batch": NO_EXTENT,
             "dtype": (None, *NO_DTYPE),
+            "b_dtype": (*NO_DTYPE, "fp16", "fp8", "int8", "int32"),
             "d_dtype": (*NO_DTYPE, "int32"),
             "c_dtype": (*NO_DTYPE, "int8", "int32"),
             "input_dtype": NO_DTYPE,

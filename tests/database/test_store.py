@@ -267,3 +267,24 @@ def test_what_ships_serves():
         assert key_of(spec, of, devices[key.gpu]) == key
         assert plan(refined(spec, found.fields), of, devices[key.gpu]).config is not None
     assert entries
+
+
+def test_the_command_has_nothing_to_list(tmp_path, capsys, monkeypatch):
+    """Without entries `show` names the file, and a missing file to import is named without the error's class."""
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    assert main(["show"]) == 0 and "no entries in " in capsys.readouterr().out
+    assert main(["import", str(tmp_path / "x.json")]) == 2
+    assert capsys.readouterr().err.endswith("wrote: No such file or directory\n")
+
+
+def test_the_command_s_reader_may_go_away(tmp_path):
+    """`python -m cutegemm.database show | true` prints nothing on standard error, and a full disk is one line."""
+    command = f"{sys.executable} -m cutegemm.database --database {tmp_path / 'x.sqlite'}"
+    assert main(["--database", str(tmp_path / "x.sqlite"), "import", str(SHIPPED)]) == 0
+    for more, says in (
+        ("| true", ""),
+        ("> /dev/full", "python -m cutegemm.database: No space left on device\n"),
+    ):
+        line = ["bash", "-c", f"{command} show {more}"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.stderr == says

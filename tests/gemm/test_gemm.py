@@ -45,6 +45,7 @@ def test_printing_shows_spec_plan_and_cost(gemm):
         ({"a_dtype": "fp16", "d_dtype": "fp32"}, {"dtype": "fp16", "d_dtype": "fp32"}),
         ({"a_major": "m", "b_major": "k", "d_major": "m"}, {"majors": "mk", "d_major": "m"}),
         ({"b_dtype": "fp32"}, {"dtype": "fp32"}),
+        ({"a_dtype": "int8", "b_dtype": "uint8"}, {"dtype": "int8", "b_dtype": "uint8", "majors": "kk"}),
         ({"epilogue": linear_combination(True), "c_dtype": "fp32"}, {"c_dtype": "fp32"}),
         ({"epilogue": linear_combination(False)}, {}),
     ],

@@ -74,7 +74,7 @@ REFUSALS = [
     ({"c_dtype": "fp32"}, problem(64, 64, 64, c_dtype="bf16"),
      "c_dtype='fp32': the problem's C is bf16; nearest legal value: 'bf16'"),
     ({}, odd(b=dataclasses.replace(MISALIGNED_A, dtype=DType.FP16)),
-     "b_dtype='fp16': A and B have one dtype; nearest legal value: 'bf16'"),
+     "b_dtype='fp16': A is bf16, B must be bf16; nearest legal value: 'bf16'"),
     ({"a_major": "m"}, odd(),
      "a_major='m': the problem's A has strides (256, 1) (row, column); nearest legal value: 'k'"),
     ({"b_major": "n"}, problem(64, 128, 64, majors="kk"),
@@ -123,12 +123,12 @@ REFUSALS = [
     ({"split_k": 2, "schedule": "simt", "epilogue": GATED}, problem(64, 64, 64, epilogue=GATED),
      "split_k=2: gated pairs of 16-bit operands leave no registers for a sum that CTAs share; nearest legal value: 1"),
     ({"cluster": (1, 1, 8)}, problem(256, 256, 48),
-     "cluster=(1, 1, 8): K is 3 tiles of 16 at most; each part needs one; nearest legal value: (1, 1, 3)"),
+     "cluster=(1, 1, 8): K has at most 3 tiles of 16, and each split needs one; nearest legal value: (1, 1, 3)"),
     # given splits are a multiple of a cluster's, and a launch adds those of two clusters
     ({"cluster": (1, 1, 8), "split_k": 16}, problem(256, 256, 112),
-     "cluster=(1, 1, 8): K is 7 tiles of 16 at most; each part needs one; nearest legal value: (1, 1)"),
+     "cluster=(1, 1, 8): K has at most 7 tiles of 16, and each split needs one; nearest legal value: (1, 1)"),
     ({"cluster": (1, 1, 2), "split_k": 4, "split_reduction": "launch"}, problem(256, 256, 48),
-     "cluster=(1, 1, 2): K is 3 tiles of 16 at most; each part needs one; nearest legal value: (1, 1)"),
+     "cluster=(1, 1, 2): K has at most 3 tiles of 16, and each split needs one; nearest legal value: (1, 1)"),
     # also where the instruction does not read A as it lies
     ({"math": "tf32", "a_load": "cp_async"}, problem(256, 256, 256, dtype="fp32", majors="mk"),
      "a_load='cp_async': math=\"tf32\" rounds elements as they are loaded, which copies of bytes do not; "
@@ -318,7 +318,7 @@ def test_more_parts_than_k_has_are_refused_with_the_most(k, parts):
     """An open tile may be no deeper than one instruction."""
     of = problem(227, 114, k)
     with pytest.raises(
-        PlanError, match=f"^split_k=16: K is {parts} tiles of 16 at most; each part needs one"
+        PlanError, match=f"^split_k=16: K has at most {parts} tiles of 16, and each split needs one"
     ) as e:
         plan(GemmSpec(split_k=16), of)
     assert e.value.nearest == parts and plan(GemmSpec(split_k=parts), of).config.splits == parts

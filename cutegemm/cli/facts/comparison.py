@@ -34,13 +34,13 @@ class Comparison:
     gpu: str
     versions: str  # of the DSL and CUDA
     rows: list[Timed]  # the contenders; the others are compared with the last one
-    verdict: str  # which one is significantly faster, or "no difference"
+    verdict: str  # which one is significantly faster, "no difference", or why there is only one
 
 
 def compared(
     cases: Mapping[str, Case], bench: Bench | None = None, regime: Any = None, against_torch: bool = True
 ) -> Comparison:
-    """Time specs of one problem, and torch.matmul if the epilogue is plain.
+    """Time specs of one problem, and torch.matmul if the epilogue is plain and it has a GEMM of these types.
 
     Args:
         cases: by name.
@@ -49,7 +49,9 @@ def compared(
 
     Raises:
         HardwareError: there is no Hopper GPU.
+        InputError: D is empty.
     """
+    from cutegemm.cli.facts.machine_code import planned
     from cutegemm.database.choice import choose
     from cutegemm.errors import HardwareError
     from cutegemm.running.backends.launcher import current_device
@@ -59,6 +61,7 @@ def compared(
     from cutegemm.tuning.random_operands import operands
     from cutegemm.tuning.timing import Sampler
 
+    planned(next(iter(cases.values())))  # for its errors
     if bench is None and current_device()[0] is None:
         raise HardwareError("times are taken on a Hopper GPU (compute capability 9.0), and there is none")
     machine, regime = bench or GpuBench(), regime or Regime()
@@ -73,7 +76,9 @@ def compared(
         sets = [operands(of, graph, machine.memory, seed) for seed in range(SETS)]
         made = prepare(x.spec, graph, sets[0].order, sets[0].given, machine.backend, planner=chosen)
         works[name] = machine.one_pass(made, sets)
-    if against_torch and not any(x.spec.given().get("epilogue") for x in cases.values()):
+    fused = any(x.spec.given().get("epilogue") for x in cases.values())
+    # torch.matmul has no GEMM of 8-bit operands on a GPU
+    if against_torch and not fused and of.a.dtype.bits > 8:
         works[TORCH] = _of_torch(of, machine)
     sample = regime.sample_of(of.flops)
     samplers = [Sampler(name, work, SETS, machine, sample) for name, work in works.items()]
@@ -87,9 +92,8 @@ def compared(
     pairs = ((rows[0].name, last), (last, rows[0].name)) if len(rows) > 1 else ()
     faster = next((x for x, y in pairs if wins(times[x], times[y])), None)
     verdict = "no difference" if faster is None else f"{faster} is faster"
-    return Comparison(
-        f"{of.shape}; {of.a.dtype.value}", machine.record.name, machine.versions(), rows, verdict
-    )
+    verdict = verdict if len(rows) > 1 else "torch.matmul does not compute this problem"
+    return Comparison(f"{of.shape}; {of.types}", machine.record.name, machine.versions(), rows, verdict)
 
 
 def _of_torch(of: Any, machine: Bench) -> Callable[[], None]:

@@ -61,11 +61,12 @@ def difference(
     counters, note = _counters(before, after) if emulate else ([], "not requested")
     timed, why = _timed(before, after) if time else (None, "not requested")
     of, specs = before.problem, [str(before.spec), str(after.spec)]
+    kinds = " and ".join(dict.fromkeys((of.types, after.problem.types)))
     used = [dataclasses.asdict(x.resources) for x in made]
     # opcodes are counted in the code
     figures = [{name: v for name, v in x.items() if name != "instructions"} for x in used]
     return Difference(
-        f"{of.shape}; {of.a.dtype.value}", specs, configs[0] == configs[1], _plan_changes(plans),
+        f"{of.shape}; {kinds}", specs, configs[0] == configs[1], _plan_changes(plans),
         _changes(figures[0], figures[1], every=True), code, counters, note, timed, why,
     )  # fmt: skip
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from cutegemm.checks import choice
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.layouts import ComposedLayout, Layout, Swizzle, banks, hardware, make_layout, parse
 from cutegemm.layouts.swizzle import AnyLayout
 
 BANKS, WARP = 32, 32
+WIDTHS = (1, 2, 4, 8, 16)  # bytes of a lane
 # most elements that are drawn
 MOST_CELLS = 1 << 16
 _MMA = re.compile(r"m64n(\d+)k(8|16|32)")
@@ -74,11 +75,18 @@ def drawn(text: str, swizzle: str = "", access: str = "", bits: int = 16, width:
     Raises:
         GemmError: an argument is illegal.
     """
-    layout = parse(text)
+    try:
+        layout = parse(text)
+    except GemmError as error:
+        if error.concerns("text") or error.concerns("layout"):
+            raise field_error(InputError, "LAYOUT", text, error.rule, "(8,8):(8,1)") from error
+        raise field_error(InputError, "LAYOUT", text, str(error)) from error
     if swizzle:
         layout = _swizzled(layout, swizzle)
     if bits not in (8, 16, 32):
         raise field_error(InputError, "--bits", bits, "must be 8, 16 or 32", 16)
+    if width not in WIDTHS:
+        raise field_error(InputError, "--lane", width, "must be 1, 2, 4, 8 or 16", 4)
     if layout.size > MOST_CELLS:
         rule = f"has {layout.size:,} elements, and at most {MOST_CELLS:,} are drawn"
         raise field_error(InputError, "LAYOUT", text, rule, "(64,64):(64,1)")
@@ -126,7 +134,10 @@ def _swizzled(layout: AnyLayout, text: str) -> ComposedLayout:
     if isinstance(layout, ComposedLayout):
         rule = f"the layout has a swizzle already, {layout.swizzle}"
         raise field_error(InputError, "--swizzle", text, rule)
-    return ComposedLayout(Swizzle(bits, base, shift), 0, layout)
+    try:
+        return ComposedLayout(Swizzle(bits, base, shift), 0, layout)
+    except GemmError as error:
+        raise field_error(InputError, "--swizzle", text, str(error)) from error
 
 
 def _as_table(layout: AnyLayout) -> AnyLayout:
@@ -178,6 +189,11 @@ ACCESSES: dict[str, Callable[[AnyLayout, int, int], banks.BankUsage]] = {
 
 
 def _conflicts(layout: AnyLayout, access: str, bits: int, width: int) -> Conflicts:
-    usage = ACCESSES[choice(InputError, "--banks", access, tuple(ACCESSES))](layout, bits, width)
+    count = ACCESSES[choice(InputError, "--banks", access, tuple(ACCESSES))]
+    try:
+        usage = count(layout, bits, width)
+    except GemmError as error:
+        rule = error.rule if error.concerns("layout") else str(error)
+        raise field_error(InputError, "--banks", access, rule) from error
     phases = [[len(words) for words in phase] for phase in usage.phases]
     return Conflicts(access, phases, usage.wavefronts, usage.conflicts)

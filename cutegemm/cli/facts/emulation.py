@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,10 @@ from cutegemm.cli.facts.emulated_arrays import Arrays, argument, arrays, memory,
 from cutegemm.emulator import Options, Step, output, run_ptx, run_steps, tensor_buffer
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import EmulatorError, InputError, field_error
-from cutegemm.launch_layout import COUNTERS
+from cutegemm.launch_layout import COUNTERS, GROUP_ENDS
+from cutegemm.planning.group_forms import FORMS
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.plan_text import shape_text
 from cutegemm.problems import Problem
 from cutegemm.running.backends import emulator_steps
 from cutegemm.spec import GemmSpec
@@ -68,13 +71,15 @@ def emulate_problem(case: Case, races: bool = True, policy: str = "eager") -> Em
     from cutegemm.cli.facts.machine_code import planned
 
     of = case.problem
-    if of.flops > MOST_FLOPS:
+    # with groups every row, column or k belongs to at most one of them
+    if of.flops // (of.batch if case.form else 1) > MOST_FLOPS:
         rule = f"the emulator needs minutes beyond {MOST_FLOPS:,} FLOP; use fewer tiles"
         raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, (256, 256, 256))
     plan = planned(case)
     assert plan.config is not None
-    words = f"{of.shape} {of.a.dtype.value}, {plan.config.family}"
-    return _run(plan, partial(emulator_steps.of_plan, plan), case.spec, words, options(races, policy))
+    words = f"{shape_text(of, case.form)}{';' if case.form else ''} {of.types}, {plan.config.family}"
+    launches = partial(emulator_steps.of_plan, plan)
+    return _run(plan, launches, case.spec, words, options(races, policy), case.form)
 
 
 def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> EmulatedRun:
@@ -91,7 +96,7 @@ def emulate_artefact(path: Path, races: bool = True, policy: str = "eager") -> E
         rule = f"none of its {len(artefact.recipes)} problems has at most {MOST_FLOPS:,} FLOP"
         raise field_error(InputError, "FILE", str(path), rule)
     of = recipe.problem
-    words = f"{path.name}: {of.shape} {of.a.dtype.value}"
+    words = f"{path.name}: {of.shape} {of.types}"
     launches = partial(emulator_steps.of_recipe, recipe, artefact.kernels)
     return _run(recipe, launches, artefact.spec, words, options(races, policy))
 
@@ -124,21 +129,45 @@ def _run(
     spec: GemmSpec,
     what: str,
     watched: Options,
+    form: str = "",
 ) -> EmulatedRun:
-    """Run the launches of one problem on random arrays."""
+    """Run the launches of one problem on random arrays; with groups also of random sizes."""
     of = plan.problem
     plain = not isinstance(spec.epilogue, Graph)
     graph = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(of.c is not None)
     data = arrays(of, graph, plan.parts)
+    if form:
+        data.named[GROUP_ENDS] = _ends(of, form)
     run = emulator.run(_Call(plan, launches, data), options=watched)
-    return _as_data(what, run, _error(data, of) if plain else None)
+    return _as_data(what, run, _error(data, of, form) if plain else None)
 
 
-def _error(data: Arrays, of: Problem) -> float:
+def _ends(of: Problem, form: str) -> Any:
+    """Ends of random groups, which leave some rows, columns or k at the end to no group."""
+    extent = getattr(of, FORMS[form].axis)
+    return np.sort(np.random.default_rng(0).integers(0, extent + 1, of.batch)).astype(np.int32)
+
+
+def _by_groups(a: Any, b: Any, ends: Any, like: Any, form: str) -> Any:
+    """A B of each group; rows and columns of no group are zero."""
+    found, axis = np.zeros_like(like), FORMS[form].axis
+    for group, (start, end) in enumerate(itertools.pairwise([0, *ends])):
+        part = slice(start, end)
+        if axis == "m":
+            found[0, part] = a[0, part] @ b[group]
+        elif axis == "n":
+            found[0, :, part] = a[group] @ b[0, :, part]
+        else:
+            found[group] = a[0, :, part] @ b[0, part]
+    return found
+
+
+def _error(data: Arrays, of: Problem, form: str = "") -> float:
     """Relative error of D = alpha A B + beta C against fp64."""
     operands = {"a": of.a, "b": of.b, **dict(of.inputs), **dict(of.outputs)}
     values = {name: numbers_of(data.named[name], x.dtype) for name, x in operands.items()}
-    wanted = data.numbers["alpha"] * (values["a"] @ values["b"])
+    a, b, d = (values[name] for name in ("a", "b", "d"))
+    wanted = data.numbers["alpha"] * (_by_groups(a, b, data.named[GROUP_ENDS], d, form) if form else a @ b)
     if "c" in values:
         wanted = wanted + data.numbers["beta"] * values["c"]
     # with K = 0, D is exactly zero

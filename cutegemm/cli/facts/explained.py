@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cutegemm.cli.facts.chosen import chosen
 from cutegemm.cli.facts.occupancy import Occupancy, Waves, occupancy, waves_of
 from cutegemm.cli.facts.raster import Raster, raster_of
 from cutegemm.cli.facts.roofline import Roofline, roofline_of
@@ -17,9 +18,10 @@ from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.compiler import Artifact
 from cutegemm.config import GemmConfig, KernelConfig
 from cutegemm.config.smem_budget import Region
-from cutegemm.database.choice import Choice, choose
+from cutegemm.database.choice import Choice
+from cutegemm.planning.grouped import average_plan, form_of
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed
-from cutegemm.planning.plan_text import facts, problem_text
+from cutegemm.planning.plan_text import average_text, facts, problem_text
 from cutegemm.planning.steps import Multiply
 
 MEASURED, PREDICTED = "measured", "predicted"
@@ -33,6 +35,15 @@ class PlanGpu:
     sms: int
     source: str
     note: str
+
+
+@dataclass(frozen=True)
+class GroupsOf:
+    """The groups of a grouped GEMM."""
+
+    count: int
+    form: str  # "rows" of A, "columns" of B, or "depth" (along K)
+    planned_as: list[int]  # M, N and K of each GEMM of the batch for which the cost model chose and predicted
 
 
 @dataclass(frozen=True)
@@ -100,11 +111,15 @@ class BoxOf:
 
 @dataclass(frozen=True)
 class Explained:
-    """A problem's plan, explained; from `launch` on, fields are None if D is empty and nothing runs."""
+    """A problem's plan, explained; from `launch` on, fields are None if D is empty and nothing runs.
+
+    With groups, whose sizes are on the device, those from `waves` on are None.
+    """
 
     problem: str
     spec: str
     gpu: PlanGpu
+    groups: GroupsOf | None  # None without --groups
     chosen: PlanOrigin
     candidates: list[Weighed]  # by predicted time
     plan: dict[str, object]  # `KernelPlan.to_dict`
@@ -122,24 +137,24 @@ class Explained:
 
 def explained(case: Case) -> tuple[KernelPlan, Explained]:
     """The plan that `build` uses for a request, and its explanation."""
-    choice = choose(case.spec, case.problem, case.device)
+    choice = chosen(case)
     plan = choice.plan
-    problem, chosen = problem_text(case.problem), _origin(choice)
+    problem, origin = problem_text(case.problem, case.form), _origin(choice)
     where = PlanGpu(case.device.name, case.device.sms, case.source, case.device.note)
     if plan.multiply is None:
         return plan, Explained(
-            problem, str(case.spec), where, chosen, [], plan.to_dict(), *(None,) * 3, [], *(None,) * 6
+            problem, str(case.spec), where, None, origin, [], plan.to_dict(), *(None,) * 3, [], *(None,) * 6
         )  # fmt: skip
     step, config = plan.multiply, plan.multiply.config
     made = kernel_cache.stored(config)
     registers, memory = _registers(plan, config, made), _memory(plan, config, made)
-    waves, traffic = waves_of(plan, step), traffic_of(plan, step)
     size = config.cluster_size
-    return plan, Explained(
+    known = Explained(
         problem=problem,
         spec=str(case.spec),
         gpu=where,
-        chosen=chosen,
+        groups=_groups(plan) if case.form else None,
+        chosen=origin,
         candidates=list(plan.why.weighed),
         plan=plan.to_dict(),
         launch=GemmLaunch(plan.clusters * size, config.threads, size),
@@ -147,12 +162,29 @@ def explained(case: Case) -> tuple[KernelPlan, Explained]:
         registers=registers,
         boxes=_boxes(plan, step),
         occupancy=occupancy(config.limits, config.threads, registers.at_launch, memory.bytes),
+        waves=None,
+        traffic=None,
+        roofline=None,
+        raster=None,
+        timeline=None,
+    )
+    if case.form:
+        # the host does not know how large groups are
+        return plan, known
+    waves, traffic = waves_of(plan, step), traffic_of(plan, step)
+    return plan, replace(
+        known,
         waves=waves,
         traffic=traffic,
-        roofline=roofline_of(plan, traffic, chosen.us),
+        roofline=roofline_of(plan, traffic, origin.us),
         raster=raster_of(plan, waves.at_once),
         timeline=timeline_of(plan, step, waves.work_tiles, waves.at_once),
     )
+
+
+def _groups(plan: KernelPlan) -> GroupsOf:
+    of = average_plan(plan).problem
+    return GroupsOf(of.batch, form_of(plan), [of.m, of.n, of.k])
 
 
 def _origin(choice: Choice) -> PlanOrigin:
@@ -210,6 +242,8 @@ def summary(plan: KernelPlan, explanation: Explained) -> Iterator[tuple[str, str
         yield "", explanation.gpu.note
     chosen = explanation.chosen
     more = f", {chosen.predicted_us:,.1f} us predicted" if chosen.basis == MEASURED else ""
+    if explanation.groups is not None:
+        more = f" for {average_text(plan)}"
     yield "chosen by", f"{chosen.by}; {chosen.us:,.1f} us {chosen.basis}{more}"
     for i, reason in enumerate(chosen.reasons):
         yield "" if i else "because", reason

@@ -8,11 +8,12 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from cutegemm.cli.facts.chosen import chosen
 from cutegemm.cli.inputs import Case
 from cutegemm.compiling import kernel_cache, resources
-from cutegemm.database.choice import choose
 from cutegemm.errors import InputError, field_error
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.plan_text import shape_text
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,12 @@ class Code:
 
 
 def planned(case: Case) -> KernelPlan:
-    """The plan that `build` uses, which must launch something.
+    """The plan that `build` or `grouped_mm` uses, which must launch something.
 
     Raises:
         InputError: D is empty.
     """
-    plan = choose(case.spec, case.problem, case.device).plan
+    plan = chosen(case).plan
     if plan.config is None:
         of = case.problem
         raise field_error(InputError, "M N", (of.m, of.n), "D is empty: there is no kernel", (1, 1))
@@ -51,7 +52,7 @@ def code_of(case: Case, language: str) -> Code:
     text = made.ptx if language == "ptx" else resources.sass(made.cubin)
     used, of = made.resources, case.problem
     return Code(
-        of.shape, plan.config.family, language, text, used.registers, used.frame_bytes,
+        shape_text(of, case.form), plan.config.family, language, text, used.registers, used.frame_bytes,
         used.smem_bytes, used.code_bytes, dict(opcodes(text, language).most_common()),
     )  # fmt: skip
 

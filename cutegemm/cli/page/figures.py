@@ -159,6 +159,9 @@ def boxes(plan: KernelPlan, facts: Explained) -> str:
     for x in facts.boxes:
         if x.operand in named:
             tile, turned = (config.tile[2], tiles[x.operand]), not named[x.operand].k_major
+        elif x.operand.endswith(" words"):
+            # a box has the rows of one alignment, with the words around them
+            tile, turned = (x.inner, x.outer * x.count), False
         else:
             tile = (config.stored_columns, config.rows)
             # in a swapped kernel D's rows are the accumulators' columns
@@ -183,4 +186,6 @@ def _cut(x: BoxOf, tile: tuple[int, int]) -> str:
         parts.append(box(1 + column * w, 1 + row * h, w - 1, h - 1, kind, title))
     cut = f"{x.count} x ({x.inner} x {x.outer}) of a tile {across} x {down}"
     caption = f"{x.operand}: {cut}, swizzle {x.swizzle}"
-    return figure(f"box-{x.operand.lower()}", caption, (across * scale + 2, down * scale + 2), parts)
+    return figure(
+        f"box-{x.operand.lower()}".replace(" ", "-"), caption, (across * scale + 2, down * scale + 2), parts
+    )

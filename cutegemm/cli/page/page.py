@@ -43,11 +43,13 @@ def _sections(plan: KernelPlan, facts: Explained) -> list[str]:
     if plan.config is None:
         return [section("Nothing is launched", *(paragraph(x) for x in facts.chosen.reasons))]
     config, parts = plan.config, []
-    assert facts.roofline is not None and facts.raster is not None
-    parts.append(section("Roofline", charts.roofline(facts.roofline)))
+    if facts.roofline is not None:
+        parts.append(section("Roofline", charts.roofline(facts.roofline)))
     if facts.timeline is not None:
         parts.append(section("Timeline", charts.timeline(facts.timeline)))
-    parts.append(section("Raster and L2 reuse", charts.raster(facts.raster), paragraph(f"{facts.waves}.")))
+    if facts.raster is not None:
+        waves = paragraph(f"{facts.waves}.")
+        parts.append(section("Raster and L2 reuse", charts.raster(facts.raster), waves))
     if isinstance(config, KernelConfig) and config.multiplies:
         parts.append(section("Who owns which element of D", figures.owners(plan)))
         assert plan.multiply is not None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
-from cutegemm.planning.grouped import PACKED
+from cutegemm.planning.group_forms import PACKED
 from cutegemm.running.arguments import check
 from cutegemm.running.groups import inside
 from cutegemm.running.kind import Kind

@@ -66,6 +66,7 @@ SPECS = {
     "multistage": (GemmSpec(schedule="multistage"), problem(333, 777, 555)),
     "split K": (GemmSpec(split_k=4, split_reduction="launch"), problem(256, 256, 8192)),
     "simt": (GemmSpec(), problem(300, 300, 300, dtype="fp32")),
+    "unaligned": (GemmSpec(), problem(64, 64, 7, majors="kk")),
     "large": (GemmSpec(tile=Tile(64, 64, 64)), problem(16384, 16384, 512)),
     "empty": (GemmSpec(), problem(0, 8, 8)),
 }
@@ -96,7 +97,7 @@ def test_a_page_has_every_figure(name):
     _, found, text = made(name)
     parsed = Parsed(text)
     wanted = {"owners", "fragment", "memory", "smem-a", "smem-b", "raster", "timeline", "roofline"}
-    wanted |= {f"box-{x.operand.lower()}" for x in found.boxes}
+    wanted |= {f"box-{x.operand.lower()}".replace(" ", "-") for x in found.boxes}
     assert wanted <= set(parsed.ids())
     assert text.count("<figcaption>") == text.count("<figure")
 

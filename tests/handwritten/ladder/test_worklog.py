@@ -4,6 +4,7 @@
 import difflib
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,3 +157,15 @@ def test_header_names_the_variants() -> None:
         "4096^3, bf16: n32 6.87e+03, n64 1.37e+04 TFLOP/s, 100% of cuBLAS; README.md, stage 17."
     )
     assert worklog.header(figures(), "21_split_k_atomic.cu") == "README.md, stage 21."
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "# a README"])
+def test_a_file_without_results_is_refused(tmp_path: Path, text: str) -> None:
+    """A file of another kind is refused by name, and nothing is written."""
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(
+        GemmError, match="--readme=.*must be a file that `python -m handwritten --json` wrote"
+    ):
+        worklog.write(path, tmp_path)
+    assert [x.name for x in tmp_path.iterdir()] == ["x.json"]

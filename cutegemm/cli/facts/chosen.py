@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a command's problem: the one that `build` would use, or `grouped_mm` for groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cutegemm.cli.inputs import Case
+from cutegemm.database.choice import Choice, choose, from_model
+from cutegemm.epilogue.graph import Graph, linear_combination
+from cutegemm.errors import InputError, field_error
+from cutegemm.planning.group_forms import check_form
+from cutegemm.planning.grouped import Ends, plan_groups
+from cutegemm.planning.requirements import check_dtypes, check_majors
+from cutegemm.spec import AUTO
+
+
+def chosen(case: Case) -> Choice:
+    """The plan, and the database entry that it comes from; groups have no entries.
+
+    Raises:
+        GemmError: no kernel supports the problem under the spec, or groups have no elements.
+    """
+    if not case.form:
+        return choose(case.spec, case.problem, case.device)
+    spec, of = case.spec, case.problem
+    if 0 in (of.m, of.n, of.k):
+        rule = "groups without elements run no kernel"
+        raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, (1, 1, 1))
+    graph = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(False)
+    check_form(graph, case.form)
+    check_dtypes(spec, of)
+    check_majors(spec, of)
+    # D is already described by the problem
+    whole = replace(spec, epilogue=graph, d_dtype=AUTO, d_major=AUTO)
+    ends = Ends(tail=case.form != "depth")
+    return from_model(plan_groups(whole, of, case.form, ends, case.device))
