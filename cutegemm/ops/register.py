@@ -14,7 +14,6 @@ import torch
 from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
     enable_single_level_autograd_function,
 )
-from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
@@ -25,6 +24,7 @@ from cutegemm.ops.program import Program, decode
 from cutegemm.ops.serve import serve
 from cutegemm.ops.transforms import flops
 from cutegemm.ops.transforms.batching import batched
+from cutegemm.running import tangents
 from cutegemm.running.arguments.results import Outputs
 
 NAMESPACE = "cutegemm"
@@ -115,24 +115,11 @@ def _recorded(tensors: Iterable[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
 
 
-def _refuse_tangents(named: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Refuse forward-mode differentiation, whose tangents would be lost.
-
-    Raises:
-        InputError: a tensor has one.
-    """
-    if forward_ad._current_level < 0:
-        return
-    for name, x in named:
-        if forward_ad.unpack_dual(x).tangent is not None:
-            raise InputError("has a tangent: forward-mode gradients (jvp) are not supported", field=name)
-
-
 def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
     """The autograd implementation of an overload that returns new tensors; `record` is the call with a gradient."""
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        _refuse_tangents(_named(args))
+        tangents.refuse(_named(args))
         if _recorded(x for _, x in _named(args)):
             if not torch._C._are_functorch_transforms_active():
                 return record(*args)
@@ -148,7 +135,7 @@ def autograd_out_of(op: Any) -> Callable[..., Any]:
     """The autograd implementation of an overload that writes into given tensors."""
 
     def kernel(keyset: Any, *args: Any, out: Any) -> None:
-        _refuse_tangents([*_named(args), *(("out", x) for x in out)])
+        tangents.refuse([*_named(args), *(("out", x) for x in out)])
         if _recorded([*(x for _, x in _named(args)), *out]):
             rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
             raise field_error(InputError, "out", "...", rule)
