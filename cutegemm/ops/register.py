@@ -17,6 +17,7 @@ from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
+from cutegemm.gemm import Gemm, eager
 from cutegemm.ops.fallback import HALF, autocast_to
 from cutegemm.ops.gradients.autograd import Final, Product
 from cutegemm.ops.layouts import as_called, described_outputs, matrices
@@ -25,6 +26,7 @@ from cutegemm.ops.serve import serve
 from cutegemm.ops.transforms import flops
 from cutegemm.ops.transforms.batching import batched
 from cutegemm.running import tangents
+from cutegemm.running.arguments.describe import shown
 from cutegemm.running.arguments.results import Outputs
 
 NAMESPACE = "cutegemm"
@@ -97,10 +99,22 @@ def _fake_many(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program
 def _fake_out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any) -> None:
     known = decode(program)
     wanted = _described(known, a, b, inputs)
-    for given, x in zip(_given(known, out).values(), wanted):
-        torch._check(given.dim() == x.dim(), lambda: "out: must have as many dimensions as the result")
-        for n, m in zip(given.shape, x.shape):
-            torch._check(n == m, lambda: "out: must have the shape of the result")
+    for (name, given), x in zip(_given(known, out).items(), wanted):
+        check_fake_out(shown(name), given, x)
+
+
+def check_fake_out(name: str, given: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Check the shape of a given output against the result's; symbolic extents become conditions of the graph.
+
+    Raises:
+        InputError: they differ.
+    """
+    pairs = list(zip(given.shape, wanted.shape))
+    differ = [n != m for n, m in pairs if type(n) is int and type(m) is int]
+    if given.dim() != wanted.dim() or any(differ):
+        raise field_error(InputError, f"{name}.shape", tuple(given.shape), f"must be {tuple(wanted.shape)}")
+    for n, m in pairs:
+        torch._check(n == m, lambda: f"{name}: must have the shape of the result")
 
 
 def _named(args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -228,12 +242,15 @@ def _register() -> None:
 
 
 _register()
+# torch.compile may run a call around a graph break, and must not compile its planning
+eager.leave(Gemm.__init__)
 
 __all__ = [
     "NAMESPACE",
     "OVERLOADS",
     "autograd_of",
     "autograd_out_of",
+    "check_fake_out",
     "library",
     "refuse_mapped_out",
     "writing",
