@@ -152,7 +152,7 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     if recorded or eight or module.has_post_expert_norm:
         found = product(hidden, last)
         found = module.post_expert_norm(found) if module.has_post_expert_norm else found
-        return combined(found, top_k_weights, *to[:3]).to(given)  # type: ignore[no-any-return]
+        return combined(found, top_k_weights, *to[:3]).to(given)
     weight = top_k_weights.reshape(-1).index_select(0, to.order)
     return summed(product(hidden, last, weight=weight), to.place).to(given)
 

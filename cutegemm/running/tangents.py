@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch.autograd import forward_ad
 
 from cutegemm.errors import InputError
@@ -21,12 +22,12 @@ RULE = (
 
 
 def refuse(named: Iterable[tuple[str, Any]]) -> None:
-    """Refuse tensors with tangents; None stands for an output to be allocated.
+    """Refuse tensors with tangents; None stands for a tensor that was not given. Does nothing under torch.compile.
 
     Raises:
         InputError: a tensor has a tangent.
     """
-    if forward_ad._current_level < 0:
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
     for name, x in named:
         if x is not None and forward_ad.unpack_dual(x).tangent is not None:

@@ -20,6 +20,7 @@ from cutegemm.ops.products import is_compiling
 from cutegemm.ops.quantized.made import Quantized, quantized
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.ops.quantized.training import gemm
+from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS
 from cutegemm.running.numerics.eight_bits import dequantized
 
@@ -72,6 +73,7 @@ def frozen_linear(
         given = None if bias is None else bias.to(x.dtype)
         found: Tensor = linear(x, wide, given, fallback=fallback)
         return found
+    tangents.refuse((("input", x), ("bias", bias)))
     if (dtype := autocast_type(x.device)) in HALF:
         x, bias = autocast_to(dtype, x), None if bias is None else autocast_to(dtype, bias)
     who = server_of(x.device, fallback, "cutegemm.nn.QuantizedLinear")
