@@ -12,17 +12,18 @@ import torch
 
 from cutegemm.checks import keywords
 from cutegemm.nn.asked import Asked, asked
+from cutegemm.nn.experts import MoE
 from cutegemm.nn.gated import NAMES, not_swiglu, swiglu_of
 from cutegemm.nn.joined import Joined, Part, join
 from cutegemm.nn.linear import TYPES, Linear, multiplies
 from cutegemm.nn.mixtures import adopt, not_adopted, recognised
 from cutegemm.nn.mlp import SwiGLU, hooked
-from cutegemm.nn.quantized import QuantizedLinear, load, source_of, store
+from cutegemm.nn.quantized import TYPES_8, QuantizedLinear, load, source_of, store
 from cutegemm.ops.fallback import HALF
 
 # Modules that multiply by their weights themselves; they are not converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
-_OURS = (Linear, QuantizedLinear, SwiGLU, Joined, Part)
+_OURS = (Linear, QuantizedLinear, SwiGLU, Joined, Part, MoE)
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ def convert(
         ours = isinstance(module, Linear) and (what.weights is None or type(module) is not Linear)
         other = not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS))
         if ours or other or isinstance(module, QuantizedLinear):
+            if what.weights is not None and (why := _kept(module, TYPES_8[what.weights])) is not None:
+                made.left[name] = why
             _overlook(name, module, made)
             continue
         why = _unconverted(module, name, what) or (what.weights and _not_stored(model, name, module))
@@ -272,6 +275,17 @@ def _not_stored(model: torch.nn.Module, name: str, module: torch.nn.Module) -> s
     if any(x.is_meta for x in module.parameters(recurse=False)):
         return "its parameters have no memory yet"
     return _shared(model, [name], [module])
+
+
+def _kept(module: torch.nn.Module, dtype: torch.dtype) -> str | None:
+    """Why a module of ours keeps its weights when `convert` stores others in 8 bits; None if it has none."""
+    if isinstance(module, MoE):
+        return "the experts of nn.MoE are not stored in 8 bits; those of transformers are"
+    if isinstance(module, (SwiGLU, Joined)):
+        return "it computes several layers as one GEMM: store the model in 8 bits without swiglu and joined"
+    if isinstance(module, QuantizedLinear) and module.weight.dtype != dtype:
+        return f"its weight is {module.weight.dtype} already"
+    return None
 
 
 def _varies(module: Any) -> str | None:
