@@ -23,6 +23,7 @@ from cutegemm.ops.fallback import HALF
 
 # Modules that multiply by their weights themselves; they are not converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
+_ROUTES = "it routes tokens, and 8-bit weights would choose other experts"
 _OURS = (Linear, QuantizedLinear, SwiGLU, Joined, Part, MoE)
 
 
@@ -102,7 +103,7 @@ def convert(
     made = Conversion(())
     mixtures = list(_mixtures(model, what, made))
     converted = [*_gated(model, what, made), *_joined(model, what, made), *mixtures]
-    for _, _, name, module in _named(model):
+    for parent, _, name, module in _named(model):
         if name in mixtures:
             continue
         source = None if isinstance(module, QuantizedLinear) else source_of(module)
@@ -121,7 +122,10 @@ def convert(
                 made.left[name] = why
             _overlook(name, module, made)
             continue
-        why = _unconverted(module, name, what) or (what.weights and _not_stored(model, name, module))
+        why = _unconverted(module, name, what)
+        if why is None and what.weights is not None:
+            routes = isinstance(parent, MoE) and parent.router is module
+            why = _ROUTES if routes else _not_stored(model, name, module)
         if why is not None:
             made.left[name] = why
             continue

@@ -144,19 +144,19 @@ def test_modules_of_ours_that_keep_their_weights_are_named():
     """Several layers as one GEMM, experts, and a weight in the other type: each is left, with the reason."""
     x = torch.randn(3, 16)
     mine = torch.nn.ModuleDict(
-        {"swiglu": nn.SwiGLU(16, 8), "moe": nn.MoE(16, 8, 4, 2), "stored": torch.nn.Sequential(torch.nn.Linear(16, 8)),
+        {"swiglu": nn.SwiGLU(16, 8), "moe": nn.MoE(16, 8, 4, 2, shared=torch.nn.Linear(16, 16)), "stored": torch.nn.Sequential(torch.nn.Linear(16, 8)),
          "both": torch.nn.ModuleDict({"q": torch.nn.Linear(16, 8), "k": torch.nn.Linear(16, 8)})}
     ).eval()  # fmt: skip
     assert not nn.convert(mine, joined=[("q", "k")]).left
     nn.convert(mine["stored"], weights="int8")
     expected = mine["both"]["q"](x)
-    made = nn.convert(mine, weights="fp8", skip="moe.router")
-    assert made.converted == ("swiglu.down_proj",)
+    made = nn.convert(mine, weights="fp8")
+    assert made.converted == ("swiglu.down_proj", "moe.shared")
     assert {name: why.split(":")[0] for name, why in made.left.items()} == {
         "swiglu": "it computes several layers as one GEMM",
         "both.q.joined": "it computes several layers as one GEMM",
         "moe": "the experts of nn.MoE are not stored in 8 bits; those of transformers are",
-        "moe.router": "skip='moe.router'",
+        "moe.router": "it routes tokens, and 8-bit weights would choose other experts",
         "stored.0": "its weight is torch.int8 already",
     }
     assert torch.equal(mine["both"]["q"](x), expected)
