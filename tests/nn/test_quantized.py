@@ -144,7 +144,8 @@ def test_modules_of_ours_that_keep_their_weights_are_named():
     """Several layers as one GEMM, experts, and a weight in the other type: each is left, with the reason."""
     x = torch.randn(3, 16)
     mine = torch.nn.ModuleDict(
-        {"swiglu": nn.SwiGLU(16, 8), "moe": nn.MoE(16, 8, 4, 2, shared=torch.nn.Linear(16, 16)), "stored": torch.nn.Sequential(torch.nn.Linear(16, 8)),
+        {"swiglu": nn.SwiGLU(16, 8), "moe": nn.MoE(16, 8, 4, 2, shared=torch.nn.Linear(16, 16)),
+         "stored": torch.nn.Sequential(torch.nn.Linear(16, 8)),
          "both": torch.nn.ModuleDict({"q": torch.nn.Linear(16, 8), "k": torch.nn.Linear(16, 8)})}
     ).eval()  # fmt: skip
     assert not nn.convert(mine, joined=[("q", "k")]).left
