@@ -98,14 +98,16 @@ class _Combined(torch.autograd.Function):
 
 def dispatched(x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
     """The token of each pair, (R, H), from x (T, H) and fields of `Routes`."""
-    tangents.refuse((("x", x),))
+    if not torch.compiler.is_compiling():
+        tangents.refuse((("x", x),))
     found: Tensor = _Dispatched.apply(x, rows, place)  # type: ignore[no-untyped-call]
     return found
 
 
 def combined(y: Tensor, weights: Tensor, order: Tensor, rows: Tensor, place: Tensor) -> Tensor:
     """The weighted sum of each token's rows of y, (T, N), from weights (T, k) and fields of `Routes`."""
-    tangents.refuse((("y", y), ("weights", weights)))
+    if not torch.compiler.is_compiling():
+        tangents.refuse((("y", y), ("weights", weights)))
     found: Tensor = _Combined.apply(y, weights, order, rows, place)  # type: ignore[no-untyped-call]
     return found
 

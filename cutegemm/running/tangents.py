@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch.autograd import forward_ad
 
 from cutegemm.errors import InputError
@@ -22,12 +21,12 @@ RULE = (
 
 
 def refuse(named: Iterable[tuple[str, Any]]) -> None:
-    """Refuse tensors with tangents; None stands for a tensor that was not given. Does nothing under torch.compile.
+    """Refuse tensors with tangents; None stands for a tensor that was not given.
 
     Raises:
         InputError: a tensor has a tangent.
     """
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+    if forward_ad._current_level < 0:
         return
     for name, x in named:
         if x is not None and forward_ad.unpack_dual(x).tangent is not None:

@@ -68,9 +68,10 @@ def _made(
     """
     if _compiling() and not torch._C._are_functorch_transforms_active():
         op: Any = torch.ops.cutegemm.quantize
-        found: list[Tensor] = op(x.detach(), _NAMES[kind], dtype, scale, exponents, twin)
+        found: list[Tensor] = op(x, _NAMES[kind], dtype, scale, exponents, twin)
         return found
-    tangents.refuse((("x", x), ("scale", scale)))
+    if not _compiling():
+        tangents.refuse((("x", x), ("scale", scale)))
     if x.numel() and kernel.fits(x, kind, scale is not None):
         one, other = kernel.quantized_by(kernel.on_gpu, x, kind, dtype, scale, exponents, twin)
     else:
@@ -125,6 +126,20 @@ def _described(
     return outputs
 
 
+def _differentiated(
+    keyset: Any, x: Tensor, kind: str, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
+) -> list[Tensor]:
+    """The op where autograd sees it: its results have no gradient."""
+    tangents.refuse((("x", x), ("scale", scale)))
+    op: Any = torch.ops.cutegemm.quantize.default
+    with torch._C._AutoDispatchBelowAutograd():
+        found: list[Tensor] = op.redispatch(
+            keyset & torch._C._after_autograd_keyset, x, kind, dtype, scale, exponents, twin
+        )
+        return found
+
+
+library.impl("quantize", _differentiated, "Autograd", with_keyset=True)
 for _key in ("CPU", "CUDA"):
     library.impl("quantize", _op, _key)
 torch.library.register_fake("cutegemm::quantize", _described, lib=library)

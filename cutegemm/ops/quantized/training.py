@@ -68,7 +68,8 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
         raise field_error(InputError, "weight.shape", tuple(weight.shape), rule)
     if bias is not None and bias.shape[0] != n:
         raise field_error(InputError, "bias.shape", tuple(bias.shape), f"must be {(n,)}")
-    tangents.refuse((("x", x), ("weight", weight), ("bias", bias)))
+    if not is_compiling():
+        tangents.refuse((("x", x), ("weight", weight), ("bias", bias)))
     flat = x.reshape(math.prod(x.shape[:-1]), k)
     if torch._C._are_functorch_transforms_active():
         found = _transformed(flat, weight, bias, recipe, who)
