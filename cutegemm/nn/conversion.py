@@ -23,7 +23,6 @@ from cutegemm.ops.fallback import HALF
 
 # Modules that multiply by their weights themselves; they are not converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
-_ROUTES = "it routes tokens, and 8-bit weights would choose other experts"
 _OURS = (Linear, QuantizedLinear, SwiGLU, Joined, Part, MoE)
 
 
@@ -124,8 +123,7 @@ def convert(
             continue
         why = _unconverted(module, name, what)
         if why is None and what.weights is not None:
-            routes = isinstance(parent, MoE) and parent.router is module
-            why = _ROUTES if routes else _not_stored(model, name, module)
+            why = _of_parent(parent, module) or _not_stored(model, name, module)
         if why is not None:
             made.left[name] = why
             continue
@@ -279,6 +277,15 @@ def _not_stored(model: torch.nn.Module, name: str, module: torch.nn.Module) -> s
     if any(x.is_meta for x in module.parameters(recurse=False)):
         return "its parameters have no memory yet"
     return _shared(model, [name], [module])
+
+
+def _of_parent(parent: Any, module: torch.nn.Module) -> str | None:
+    """Why a layer of this module must not be stored in 8 bits; None if it may be."""
+    if isinstance(parent, MoE) and parent.router is module:
+        return "it routes tokens, and 8-bit weights would choose other experts"
+    if isinstance(parent, torch.nn.TransformerEncoderLayer):
+        return "torch.nn.TransformerEncoderLayer reads its weight itself in evaluation"
+    return None
 
 
 def _kept(module: torch.nn.Module, dtype: torch.dtype) -> str | None:

@@ -140,6 +140,16 @@ def test_what_is_left_alone():
         nn.convert(model(), activations="int8")
 
 
+def test_a_transformer_layer_of_torch_keeps_its_weights():
+    """In evaluation it gives its layers' weights to one function of torch, which multiplies no 8-bit ones."""
+    mine, x = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(), torch.randn(3, 5, 16)
+    with torch.no_grad():
+        expected = mine(x)
+        left = nn.convert(mine, weights="fp8").left
+        assert torch.equal(mine(x), expected)
+    assert left["linear1"] == "torch.nn.TransformerEncoderLayer reads its weight itself in evaluation"
+
+
 def test_modules_of_ours_that_keep_their_weights_are_named():
     """Several layers as one GEMM, experts, and a weight in the other type: each is left, with the reason."""
     x = torch.randn(3, 16)
