@@ -191,7 +191,15 @@ def near(name: str, legal: Iterable[str]) -> str | None:
 
     The similarity must be at least 0.75; a lower limit would suggest "min" for "sin".
     """
-    return next(iter(difflib.get_close_matches(name, list(legal), 1, 0.75)), None)
+    return _near(name, tuple(legal))
+
+
+def _near(name: str, legal: tuple[str, ...]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, legal, 1, 0.75)), None)
+
+
+# torch.compile calls it instead of tracing difflib
+_near._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _index(value: object) -> int | None:

@@ -55,9 +55,9 @@ class GemmError(ValueError):
     context: dict[str, str]
 
     def __init__(
-        self, rule: str, *, field: str | None = None, value: object = ABSENT, nearest: object = None
+        self, rule: str, /, field: str | None = None, value: object = ABSENT, *, nearest: object = None
     ) -> None:
-        super().__init__(rule)
+        # `args` has the positional arguments, as of any exception. torch.compile shows them, and traces no super() here
         self.field, self.value, self.rule, self.nearest = field, value, rule, nearest
         self.context = {}
 
@@ -66,6 +66,10 @@ class GemmError(ValueError):
         subject = "" if self.field is None else f"{self.field}{value}: "
         hint = "" if self.nearest is None else f"; nearest legal value: {shown(self.nearest)}"
         return f"{subject}{self.rule}{hint}"
+
+    def __repr__(self) -> str:
+        # torch.compile shows an error by its repr
+        return f"{type(self).__name__}({str(self)!r})"
 
     def concerns(self, name: str) -> bool:
         """Whether the error is about `name` or a part of it: "tile.n" and "tile[1]" concern "tile"."""
@@ -165,7 +169,7 @@ def check(
 
 def field_error(kind: type[Kind], field: str, value: object, rule: str, nearest: object = None) -> Kind:
     """An error about one field."""
-    return kind(rule, field=field, value=value, nearest=nearest)
+    return kind(rule, field, value, nearest=nearest)
 
 
 def shown(value: object) -> str:

@@ -12,18 +12,19 @@ import torch
 
 from cutegemm.checks import keywords
 from cutegemm.nn.asked import Asked, asked
+from cutegemm.nn.experts import MoE
 from cutegemm.nn.gated import NAMES, not_swiglu, swiglu_of
-from cutegemm.nn.joined import Part, Sharing, join, store_joined
+from cutegemm.nn.joined import Joined, Part, Sharing, join, store_joined
 from cutegemm.nn.linear import TYPES, Linear, multiplies
 from cutegemm.nn.mixtures import adopt, not_adopted, recognised
 from cutegemm.nn.mlp import SwiGLU, hooked
-from cutegemm.nn.quantized import QuantizedLinear, load, source_of, store
+from cutegemm.nn.quantized import TYPES_8, QuantizedLinear, load, source_of, store
 from cutegemm.ops.fallback import HALF
 
 # Modules that multiply by their weights themselves; they are not converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
 _NO_MEMORY = "its parameters have no memory yet"
-_OURS = (Linear, QuantizedLinear, SwiGLU, Sharing, Part)
+_OURS = (Linear, QuantizedLinear, SwiGLU, Sharing, Part, MoE)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def convert(
     made = Conversion(())
     mixtures = list(_mixtures(model, what, made))
     converted = [*_gated(model, what, made), *_joined(model, what, made), *mixtures]
-    for _, _, name, module in _named(model):
+    for parent, _, name, module in _named(model):
         if name in mixtures:
             continue
         source = None if isinstance(module, QuantizedLinear) else source_of(module)
@@ -118,9 +119,13 @@ def convert(
         ours = isinstance(module, Linear) and (what.weights is None or type(module) is not Linear)
         other = not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS))
         if ours or other or isinstance(module, QuantizedLinear):
+            if what.weights is not None and (why := _kept(module, TYPES_8[what.weights])) is not None:
+                made.left[name] = why
             _overlook(name, module, made)
             continue
-        why = _unconverted(module, name, what) or (what.weights and _not_stored(model, name, module))
+        why = _unconverted(module, name, what)
+        if why is None and what.weights is not None:
+            why = _of_parent(parent, module) or _not_stored(model, name, module)
         if why is not None:
             made.left[name] = why
             continue
@@ -287,6 +292,26 @@ def _not_stored(model: torch.nn.Module, name: str, module: torch.nn.Module) -> s
     if any(x.is_meta for x in module.parameters(recurse=False)):
         return _NO_MEMORY
     return _shared(model, [name], [module])
+
+
+def _of_parent(parent: Any, module: torch.nn.Module) -> str | None:
+    """Why a layer of this module must not be stored in 8 bits; None if it may be."""
+    if isinstance(parent, MoE) and parent.router is module:
+        return "it routes tokens, and 8-bit weights would choose other experts"
+    if isinstance(parent, torch.nn.TransformerEncoderLayer):
+        return "torch.nn.TransformerEncoderLayer reads its weight itself in evaluation"
+    return None
+
+
+def _kept(module: torch.nn.Module, dtype: torch.dtype) -> str | None:
+    """Why a module of ours keeps its weights when `convert` stores others in 8 bits; None if it has none."""
+    if isinstance(module, MoE):
+        return "the experts of nn.MoE are not stored in 8 bits; those of transformers are"
+    if isinstance(module, (SwiGLU, Joined)):
+        return "it was made from several layers of 16 bits: give `joined` in the call that stores the model in 8 bits"
+    if isinstance(module, QuantizedLinear) and module.weight.dtype != dtype:
+        return f"its weight is {module.weight.dtype} already"
+    return None
 
 
 def _varies(module: Any) -> str | None:

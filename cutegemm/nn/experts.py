@@ -22,6 +22,7 @@ from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.grouped import grouped_mm
 from cutegemm.ops.perceptron import grouped_perceptron, untouched
 from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
+from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS
 
 SWIGLU = swiglu()
@@ -95,10 +96,20 @@ class _Combined(torch.autograd.Function):
         return *final((above, each.view(weights.shape).to(weights.dtype)), sources), None, None, None
 
 
-# (x, rows, place): the token of each pair, (R, H)
-dispatched: Any = _Dispatched.apply
-# (y, weights (T, k), order, rows, place): the weighted sum of each token's rows of y, (T, N)
-combined: Any = _Combined.apply
+def dispatched(x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
+    """The token of each pair, (R, H), from x (T, H) and fields of `Routes`."""
+    if not torch.compiler.is_compiling():
+        tangents.refuse((("x", x),))
+    found: Tensor = _Dispatched.apply(x, rows, place)  # type: ignore[no-untyped-call]
+    return found
+
+
+def combined(y: Tensor, weights: Tensor, order: Tensor, rows: Tensor, place: Tensor) -> Tensor:
+    """The weighted sum of each token's rows of y, (T, N), from weights (T, k) and fields of `Routes`."""
+    if not torch.compiler.is_compiling():
+        tangents.refuse((("y", y), ("weights", weights)))
+    found: Tensor = _Combined.apply(y, weights, order, rows, place)  # type: ignore[no-untyped-call]
+    return found
 
 
 def mixture(
@@ -126,7 +137,7 @@ def mixture(
     if recording(x, weights, gate_up, down) and not untouched():
         rows = dispatched(x, to.rows, to.place)
         y = grouped_perceptron(rows, gate_up.mT, SWIGLU, down.mT, to.bounds, fallback)
-        return combined(y, weights, *to[:3])  # type: ignore[no-any-return]
+        return combined(y, weights, *to[:3])
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
     hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)
     y = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutegemm.errors import InputError, field_error
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear, check_input
 from cutegemm.nn.quantized import QuantizedLinear, store
@@ -24,8 +25,8 @@ is_compiling = torch.compiler.is_compiling
 # name of the joined layer as a child of its parts
 _KEY = "joined"
 _KINDS = ("weight", "bias")
-# the scales of an 8-bit weight, one per row
-_SCALE = "weight_scale"
+# with the scales of an 8-bit weight, one per row
+_SAVED = (*_KINDS, "weight_scale")
 
 
 class Sharing(torch.nn.Linear):
@@ -168,6 +169,28 @@ class Part(torch.nn.Module):
         found: Tensor = whole.bias.split(whole.sizes)[self.index]
         return found
 
+    def requires_grad_(self, requires_grad: bool = True) -> Part:
+        """Refuse a change: all parts have one weight, so the others would be frozen, or train, too.
+
+        Raises:
+            InputError: the joined parameters have the other value.
+        """
+        if all(x.requires_grad == requires_grad for x in self.parameters()):
+            return self
+        rule = "is a part of a joined layer, whose parts train together: call it on the model, or do not join them"
+        raise field_error(InputError, "requires_grad_", requires_grad, rule)
+
+    def register_parameter(self, name: str, param: Any) -> None:
+        """As for torch.nn.Module, but its weight and bias cannot be replaced.
+
+        Raises:
+            InputError: they are to be, as by an assignment or torch.nn.utils.prune.
+        """
+        if name.partition("_")[0] in _KINDS:
+            rule = "is a view of the joined layer's parameter: write into it under torch.no_grad()"
+            raise field_error(InputError, name, param, rule)
+        super().register_parameter(name, param)
+
     def __repr__(self) -> str:
         """The first part also shows the joined layer."""
         shape = f"in_features={self.in_features}, out_features={self.out_features}"
@@ -210,29 +233,58 @@ def store_joined(layer: Joined, weights: str, activations: str | None, fallback:
     store(layer, weights, activations, fallback, QuantizedJoined)
 
 
-def _keys(names: Sequence[str], kind: str, prefix: str) -> tuple[list[str], list[str]]:
-    """The keys of the original layers in a state dict, and the keys of the joined tensor, one per part."""
-    return [f"{prefix}{x}.{kind}" for x in names], [f"{prefix}{x}.{_KEY}.{kind}" for x in names]
+def _parts(module: Any, names: Sequence[str]) -> list[str]:
+    """The names under which a module still has parts; a part may have been wrapped or replaced since `join`."""
+    return [x for x in names if isinstance(module._modules.get(x), Part)]
 
 
 def _apart(names: Sequence[str], sizes: Sequence[int], module: Any, state: Any, prefix: str, _: Any) -> None:
     """Replace joined tensors by the parts' tensors in a state dict."""
-    wholes = {}
-    for kind in (*_KINDS, _SCALE):
-        parts, (whole, *others) = _keys(names, kind, prefix)
-        wholes[whole] = dict(zip(parts, sizes))
+    parts = _parts(module, names)
+    wholes, gone = {}, [x for x in names if x not in parts]
+    own: dict[str, Any] = {}
+    for kind in _SAVED if parts else ():
+        whole, *others = [f"{prefix}{x}.{_KEY}.{kind}" for x in parts]
+        if whole in state:
+            # another layer in a part's place has this key itself
+            own |= {key: state.get(key) for key in (f"{prefix}{x}.{kind}" for x in gone)}
+        wholes[whole] = dict(zip((f"{prefix}{x}.{kind}" for x in names), sizes))
         for key in others:
             state.pop(key, None)
     state_dicts.apart(state, wholes)
+    for key, x in own.items():
+        del state[key]
+        if x is not None:
+            state[key] = x
+
+
+def _wrapped(state: Any, names: Sequence[str], kind: str, prefix: str) -> list[tuple[str, Tensor]]:
+    """(name, joined tensor in a state dict) of parts that other modules have wrapped."""
+    return [
+        (x, t)
+        for x in names
+        for key, t in state.items()
+        if key.startswith(f"{prefix}{x}.") and key.endswith(f".{_KEY}.{kind}")
+    ]
 
 
 def _together(names: Sequence[str], module: Any, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
     """Replace the parts' tensors by joined tensors in a state dict that is loaded."""
-    (_, missing, _, errors), whole = rest, getattr(module, names[0]).joined
-    for kind in (*_KINDS, _SCALE):
-        parts, keys = _keys(names, kind, prefix)
-        sizes = dict(zip(parts, whole.sizes))
+    (_, missing, _, errors), parts = rest, _parts(module, names)
+    gone = {f"{prefix}{x}.{kind}" for x in names if x not in parts for kind in _SAVED}
+    own = {key: state.pop(key) for key in gone if key in state}
+    for kind in _SAVED if parts else ():
+        whole = module._modules[parts[0]].joined
+        keys = [f"{prefix}{x}.{_KEY}.{kind}" for x in parts]
+        sizes = dict(zip((f"{prefix}{x}.{kind}" for x in names), whole.sizes))
+        # a wrapped part still has the joined layer, and saves all of it
+        for x, rows in _wrapped(state, [x for x in names if x not in parts], kind, prefix):
+            if rows.shape[0] == sum(whole.sizes):
+                key = f"{prefix}{x}.{kind}"
+                state[key] = dict(zip(sizes, rows.split(whole.sizes)))[key]
         state_dicts.together(state, keys, whole._parameters.get(kind), sizes, metadata, missing, errors)
+    missing[:] = [key for key in missing if key not in gone]
+    state.update(own)
 
 
 __all__ = ["Joined", "Part", "QuantizedJoined", "Sharing", "join", "store_joined"]

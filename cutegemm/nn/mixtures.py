@@ -20,7 +20,7 @@ from cutegemm.epilogue.scales import ROW
 from cutegemm.epilogue.trace import Col, Row, define
 from cutegemm.epilogue.value import Value
 from cutegemm.nn.experts import combined, dispatched, mixture, routes, summed
-from cutegemm.nn.quantized import TYPES_8, apply_but, frozen, load_but
+from cutegemm.nn.quantized import TYPES_8, apply_but, check_frozen, frozen, load_but
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import HALF, autocast_type
 from cutegemm.ops.groups.grouped import grouped_mm
@@ -109,6 +109,8 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         own: Tensor = _own_forward(module)(module, hidden_states, top_k_index, top_k_weights)
         return own
     first, last = _names(module)
+    if hasattr(module, _SCALE.format(last)):
+        check_frozen(module, (first, last, *map(_SCALE.format, (first, last))))
     dtype, given = module.down_proj.dtype, hidden_states.dtype
     dtype = dtype if dtype in HALF else given if given in HALF else torch.bfloat16
     # under autocast a norm may have returned fp32
@@ -152,7 +154,7 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     if recorded or eight or module.has_post_expert_norm:
         found = product(hidden, last)
         found = module.post_expert_norm(found) if module.has_post_expert_norm else found
-        return combined(found, top_k_weights, *to[:3]).to(given)  # type: ignore[no-any-return]
+        return combined(found, top_k_weights, *to[:3]).to(given)
     weight = top_k_weights.reshape(-1).index_select(0, to.order)
     return summed(product(hidden, last, weight=weight), to.place).to(given)
 

@@ -28,6 +28,7 @@ ACTIVATIONS: dict[str, tuple[Any, str | None]] = {
     "silu": (torch.nn.SiLU, None),
 }
 _SWIGLU = swiglu()
+_any_global_hook: Any = torch.nn.modules.module._has_any_global_hook
 _GATE, _UP, _BOTH = "gate_proj.weight", "up_proj.weight", "gate_up_weight"
 
 
@@ -104,9 +105,9 @@ class MLP(torch.nn.Sequential):
             return False
         first, activation, _ = layers
         kind, approximate = ACTIVATIONS[self.activation]
-        if type(first) is not Linear or hooked(first) or unserved(first, input, first.weight):
+        if type(first) is not Linear or watched(first) or unserved(first, input, first.weight):
             return False
-        if type(activation) is not kind or hooked(activation):
+        if type(activation) is not kind or watched(activation):
             return False
         biased = (first.bias is None) != ("bias" in self.epilogue.tensors)
         return biased and getattr(activation, "approximate", None) == approximate
@@ -125,10 +126,15 @@ def hooked(layer: torch.nn.Module) -> bool:
     return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
+def watched(layer: torch.nn.Module) -> bool:
+    """Whether a layer has hooks, or all modules have (`torch.nn.modules.module.register_module_forward_hook`)."""
+    return hooked(layer) or bool(_any_global_hook())
+
+
 def _fusable(first: Any, last: Any) -> bool:
     """Whether one function may run both layers: no constant weights, equal fallbacks, no hooks on the last one."""
     plain = type(last) is Linear and not last.constant_weights
-    return plain and not first.constant_weights and first.fallback == last.fallback and not hooked(last)
+    return plain and not first.constant_weights and first.fallback == last.fallback and not watched(last)
 
 
 class Rows(NamedTuple):

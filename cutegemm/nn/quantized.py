@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, BlockScale, Kind
+from cutegemm.errors import InputError, field_error
 from cutegemm.nn.linear import Linear
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.agreement import check_tensor
+from cutegemm.ops.dispatch import recording
 from cutegemm.ops.quantized.frozen import Storage, frozen_linear
 from cutegemm.ops.quantized.made import Quantized
 from cutegemm.ops.quantized.quantize import quantize
@@ -65,6 +67,7 @@ class QuantizedLinear(torch.nn.Linear):
     def product(self, input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
         """input @ (weight * scale).T + bias with this layer's settings, for its weight or some rows of it."""
         source = self.source
+        check_frozen(self, ("weight", source.scale, source.static))
         static = None if source.static is None else getattr(self, source.static)
         return frozen_linear(input, Quantized(weight, scale), bias, source.storage, static, self.fallback)
 
@@ -97,6 +100,18 @@ def apply_but(module: torch.nn.Module, fn: Any, recurse: bool, names: Sequence[A
 
     apply: Any = torch.nn.Module._apply
     return apply(module, moved, recurse)
+
+
+def check_frozen(module: Any, names: Sequence[str | None]) -> None:
+    """Refuse a call that autograd would record for 8-bit weights or their scales, which have no gradient.
+
+    Raises:
+        InputError: one of these parameters requires a gradient, and autograd records.
+    """
+    for name in names:
+        if name is not None and recording(getattr(module, name)):
+            rule = "8-bit weights and their scales do not train: call requires_grad_(False) on them"
+            raise field_error(InputError, f"{name}.requires_grad", True, rule, False)
 
 
 def load_but(module: Any, names: Sequence[str], state: Any, prefix: str, *args: Any) -> None:
@@ -265,6 +280,7 @@ __all__ = [
     "QuantizedLinear",
     "Source",
     "apply_but",
+    "check_frozen",
     "frozen",
     "load",
     "load_but",

@@ -17,6 +17,7 @@ from cutegemm.ops.program import Program
 from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.describe import OPERANDS, shown
 from cutegemm.running.arguments.named import outputs_given
+from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.run import agreed
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -35,6 +36,7 @@ def agree_on_type(a: Tensor) -> None:
         raise field_error(InputError, "a.dtype", a.dtype, "must be float16, bfloat16 or float32")
 
 
+@uncompiled
 def agree(
     form: str, spec: GemmSpec | None, a: Tensor, b: Tensor, c: Tensor | None, program: Callable[[], Program]
 ) -> None:
@@ -86,7 +88,7 @@ def check_tensor(name: str, x: Any) -> None:
         InputError: it is not.
     """
     if not isinstance(x, Tensor):
-        raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", field=name)
+        raise InputError(f"must be a torch.Tensor, got {type(x).__name__}", name)
     if x.is_nested:
         raise field_error(InputError, name, x, "must be a tensor of one shape, not a nested one")
     # torch.compile traces strided tensors only, and cannot query the layout of all of them

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from cutegemm.ops.program import Program
 from cutegemm.ops.serve import serve
+from cutegemm.running.recorded import recording
 
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
@@ -19,11 +20,6 @@ _tracing = torch._C._is_tracing
 _compiling = torch.compiler.is_compiling
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
 T = TypeVar("T")
-
-
-def recording(*tensors: torch.Tensor) -> bool:
-    """Whether autograd records operations on these tensors."""
-    return _recording() and any([x.requires_grad for x in tensors])
 
 
 def direct(*tensors: torch.Tensor) -> bool:

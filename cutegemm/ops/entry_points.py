@@ -56,6 +56,7 @@ _SHORT = _Short(
     }
 )
 _ONE = (1.0,)
+_NO_NUMBERS = (str, bytes, list, tuple, dict, complex, type(None))
 _NO_SCALES: dict[str, Any] = {}
 # keywords of a call that are not inputs of an epilogue
 _OPTIONS = ("epilogue", "out", "spec", "fallback", "fp8", "accumulate_main_grad")
@@ -152,8 +153,7 @@ def matmul(
         return product(a, b, epilogue, spec, "matrix", inputs, out, who, kinds)
     if inputs:
         raise unread(next(iter(inputs)), PLAIN_READS, _OPTIONS, PLAIN_RULE)
-    if not is_compiling():
-        alpha, beta = _factor("alpha", alpha, a), None if beta is None else _factor("beta", beta, a)
+    alpha, beta = _factor("alpha", alpha, a), None if beta is None else _factor("beta", beta, a)
     if c is None and (isinstance(beta, Tensor) or beta):
         raise field_error(InputError, "beta", beta, "needs c", 0.0)
     if out is not None:
@@ -317,8 +317,12 @@ def _factor(name: str, value: Any, a: Tensor) -> Any:
         InputError: it is neither.
     """
     if not isinstance(value, Tensor):
+        if is_compiling() and not isinstance(value, _NO_NUMBERS):
+            # perhaps a symbolic number
+            return value
         return number_of(name, "scalar", value)
-    if value.is_nested or value.dim() or value.dtype != torch.float32 or value.layout != torch.strided:
+    strided = is_compiling() or value.layout is torch.strided
+    if value.is_nested or value.dim() or value.dtype != torch.float32 or not strided:
         raise field_error(InputError, name, value, "must be a number or a 0-d fp32 tensor")
     if value.device != a.device:
         raise field_error(InputError, f"{name}.device", str(value.device), f"must be a's device, {a.device}")

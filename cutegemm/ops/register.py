@@ -14,10 +14,10 @@ import torch
 from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
     enable_single_level_autograd_function,
 )
-from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
+from cutegemm.gemm import Gemm, eager
 from cutegemm.ops.fallback import HALF, autocast_to
 from cutegemm.ops.gradients.autograd import Final, Product
 from cutegemm.ops.layouts import as_called, described_outputs, matrices
@@ -25,6 +25,8 @@ from cutegemm.ops.program import Program, decode
 from cutegemm.ops.serve import serve
 from cutegemm.ops.transforms import flops
 from cutegemm.ops.transforms.batching import batched
+from cutegemm.running import tangents
+from cutegemm.running.arguments.describe import shown
 from cutegemm.running.arguments.results import Outputs
 
 NAMESPACE = "cutegemm"
@@ -97,10 +99,22 @@ def _fake_many(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program
 def _fake_out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any) -> None:
     known = decode(program)
     wanted = _described(known, a, b, inputs)
-    for given, x in zip(_given(known, out).values(), wanted):
-        torch._check(given.dim() == x.dim(), lambda: "out: must have as many dimensions as the result")
-        for n, m in zip(given.shape, x.shape):
-            torch._check(n == m, lambda: "out: must have the shape of the result")
+    for (name, given), x in zip(_given(known, out).items(), wanted):
+        check_fake_out(shown(name), given, x)
+
+
+def check_fake_out(name: str, given: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Check the shape of a given output against the result's; symbolic extents become conditions of the graph.
+
+    Raises:
+        InputError: they differ.
+    """
+    pairs = list(zip(given.shape, wanted.shape))
+    differ = [n != m for n, m in pairs if type(n) is int and type(m) is int]
+    if given.dim() != wanted.dim() or any(differ):
+        raise field_error(InputError, f"{name}.shape", tuple(given.shape), f"must be {tuple(wanted.shape)}")
+    for n, m in pairs:
+        torch._check(n == m, lambda: f"{name}: must have the shape of the result")
 
 
 def _named(args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -115,24 +129,11 @@ def _recorded(tensors: Iterable[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
 
 
-def _refuse_tangents(named: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Refuse forward-mode differentiation, whose tangents would be lost.
-
-    Raises:
-        InputError: a tensor has one.
-    """
-    if forward_ad._current_level < 0:
-        return
-    for name, x in named:
-        if forward_ad.unpack_dual(x).tangent is not None:
-            raise InputError("has a tangent: forward-mode gradients (jvp) are not supported", field=name)
-
-
 def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
     """The autograd implementation of an overload that returns new tensors; `record` is the call with a gradient."""
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        _refuse_tangents(_named(args))
+        tangents.refuse(_named(args))
         if _recorded(x for _, x in _named(args)):
             if not torch._C._are_functorch_transforms_active():
                 return record(*args)
@@ -148,7 +149,7 @@ def autograd_out_of(op: Any) -> Callable[..., Any]:
     """The autograd implementation of an overload that writes into given tensors."""
 
     def kernel(keyset: Any, *args: Any, out: Any) -> None:
-        _refuse_tangents([*_named(args), *(("out", x) for x in out)])
+        tangents.refuse([*_named(args), *(("out", x) for x in out)])
         if _recorded([*(x for _, x in _named(args)), *out]):
             rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
             raise field_error(InputError, "out", "...", rule)
@@ -241,12 +242,15 @@ def _register() -> None:
 
 
 _register()
+# torch.compile may run a call around a graph break, and must not compile its planning
+eager.leave(Gemm.__init__)
 
 __all__ = [
     "NAMESPACE",
     "OVERLOADS",
     "autograd_of",
     "autograd_out_of",
+    "check_fake_out",
     "library",
     "refuse_mapped_out",
     "writing",

@@ -3,6 +3,7 @@
 
 `run`           validates and plans a kind of call once and returns a callable; `kind` describes the kind
 `grouped_mm`    the same for grouped GEMMs in one launch; `groups` has `Groups`, which gives the group ends
+`tangents`      refuses forward-mode differentiation; `recorded`: whether autograd records
 `arguments`     names (`named`, `blas`), tensors of other libraries (`arrays`), layouts, types (`describe`), addresses
                 (`check`), the key of a kind (`call`), outputs (`results`), packed operands (`pack`)
 `backends`      a GPU (`launcher`, `shortcut`, `packed` arguments, `counters`, `properties`, `here`), the emulator

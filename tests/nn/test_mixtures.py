@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import cutegemm
+from cutegemm.errors import InputError
 from cutegemm.nn import convert, mixtures
 from cutegemm.nn import experts as experts_module
 
@@ -211,6 +212,9 @@ def test_experts_in_8_bits_stay_so():
     values = experts.down_proj
     assert name in convert(model, fallback="reference", weights="fp8").converted
     assert experts.down_proj is values
+    experts.requires_grad_(True)
+    with pytest.raises(InputError, match="gate_up_proj.requires_grad=True: 8-bit weights .* do not train"):
+        experts(x, index, weights)
 
 
 def test_an_expert_of_another_process_gives_nothing():

@@ -149,6 +149,31 @@ def test_layers_that_were_changed_are_called(change):
     assert torch.allclose(ours[:2](x), theirs[:2](x), atol=1e-6) and type(ours[:2]) is torch.nn.Sequential
 
 
+@pytest.mark.parametrize(
+    "made", [lambda: nn.MLP(8, 16, fallback="reference"), lambda: nn.SwiGLU(8, 16, fallback="reference")]
+)
+def test_hooks_of_all_modules_see_the_layers(made):
+    """torch has hooks for all modules, which profilers use; a layer that is not called would not be counted."""
+    model, x, seen = made(), torch.randn(3, 8, requires_grad=True), []
+
+    def double(module, args, y):
+        seen.append(module)
+        return y * 2 if isinstance(module, torch.nn.Linear) else None
+
+    expected = model(x)
+    handle = torch.nn.modules.module.register_module_forward_hook(double)
+    try:
+        y = model(x)
+    finally:
+        handle.remove()
+    layers = [z for z in model.modules() if not isinstance(z, nn.SwiGLU)]
+    assert set(layers) <= set(seen)
+    if isinstance(model, nn.SwiGLU):
+        assert torch.allclose(y, expected * 2, atol=1e-6)
+    else:
+        assert torch.allclose(y, model[2](F.gelu(model[0](x) * 2)) * 2, atol=1e-6)
+
+
 def test_biases_that_come_or_go_are_seen():
     """A layer that is given or loses its bias later runs layer by layer: what the epilogue reads is fixed."""
     x = torch.randn(3, 8)

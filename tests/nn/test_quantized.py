@@ -140,6 +140,39 @@ def test_what_is_left_alone():
         nn.convert(model(), activations="int8")
 
 
+def test_a_transformer_layer_of_torch_keeps_its_weights():
+    """In evaluation it gives its layers' weights to one function of torch, which multiplies no 8-bit ones."""
+    mine, x = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(), torch.randn(3, 5, 16)
+    with torch.no_grad():
+        expected = mine(x)
+        left = nn.convert(mine, weights="fp8").left
+        assert torch.equal(mine(x), expected)
+    assert left["linear1"] == "torch.nn.TransformerEncoderLayer reads its weight itself in evaluation"
+
+
+def test_modules_of_ours_that_keep_their_weights_are_named():
+    """Several layers as one GEMM, experts, and a weight in the other type: each is left, with the reason."""
+    x = torch.randn(3, 16)
+    mine = torch.nn.ModuleDict(
+        {"swiglu": nn.SwiGLU(16, 8), "moe": nn.MoE(16, 8, 4, 2, shared=torch.nn.Linear(16, 16)),
+         "stored": torch.nn.Sequential(torch.nn.Linear(16, 8)),
+         "both": torch.nn.ModuleDict({"q": torch.nn.Linear(16, 8), "k": torch.nn.Linear(16, 8)})}
+    ).eval()  # fmt: skip
+    assert not nn.convert(mine, joined=[("q", "k")]).left
+    nn.convert(mine["stored"], weights="int8")
+    expected = mine["both"]["q"](x)
+    made = nn.convert(mine, weights="fp8")
+    assert made.converted == ("swiglu.down_proj", "moe.shared")
+    assert {name: why.split(":")[0] for name, why in made.left.items()} == {
+        "swiglu": "it was made from several layers of 16 bits",
+        "both.q.joined": "it was made from several layers of 16 bits",
+        "moe": "the experts of nn.MoE are not stored in 8 bits; those of transformers are",
+        "moe.router": "it routes tokens, and 8-bit weights would choose other experts",
+        "stored.0": "its weight is torch.int8 already",
+    }
+    assert torch.equal(mine["both"]["q"](x), expected)
+
+
 @pytest.mark.parametrize("activations", ["fp8", None])
 def test_gradients_pass_through(activations):
     """The input's gradient is of the dequantised weight, the bias's is the sum of rows: adapters train on top."""
@@ -150,6 +183,22 @@ def test_gradients_pass_through(activations):
     mine[0](x).backward(g)
     near(x.grad, g.double() @ w.to(BF16).double())
     assert torch.allclose(mine[0].bias.grad.float(), g.float().sum(0), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("activations", ["fp8", None])
+@pytest.mark.parametrize("name", ["weight", "weight_scale"])
+def test_a_stored_weight_that_shall_train_is_refused(name, activations):
+    """It would get no gradient, or one in 8 bits; without a gradient it computes as before."""
+    mine, x = model()[:1].eval(), torch.randn(6, 300, dtype=BF16)
+    nn.convert(mine, weights="fp8", activations=activations)
+    expected = mine(x)
+    getattr(mine[0], name).requires_grad_(True)
+    with pytest.raises(
+        GemmError, match=f"^{name}.requires_grad=True: 8-bit weights and their scales do not train"
+    ):
+        mine(x)
+    with torch.no_grad():
+        assert torch.equal(mine(x), expected)
 
 
 def test_transforms_of_a_stored_layer():

@@ -15,11 +15,21 @@ from torch import Tensor
 
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import STORE
+from cutegemm.errors import InputError, field_error
 from cutegemm.ops.groups.group_gradient import By, record
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.quantized.operands import Kinds
-from cutegemm.ops.register import NAMESPACE, autograd_of, autograd_out_of, library, refuse_mapped_out, writing
+from cutegemm.ops.register import (
+    NAMESPACE,
+    autograd_of,
+    autograd_out_of,
+    check_fake_out,
+    library,
+    refuse_mapped_out,
+    writing,
+)
 from cutegemm.problems import columns
+from cutegemm.running.arguments.describe import shown
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.grouped_mm import GroupedGemm
@@ -137,7 +147,10 @@ def _shapes(
 ) -> list[Tensor]:
     """Outputs of the right shapes and types, from extents alone, which may be symbolic."""
     known, told = decode(program), grouping(how)
-    torch._check(a.shape[-1] == b.shape[-2], lambda: "b: must have as many rows as a has columns")
+    k, rows = a.shape[-1], b.shape[-2]
+    if type(k) is int and type(rows) is int and k != rows:
+        raise field_error(InputError, "b.shape", tuple(b.shape), f"must have {k} rows (K)")
+    torch._check(k == rows, lambda: "b: must have as many rows as a has columns")
     n = columns(known.graph, b.shape[-1])
     lead = (
         (ends.shape[0] - told.lead,) if told.form == "depth" else a.shape[:1] if told.form == "masked" else ()
@@ -156,11 +169,8 @@ def _shapes(
 
 
 def _fake_out(*args: Any, out: Any) -> None:
-    for given, wanted in zip(out, _shapes(*args), strict=True):
-        same = len(given.shape) == len(wanted.shape)
-        torch._check(same, lambda: "out: must have as many dimensions as the result")
-        for n, m in zip(given.shape, wanted.shape):
-            torch._check(n == m, lambda: "out: must have the shape of the result")
+    for name, given, wanted in zip(decode(args[6]).outputs, out, _shapes(*args), strict=True):
+        check_fake_out(shown(name), given, wanted)
 
 
 def _recorded(

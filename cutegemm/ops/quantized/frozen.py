@@ -20,6 +20,7 @@ from cutegemm.ops.products import is_compiling
 from cutegemm.ops.quantized.made import Quantized, quantized
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.ops.quantized.training import gemm
+from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS
 from cutegemm.running.numerics.eight_bits import dequantized
 
@@ -72,6 +73,8 @@ def frozen_linear(
         given = None if bias is None else bias.to(x.dtype)
         found: Tensor = linear(x, wide, given, fallback=fallback)
         return found
+    if not is_compiling():
+        tangents.refuse((("input", x), ("bias", bias)))
     if (dtype := autocast_type(x.device)) in HALF:
         x, bias = autocast_to(dtype, x), None if bias is None else autocast_to(dtype, bias)
     who = server_of(x.device, fallback, "cutegemm.nn.QuantizedLinear")
@@ -79,7 +82,7 @@ def frozen_linear(
     flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if recording(x, *([] if bias is None else [bias])):
         if torch._C._are_functorch_transforms_active():
-            field = "input" if x.requires_grad else "bias"
+            field = "input" if recording(x) else "bias"
             rule = (
                 "has no gradient in 8 bits under torch.func and vmap; use plain autograd, or torch.no_grad()"
             )

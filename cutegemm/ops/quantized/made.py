@@ -15,6 +15,7 @@ from torch import Tensor
 from cutegemm.epilogue.scales import BLOCKS, TENSOR, Kind
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.operands import KINDS
+from cutegemm.running import tangents
 from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.numerics import eight_bits
 from cutegemm.running.numerics.eight_bits import EXPONENTS, ROW_ALIGN, shape_of
@@ -60,11 +61,17 @@ def _shared(kind: Kind) -> bool:
 def _made(
     x: Tensor, kind: Kind, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
 ) -> list[Tensor]:
-    """Values, the twin's values, and the computed scales of both; shared scales once."""
+    """Values, the twin's values, and the computed scales of both; shared scales once.
+
+    Raises:
+        InputError: x or its scales have a tangent.
+    """
     if _compiling() and not torch._C._are_functorch_transforms_active():
         op: Any = torch.ops.cutegemm.quantize
-        found: list[Tensor] = op(x.detach(), _NAMES[kind], dtype, scale, exponents, twin)
+        found: list[Tensor] = op(x, _NAMES[kind], dtype, scale, exponents, twin)
         return found
+    if not _compiling():
+        tangents.refuse((("x", x), ("scale", scale)))
     if x.numel() and kernel.fits(x, kind, scale is not None):
         one, other = kernel.quantized_by(kernel.on_gpu, x, kind, dtype, scale, exponents, twin)
     else:
@@ -119,6 +126,20 @@ def _described(
     return outputs
 
 
+def _differentiated(
+    keyset: Any, x: Tensor, kind: str, dtype: torch.dtype, scale: Tensor | None, exponents: bool, twin: bool
+) -> list[Tensor]:
+    """The op where autograd sees it: its results have no gradient."""
+    tangents.refuse((("x", x), ("scale", scale)))
+    op: Any = torch.ops.cutegemm.quantize.default
+    with torch._C._AutoDispatchBelowAutograd():
+        found: list[Tensor] = op.redispatch(
+            keyset & torch._C._after_autograd_keyset, x, kind, dtype, scale, exponents, twin
+        )
+        return found
+
+
+library.impl("quantize", _differentiated, "Autograd", with_keyset=True)
 for _key in ("CPU", "CUDA"):
     library.impl("quantize", _op, _key)
 torch.library.register_fake("cutegemm::quantize", _described, lib=library)

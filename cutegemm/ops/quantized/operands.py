@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cutegemm.epilogue.graph import Graph
@@ -20,6 +19,7 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.fallback import address, constant, found_at
 from cutegemm.running.arguments import zero_points
+from cutegemm.running.recorded import recording
 from cutegemm.spec import AUTO
 
 # Names of kinds, because torch.compile passes only text to a `constant` function.
@@ -51,10 +51,9 @@ def operand_scales(
     """
     points, read = _points(form, a, b, spec, inputs) if free is None else (("", ""), {})
     names = ("x", "weight") if form == "linear" else ("a", "b")
-    if torch.is_grad_enabled():
-        for name, x in (*zip(names, (a, b)), *((name, inputs.get(name)) for name in SCALES)):
-            if isinstance(x, Tensor) and x.requires_grad:
-                raise field_error(InputError, f"{name}.requires_grad", True, NO_GRADIENT)
+    for name, x in (*zip(names, (a, b)), *((name, inputs.get(name)) for name in SCALES)):
+        if isinstance(x, Tensor) and recording(x):
+            raise field_error(InputError, f"{name}.requires_grad", True, NO_GRADIENT)
     given = {name: inputs[name] for name in SCALES if inputs.get(name) is not None}
     if not given or reads(epilogue, spec) or min(a.dim(), b.dim()) < 2 - (form == "linear"):
         return ("", "", *points), read

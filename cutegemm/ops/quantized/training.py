@@ -27,6 +27,7 @@ from cutegemm.ops.program import BIASED
 from cutegemm.ops.quantized.made import Quantized, quantized, twins
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.ops.shortcuts import remember_scaled, scaled_again
+from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS, check_tensor
 from cutegemm.spec import GemmSpec
 
@@ -67,6 +68,8 @@ def fp8_linear(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Any, who:
         raise field_error(InputError, "weight.shape", tuple(weight.shape), rule)
     if bias is not None and bias.shape[0] != n:
         raise field_error(InputError, "bias.shape", tuple(bias.shape), f"must be {(n,)}")
+    if not is_compiling():
+        tangents.refuse((("x", x), ("weight", weight), ("bias", bias)))
     flat = x.reshape(math.prod(x.shape[:-1]), k)
     if torch._C._are_functorch_transforms_active():
         found = _transformed(flat, weight, bias, recipe, who)

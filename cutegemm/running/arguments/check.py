@@ -48,6 +48,10 @@ def _address(name: str, tensor: Any) -> int:
         address = 0
     if address == 0 and tensor.numel():
         rule = f"must be a torch.Tensor with memory of its own, got {type(tensor).__name__}"
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            rule = (
+                "is a tensor of torch.func (vmap, grad, jvp), which has no memory; use cutegemm.matmul there"
+            )
         raise InputError(rule, field=shown(name))
     return address
 

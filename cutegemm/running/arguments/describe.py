@@ -21,6 +21,7 @@ from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.numerics.eight_bits import EXPONENTS
 from cutegemm.running.numerics.reference import TORCH_DTYPE
+from cutegemm.running.recorded import recording
 
 # operand types of functions with gradients; kernels support more
 OPERANDS = (torch.float16, torch.bfloat16, torch.float32)
@@ -302,7 +303,7 @@ def check_tensor(name: str, tensor: Any, ranks: tuple[int, ...], dtypes: tuple[t
         names = [str(x).removeprefix("torch.") for x in dtypes]
         listed = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
         raise field_error(InputError, f"{name}.dtype", tensor.dtype, f"must be {listed}")
-    if tensor.requires_grad and torch.is_grad_enabled():
+    if recording(tensor):
         rule = "there is no backward pass; use torch.no_grad() or detach()"
         raise field_error(InputError, f"{name}.requires_grad", True, rule)
 

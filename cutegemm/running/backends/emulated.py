@@ -11,6 +11,7 @@ from cutegemm.emulator import Step, output, run_steps, tensor_buffer
 from cutegemm.errors import EmulatorError
 from cutegemm.launch_layout import COUNTERS
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.running import tangents
 from cutegemm.running.arguments import check
 from cutegemm.running.backends import emulator_steps
 from cutegemm.running.kind import Kind
@@ -28,6 +29,7 @@ class Emulated:
     ) -> Any:
         kind = self.kind
         named = kind.order.named(given)
+        tangents.refuse(named.items())
         check.overlaps(kind.order.request(named), kind.graph.tensors)
         if workspace is not None:
             check.workspace(workspace, kind.plan.workspace_bytes, named)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import tvm_ffi
+from torch.autograd import forward_ad
 
 from cutegemm.arch import records
 from cutegemm.arch.device import Device
@@ -17,6 +18,7 @@ from cutegemm.config import Config
 from cutegemm.errors import CompileError, HardwareError
 from cutegemm.launch_layout import COUNTERS, layout_of
 from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.running import tangents
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.backends import counters, properties
@@ -102,6 +104,8 @@ class Launcher:
             p, q = addresses[i], addresses[j]
             if q < p + size and p < q + reach and not (p == q and same):
                 self._check_pair(given, i, j)
+        if forward_ad._current_level >= 0:
+            tangents.refuse(zip(self.kind.order.names, given))
         if workspace is not None:
             check.workspace(workspace, self.need, self.kind.order.named(given))
         if given[self.first_out] is None or not self.single:

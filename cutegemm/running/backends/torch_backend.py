@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from cutegemm.running import tangents
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.results import reference_outputs
 from cutegemm.running.kind import Kind
@@ -25,6 +26,7 @@ class Referenced:
     ) -> Any:
         kind, graph = self.kind, self.kind.graph
         named = kind.order.named(given)
+        tangents.refuse(named.items())
         request = kind.order.request(named)
         check.overlaps(request, graph.tensors)
         if workspace is not None:
@@ -55,6 +57,7 @@ class Described:
         self, given: tuple[Any, ...], addresses: tuple[int, ...], numbers: tuple[float, ...], workspace: Any
     ) -> Any:
         named, shapes = self.kind.order.named(given), self.kind.shapes
+        tangents.refuse(named.items())
         for wanted in shapes.wanted:
             if named[wanted.name] is None:
                 named[wanted.name] = shapes.allocate(wanted)

@@ -15,6 +15,7 @@ import torch
 
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
 from cutegemm.planning.group_forms import PACKED
+from cutegemm.running import tangents
 from cutegemm.running.arguments import check
 from cutegemm.running.groups import inside
 from cutegemm.running.kind import Kind
@@ -93,6 +94,7 @@ class GroupReference:
     ) -> Any:
         kind = self.kind
         named = kind.order.named(given)
+        tangents.refuse(named.items())
         request = kind.order.request(named)
         check.overlaps(request, kind.graph.tensors)
         values = dict(zip(kind.order.numbers, numbers, strict=True))
