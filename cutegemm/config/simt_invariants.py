@@ -179,7 +179,8 @@ def _memory_refused(x: SimtConfig) -> Refusal:
 
 RULES = (
     Rule(
-        lambda x: x.family == "simt", lambda x: ("family", x.family, "is that of CUDA-core kernels", "simt")
+        lambda x: x.family in FAMILIES and "simt" in FAMILIES[x.family].abilities,
+        lambda x: ("family", x.family, "is that of CUDA-core kernels", "simt"),
     ),
     positive(*COUNTED),
     Rule(_moved, _moved_refused),
