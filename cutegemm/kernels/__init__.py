@@ -24,5 +24,6 @@ Legend of tensor names and shape comments:
     m global memory, g a CTA's view of it, s shared memory, r registers (mA, gA, sA, rA)
     tXyA = tensor A in memory y partitioned for X (tCrA: WGMMA's descriptor of A; tAsA: TMA's slice of sA)
     UPPER case extents are compiled in (BLK_M, BLK_N, BLK_K, STAGE, EPI_N); lower case are run-time (m, n, k, l)
+    a line of an operand is contiguous in memory: a row along K if the operand is K-major, else the elements of one k
     MMA_COLUMNS are the columns of one wgmma: BLK_N, or half of it (`KernelConfig.mma_columns`)
 """

@@ -39,6 +39,8 @@ __device__ void load_box(u32 to, const TensorMap* map, int x, int y, u32 bar) {
 __device__ u64 descriptor(u32 address) {  // K-major, 128-byte swizzle, 1024 bytes between groups of 8 rows
 #ifdef BUG_SWIZZLE
     return (address >> 4 & 0x3FFF) | 1ull << 16 | 64ull << 32 | 2ull << 62;
+#elif defined(BUG_FAR)
+    return (address >> 4 & 0x3FFF) | 1ull << 16 | 0x3FFFull << 32 | 1ull << 62;
 #elif defined(BUG_STRIDE)
     return (address >> 4 & 0x3FFF) | 1ull << 16 | 32ull << 32 | 1ull << 62;
 #else

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cutegemm.emulator.numbers.types import Mask, Value, Vector
-from cutegemm.emulator.numbers.values import ND
+from cutegemm.emulator.numbers.values import ND, lane_of
 from cutegemm.emulator.state.group import WarpSet
 from cutegemm.emulator.state.memory import Fault
 from cutegemm.emulator.state.pending import WARPS, Batch, Warpgroup
 from cutegemm.emulator.units.wgmma_compute import PendingWgmma, Place, compute
-from cutegemm.emulator.units.wgmma_operands import Form
+from cutegemm.emulator.units.wgmma_operands import Form, check_inside
 
 
 def accumulator_get(group: WarpSet, index: int, register: int) -> Vector:
@@ -49,7 +49,12 @@ def accumulator_set(group: WarpSet, index: int, register: int, value: Value, mas
 def wgmma_issue(
     group: WarpSet, where: Place, a: Value | tuple[int, ...], b: Value, scale: Value, form: Form
 ) -> None:
-    """wgmma.mma_async."""
+    """wgmma.mma_async. With the race detector an operand outside shared memory is a fault here."""
+    if group.tracker.follows:
+        n, k, _, a_kind, b_kind, _, (a_across, b_across) = form
+        if not isinstance(a, tuple):
+            check_inside(group.cta, (lane_of(a, 0),), 64, k, a_across, a_kind)
+        check_inside(group.cta, (lane_of(b, 0),), n, k, b_across, b_kind)
     token = group.tracker.issue_wgmma(where, a, b, form)
     group.device.watch.wgmma(group, form, isinstance(a, tuple))
     if scale.__class__ is not ND:

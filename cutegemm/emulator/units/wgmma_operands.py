@@ -74,6 +74,20 @@ def _chunks(
     return chunks, int(chunks.max())
 
 
+def check_inside(
+    cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str
+) -> None:
+    """Refuse an operand that leaves shared memory."""
+    _, last = _chunks(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
+    if last < len(cta.shared.data) // 16:
+        return
+    first, end = (descriptors[0] & 0x3FFF) << 4, 16 * last + 16
+    raise Fault(
+        f"wgmma operand of {extent} rows (descriptor {descriptors[0]:#x}) leaves shared memory: it begins at "
+        f"shared offset {first:#x}{cta.shared.part(first)} and ends at {end:#x}, of {cta.shared.size:#x}"
+    )
+
+
 def decode_elements(raw: np.ndarray, kind: str) -> np.ndarray:
     """fp32 values of bytes of an operand type; the bytes are contiguous in the last axis."""
     if kind == "bf16":
@@ -91,9 +105,8 @@ def fetch(
     cta: CTA, descriptors: tuple[int, ...], extent: int, k: int, mn_major: bool, kind: str
 ) -> np.ndarray:
     """An operand in shared memory as an fp32 matrix of `extent` rows."""
-    chunks, last = _chunks(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
-    if last >= len(cta.shared.data) // 16:
-        raise Fault(f"wgmma operand (descriptor {descriptors[0]:#x}) leaves shared memory")
+    chunks, _ = _chunks(descriptors, extent, k * ITEM_BYTES[kind], mn_major, ITEM_BYTES[kind])
+    check_inside(cta, descriptors, extent, k, mn_major, kind)
     values = decode_elements(cta.shared.take(chunks), kind)
     return values.T if mn_major else values
 

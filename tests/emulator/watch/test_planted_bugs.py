@@ -34,6 +34,7 @@ BUGS = {  # defect -> what must be said of it, in findings or the error
     "NO_FINAL_WAIT": "leftover",
     "SWIZZLE": "swizzle mismatch (128B written, 64B read)",
     "STRIDE": "leftover",
+    "FAR": "leaves shared memory: it begins at shared offset 0x",
     "NO_WGMMA_FENCE": "missing wgmma.fence",
     "NO_COMMIT": "leftover",
     "NO_WGMMA_WAIT": "race",

@@ -185,3 +185,9 @@ def test_an_operand_that_wgmma_reads_in_part_names_the_load_and_the_bytes():
     said = "\n".join(map(str, found))
     assert "leftover: wgmma reads only a part of the tensor load by CTA (0, 0, 0) warp" in said, said
     assert "nothing reads 3584 bytes, shared memory of CTA (0, 0, 0), offset 0x" in said, said
+
+
+def test_an_operand_outside_shared_memory_names_its_wgmma():
+    """The fault is at wgmma.mma_async, not where the policy computes it, and has where the operand begins and ends."""
+    error = run_pipeline(compiled("FAR"), (64, 64, 64), policy="lazy", races=True).error
+    assert "`wgmma.mma_async" in error and "of 64 rows (descriptor 0x" in error, error
