@@ -158,7 +158,9 @@ def test_one_cta_per_tile_in_a_line():
 
 def test_shares_that_do_not_divide_are_refused():
     """A tile smaller than one vector per thread names the field and the nearest legal value."""
-    with pytest.raises(PlanError, match=r"vector=\(8, 4, 4\): 256 threads .*nearest legal value: \(4, 4, 4\)"):
+    with pytest.raises(
+        PlanError, match=r"vector=\(8, 4, 4\): 256 threads .*nearest legal value: \(4, 4, 4\)"
+    ):
         simt(dtypes=("fp16", "fp32", None, "fp32"), vector=(8, 4, 4))
     with pytest.raises(PlanError, match=r"tile=\(96, 128, 8\): along m"):
         simt(tile=(96, 128, 8))
