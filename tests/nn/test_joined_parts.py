@@ -5,10 +5,11 @@ import copy
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from cutegemm.errors import InputError
 from cutegemm.nn.joined import Part
-from tests.nn.test_joined import NAMES, pair
+from tests.support.attention import NAMES, pair
 
 
 class Adapted(torch.nn.Module):
@@ -84,7 +85,7 @@ def test_a_part_s_weight_is_not_replaced():
     x = torch.randn(3, 12)
     for change in (
         lambda: setattr(ours.q_proj, "weight", torch.nn.Parameter(torch.zeros(16, 12))),
-        lambda: torch.nn.utils.prune.l1_unstructured(ours.q_proj, "weight", 0.5),
+        lambda: prune.l1_unstructured(ours.q_proj, "weight", 0.5),
         lambda: setattr(ours.k_proj, "bias", torch.nn.Parameter(torch.zeros(8))),
     ):
         with pytest.raises(InputError, match="is a view of the joined layer's parameter: write into it"):

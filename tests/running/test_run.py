@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import cutegemm
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
-from cutegemm.arch.records import H200
 from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import CompileError, InputError
 from cutegemm.gemm import Gemm, representative
@@ -20,6 +19,7 @@ from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.running import run
 from cutegemm.running.arguments.results import Partial
 from cutegemm.running.backends import launcher
+from tests.support.gpu_path import on_the_gpu
 from tests.support.memory import Layout
 from tests.support.numerics import assert_close
 from tests.support.strategies import extents, scalars
@@ -193,28 +193,6 @@ LAUNCHED = {
     "reductions": (REDUCED, {"c": torch.ones(40, 72), "x": 0.5}, {}),
     "reductions, re-laid-out": (REDUCED, {"c": torch.ones(40, 72), "x": 0.5}, {"b_load": "relayout"}),
 }
-
-
-def on_the_gpu(monkeypatch):
-    """Calls on CPU tensors take the GPU's path with kernels that record; returns (plans, (config, arguments))."""
-    made, launched = [], []
-
-    class Recorded(launcher.Launcher):
-        def __init__(self, kind, request):
-            made.append(kind.plan)
-            super().__init__(kind, request)
-
-    def record(config, index):
-        return lambda *args: launched.append((config, tuple(x if type(x) is int else tuple(x) for x in args)))
-
-    monkeypatch.setattr(run, "backend_for", lambda request, named: "gpu")
-    monkeypatch.setattr(run, "device_of", lambda device: H200)
-    monkeypatch.setattr(run, "Launcher", Recorded)
-    monkeypatch.setattr(launcher, "function_for", record)
-    # a CPU tensor's device index
-    monkeypatch.setattr(launcher, "_current_device", lambda: None)
-    monkeypatch.setattr(launcher, "_current_stream", lambda index: 77)
-    return made, launched
 
 
 @pytest.mark.parametrize("given_out", [False, True])

@@ -9,10 +9,10 @@ import cutegemm
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
-from cutegemm.gemm import Gemm
-from tests.running.test_run import gemm_of, on_the_gpu
+from cutegemm.gemm import Gemm, representative
+from tests.support.gpu_path import on_the_gpu
 
-PLAIN, BIASED = gemm_of(), gemm_of(epilogue=epi.bias())
+PLAIN, BIASED = (Gemm(x, representative(x)) for x in (GemmSpec(), GemmSpec(epilogue=epi.bias())))
 A, B, BIAS, ENDS = torch.ones(4, 8), torch.ones(8, 5), torch.ones(5), torch.tensor([1, 4])
 ROWS, WEIGHTS = A.bfloat16(), torch.ones(2, 8, 5).bfloat16()
 REFUSED = r": has a tangent: forward-mode gradients \(jvp\) are not supported; use torch\.matmul there"
