@@ -43,7 +43,15 @@ OTHERS = {
     "ncu",
 }
 # words that stand for a value
-VALUES = {"M": "64", "N": "64", "K": "64", "HASH": "0" * 40, "C": "0" * 40, "A,B": f"{'0' * 40},{'1' * 40}"}
+VALUES = {
+    "M": "64",
+    "N": "64",
+    "K": "64",
+    "G": "2",
+    "HASH": "0" * 40,
+    "C": "0" * 40,
+    "A,B": f"{'0' * 40},{'1' * 40}",
+}
 
 
 def blocks(text):

@@ -49,6 +49,9 @@ COUNTS = {
     "block": {"square": 4, "prefill": 10, "decode": 4, "wide_decode": 6},
     "blocks": {"square": 3, "prefill": 7, "decode": 4, "wide_decode": 4},
 }
+# with --shallow: the same of many rows and few k tiles, as in experts' second layers; K is one of these
+SHALLOW = {"block": {"prefill": 14}, "blocks": {"prefill": 6}, "tensor": {"prefill": 8}}
+DEPTHS = (384, 512, 640, 768, 1024, 1280)
 CONFIGS = 12
 TORCH = "torch"
 SCREEN, FINAL = (
@@ -58,23 +61,27 @@ SCREEN, FINAL = (
 PREHEAT, FINALISTS = 0.05, 5
 
 
-def cases(seed: int) -> list[beside.Case]:
+def cases(seed: int, shallow: bool = False) -> list[beside.Case]:
     """The problems of all kinds whose operands TMA loads, families interleaved."""
     found = []
-    for kind, counts in COUNTS.items():
+    for kind, counts in (SHALLOW if shallow else COUNTS).items():
         for family, count in counts.items():
+            many = fresh_draws.draw(family, seed, 4 * count + 4)
+            if shallow:
+                many = [dataclasses.replace(x, k=DEPTHS[i % len(DEPTHS)]) for i, x in enumerate(many)]
+                many = [x for x in many if fresh_draws.for_training(x.n, x.k)]
             # about a fifth of the extents is not a multiple of 16, which TMA needs for 8-bit operands
-            drawn = (x for x in fresh_draws.draw(family, seed, 2 * count + 4) if x.k % 16 == x.n % 16 == 0)
+            drawn = (x for x in many if x.k % 16 == x.n % 16 == 0)
             for place, x in zip(range(count), drawn):
                 fields = dataclasses.asdict(x) | {"suite": family, "dtype": "fp8_e4m3"}
                 found.append(((place + 0.5) / count, beside.Case(**fields, kind=kind, of=family)))
     return [case for _, case in sorted(found, key=lambda x: x[0])]
 
 
-def drawn(seed: int, kernels: int) -> dict[str, Any]:
+def drawn(seed: int, kernels: int, shallow: bool = False) -> dict[str, Any]:
     """The configs of each problem that are measured, and their kernels."""
     device, every, pools = RECORDS[0], fp8.kinds(["auto"]), []
-    problems = cases(seed)
+    problems = cases(seed, shallow)
     for case in problems:
         ours = every[case.kind].ours["ours auto"]
         of = ours.problem(every[case.kind].draw(case, 0, "meta"))
@@ -152,6 +159,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--jobs", type=Path, required=True, help="file of problems and configs")
     add("--draw", action="store_true", help="write it, and compile the kernels")
     add("--seed", type=int, default=16, help="a training seed")
+    add("--shallow", action="store_true", help="draw problems of many rows and few k tiles")
     add("--kernels", type=int, default=900, help="maximum to compile")
     add("--lines", type=Path, help="file with a line per problem")
     add("--out", type=Path, help="write the table of the lines here")
@@ -160,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     until = time.monotonic() + args.seconds
     if args.draw:
-        made = drawn(args.seed, args.kernels)
+        made = drawn(args.seed, args.kernels, args.shallow)
         args.jobs.write_text(json.dumps(made))
         configs = [config_from_data(x) for x in made["kernels"]]
         runs.compiled(configs, len(made["jobs"]), runs.console())

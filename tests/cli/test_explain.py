@@ -210,7 +210,7 @@ def test_every_epilogue_of_the_library_is_known(name):
         (("--groups", 2, "--dtype", "fp32"), "tensor cores, which take fp32 operands as tf32"),
         (
             ("--groups", 2, "--spec", "schedule='simt'"),
-            "schedule='simt': groups are multiplied by tensor-core kernels",
+            "schedule='simt': groups are multiplied by tensor cores",
         ),
         (("--groups", 2, "--along", "k", "--epilogue", "swiglu"), "groups along K have no gated pairs"),
         (
