@@ -75,6 +75,9 @@ START = CostModel(
 KNOWN = ("line", "inputs", "input_piece")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {"NVIDIA H200": ["blocks_h200.json", "eight_h200.json"]}
+# fp8 GEMMs with few k tiles, to which only the factors of kernels are fitted: much of their times is that of launches
+# and epilogues, whose rates are not fitted to 8-bit operands
+SHALLOW = {"NVIDIA H200": ["shallow_h200.json", "rows_h200.json"]}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
 # elements of K between promotions of fp8 kernels with D in bf16
@@ -158,7 +161,7 @@ def older(paths: list[Path], device: Device) -> list[Measured]:
 
 def swept_on(gpu: str) -> list[Path]:
     """The committed sweeps of training problems on a GPU, fp8 GEMMs last."""
-    return [SWEEPS / name for name in (*FRESH.get(gpu, ()), *EIGHT.get(gpu, ()))]
+    return [SWEEPS / name for name in (*FRESH.get(gpu, ()), *EIGHT.get(gpu, ()), *SHALLOW.get(gpu, ()))]
 
 
 class Data:
@@ -344,6 +347,7 @@ def main(arguments: list[str]) -> int:
     measured = [x for path in args.sweeps or swept_on(args.gpu) for x in fresh(path)]
     judged = [x for x in measured if not x.scales]
     eight = [x for x in measured if x.scales]
+    few = [] if args.sweeps else [x for name in SHALLOW.get(args.gpu, ()) for x in fresh(SWEEPS / name)]
     more = [] if args.sweeps else [SWEEPS / name for name in OLDER[args.gpu]]
     others = older(more, device)
     found = judged + others
@@ -355,9 +359,9 @@ def main(arguments: list[str]) -> int:
     # overlap of launches is not a property of a kernel
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model)
     if eight:
-        scaled = Data([x for x in eight if not x.held_back], device)
-        model = fit(scaled, model, names=SCALED)
-        factors |= scaled.factors(model)
+        scaled = [x for x in eight if not x.held_back]
+        model = fit(Data([x for x in scaled if x not in few], device), model, names=SCALED)
+        factors |= Data(scaled, device).factors(model)
         judged = judged + eight
     reported = judged or others
     regret = Data(reported, device).regret(model, factors)
