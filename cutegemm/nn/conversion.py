@@ -275,6 +275,8 @@ def _unconverted(module: torch.nn.Module, name: str, what: Asked) -> str | None:
         return why
     if isinstance(module, _OWN_PRODUCTS):
         return f"{kind} multiplies by its weights itself"
+    if isinstance(module, QuantizedLinear):
+        return "its weight has 8 bits already: give `joined` in the call that stores the model in 8 bits"
     if type(module) not in (torch.nn.Linear, Linear):
         return f"{kind} is a subclass, which may compute something else"
     if "forward" in vars(module):

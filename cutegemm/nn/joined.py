@@ -36,10 +36,12 @@ class Sharing(torch.nn.Linear):
 
     Attributes:
         sizes: the parts' widths.
-        pending: empty, or one entry [input, weight, bias, modes, the other parts' shares] of the last GEMM. A share
-            that was taken is None. Each GEMM stores a new list, so that threads do not mix their results.
+        read: names of the parameters that a result depends on.
+        pending: empty, or one entry [input, parameters, modes, the other parts' shares] of the last GEMM. A share that
+            was taken is None. Each GEMM stores a new list, so that threads do not mix their results.
     """
 
+    read: tuple[str, ...] = _KINDS
     sizes: tuple[int, ...]
     pending: list[list[Any]]
 
@@ -59,11 +61,11 @@ class Sharing(torch.nn.Linear):
             # a new list, because torch 2.11's compiler makes a starred name a tuple
             self.pending[:] = [[*known, [*rest]]]
             return found
-        for of, *known, shares in self.pending[:]:
+        for of, parameters, modes, shares in self.pending[:]:
             if of is not input:
                 continue
-            weight, bias, modes = self._circumstances(input)
-            if known[0] is not weight or known[1] is not bias or known[2] != modes:
+            now, modes_now = self._circumstances(input)
+            if modes != modes_now or not all([x is y for x, y in zip(parameters, now)]):
                 continue
             taken, shares[index - 1] = shares[index - 1], None
             if all([x is None for x in shares]):
@@ -78,25 +80,25 @@ class Sharing(torch.nn.Linear):
         """The output of some rows of the weight."""
         raise NotImplementedError
 
-    def _circumstances(self, input: Tensor) -> tuple[Any, Any, list[Any]]:
-        """The state that a result depends on besides its input: weight, bias, and modes with the tensors' versions.
+    def _circumstances(self, input: Tensor) -> tuple[list[Any], list[Any]]:
+        """The state that a result depends on besides its input: parameters, and modes with the tensors' versions.
 
         Every part calls this; `_parameters` is faster than attribute lookup.
         """
         if is_compiling():
             # traced tensors have no version counters
-            return None, None, [torch.is_grad_enabled(), autocast_type(input.device)]
+            return [], [torch.is_grad_enabled(), autocast_type(input.device)]
         known = self._parameters
         # a DataParallel replica has them as attributes
-        weight, bias = (known["weight"], known["bias"]) if "weight" in known else (self.weight, self.bias)
+        parameters = [known[x] if x in known else getattr(self, x) for x in self.read]
         found: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
         if torch._C._is_any_autocast_enabled():
             found.append(autocast_type(input.device))
         # tensors created in inference mode have no version counters
-        for x in (input, weight, bias):
+        for x in (input, *parameters):
             if x is not None:
                 found.append(None if x.is_inference() else x._version)
-        return weight, bias, found
+        return parameters, found
 
     def named_modules(
         self, memo: set[torch.nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -131,6 +133,8 @@ class Joined(Sharing, Linear):
 class QuantizedJoined(Sharing, QuantizedLinear):
     """Joined layers with 8-bit weights and one scale per row of them."""
 
+    read = _SAVED
+
     def rows(self, input: Tensor, which: slice) -> Tensor:
         """The output of some rows of the weight."""
         bias = None if self.bias is None else self.bias[which]
@@ -138,7 +142,7 @@ class QuantizedJoined(Sharing, QuantizedLinear):
 
 
 class Part(torch.nn.Module):
-    """A layer of a `Joined`. It is called like the original layer; its `weight` and `bias` are views."""
+    """A layer of a `Joined`. It is called like the original layer; its weight, bias and scales are views."""
 
     def __init__(self, whole: Sharing, index: int) -> None:
         super().__init__()
@@ -156,18 +160,25 @@ class Part(torch.nn.Module):
     @property
     def weight(self) -> Tensor:
         """Its rows of the weight, (out_features, in_features); a view, not a parameter."""
-        whole = self.joined
-        found: Tensor = whole.weight.split(whole.sizes)[self.index]
+        found: Tensor = self._own("weight")
+        return found
+
+    @property
+    def weight_scale(self) -> Tensor:
+        """The scales of its rows, (out_features,), if its weight has 8 bits; a view, not a parameter."""
+        found: Tensor = self._own("weight_scale")
         return found
 
     @property
     def bias(self) -> Tensor | None:
         """Its part of the bias, or None."""
-        whole = self.joined
-        if whole.bias is None:
-            return None
-        found: Tensor = whole.bias.split(whole.sizes)[self.index]
+        found: Tensor | None = self._own("bias")
         return found
+
+    def _own(self, name: str) -> Any:
+        """Its rows of a joined parameter, or None."""
+        whole = getattr(self.joined, name)
+        return None if whole is None else whole.split(self.joined.sizes)[self.index]
 
     def requires_grad_(self, requires_grad: bool = True) -> Part:
         """Refuse a change: all parts have one weight, so the others would be frozen, or train, too.

@@ -61,11 +61,11 @@ class QuantizedLinear(torch.nn.Linear):
         if isinstance(input, Proxy):
             traced: Tensor = leaf(self, input)
             return traced
-        check_tensor("input", input)
         return self.product(input, self.weight, getattr(self, self.source.scale), self.bias)
 
     def product(self, input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
         """input @ (weight * scale).T + bias with this layer's settings, for its weight or some rows of it."""
+        check_tensor("input", input)
         source = self.source
         check_frozen(self, ("weight", source.scale, source.static))
         static = None if source.static is None else getattr(self, source.static)

@@ -78,6 +78,40 @@ def test_a_part_alone_computes_its_own_rows():
         assert torch.equal(getattr(joined, name)(x), getattr(apart, name)(x))
 
 
+def test_a_changed_scale_is_seen_between_two_parts():
+    """A share computed with the old scales is not used, like one with an old weight."""
+    apart, joined, x = converted(()), converted(), drawn()
+    joined.q_proj(x)
+    for model in (apart, joined):
+        model.k_proj.weight_scale.mul_(2)
+    assert torch.equal(joined.k_proj(x), apart.k_proj(x))
+    joined.q_proj(x)
+    whole = joined.q_proj.joined
+    whole.weight_scale = quantized.frozen(whole.weight_scale * 2)
+    with torch.no_grad():
+        apart.v_proj.weight_scale.mul_(2)
+    assert torch.equal(joined.v_proj(x), apart.v_proj(x))
+
+
+def test_a_part_has_its_scales():
+    """Under the name that they have in a layer apart and in the state dict; none in 16 bits."""
+    apart, joined = converted(()), converted()
+    for name in NAMES:
+        assert torch.equal(getattr(joined, name).weight_scale, getattr(apart, name).weight_scale)
+    model = Attention()
+    nn.convert(model, joined=[NAMES])
+    assert not hasattr(model.q_proj, "weight_scale")
+
+
+@pytest.mark.parametrize("part", NAMES)
+def test_a_nested_input_is_refused_as_by_a_layer_apart(part):
+    """It has no one shape, and parts do not split their result for it."""
+    nested = torch.nested.nested_tensor([drawn(), drawn()[:2]], layout=torch.jagged)
+    for model in (converted(()), converted()):
+        with pytest.raises(InputError, match="input=.*: must be a tensor of one shape, not a nested one"):
+            getattr(model, part)(nested)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_state_dict_is_that_of_layers_apart(bias):
     """It can be loaded in either direction, scales too, and by a copy."""
@@ -139,3 +173,16 @@ def test_what_cannot_be_joined_is_left_or_refused():
     assert not found.converted and "its parameters have no memory yet" in str(found)
     with pytest.raises(InputError, match=r"swiglu=.*joined=\[\('gate_proj', 'up_proj'\)\]"):
         nn.convert(Attention().eval(), weights="fp8", swiglu=[Attention])
+
+
+@pytest.mark.parametrize("weights", [None, "fp8"])
+def test_layers_that_have_8_bits_are_not_joined_later(weights):
+    """The report says in which call to join them, and the model stays as it was."""
+    model, x = converted(()), drawn()
+    before = model(x)
+    found = nn.convert(model, joined=[NAMES], weights=weights)
+    assert found.left == {
+        "q_proj with k_proj, v_proj": "q_proj: its weight has 8 bits already: "
+        "give `joined` in the call that stores the model in 8 bits"
+    }
+    assert same(model(x), before)
