@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cutegemm.checks import choice
+from cutegemm.checks import choice, integer
 from cutegemm.errors import GemmError, InputError, SpecError, field_error
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
 Groups = Annotated[
     int | None,
-    typer.Option("--groups", metavar="G", min=1, help="grouped_mm of G groups of rows of A; M counts all"),
+    typer.Option("--groups", metavar="G", min=1, help="plan grouped_mm of G groups; M (or N or K, see --along) counts all"),
 ]
 _ALONG = "axis that the groups lie along: m (rows of A), n (columns of B) or k"
 Along = Annotated[str, option("--along", "AXIS", _ALONG, lambda: AXES)]
@@ -87,6 +87,7 @@ def case(
     Raises:
         GemmError: an option is illegal.
     """
+    from cutegemm.arch.architectures import DEFAULT as LIMITS
     from cutegemm.epilogue.graph import Graph
     from cutegemm.gemm.representatives import operand_types
     from cutegemm.problems import problem
@@ -102,6 +103,8 @@ def case(
     if groups is not None and batch != 1:
         raise field_error(InputError, "--batch", batch, "groups lie in one matrix, so there is no batch", 1)
     m, n, k = extents
+    if groups is not None:
+        integer(InputError, "--groups", groups, 1, LIMITS.max_extent)
     made = problem(
         m, n, k,
         batch=groups or batch,

@@ -117,11 +117,17 @@ def check_fake_out(name: str, given: torch.Tensor, wanted: torch.Tensor) -> None
         torch._check(n == m, lambda: f"{name}: must have the shape of the result")
 
 
+def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors of a call: the operands, then the epilogue's inputs."""
+    return [*args[:2], *next(x for x in args if isinstance(x, (list, tuple)))]
+
+
 def _named(args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a call by name: the operands, then the epilogue's inputs."""
-    yield from zip("ab", args)
-    inputs = next(x for x in args if isinstance(x, (list, tuple)))
-    yield from ((f"inputs[{i}]", x) for i, x in enumerate(inputs))
+    """The same tensors with their names in the call."""
+    # the program is the first text among the arguments of each op
+    program = decode(next(x for x in args if isinstance(x, str)))
+    operands = ("x", "weight") if program.form == "linear" else ("a", "b")
+    yield from zip((*operands, *program.inputs), _tensors(args), strict=True)
 
 
 def _recorded(tensors: Iterable[torch.Tensor]) -> bool:
@@ -134,7 +140,7 @@ def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
 
     def kernel(keyset: Any, *args: Any) -> Any:
         tangents.refuse(_named(args))
-        if _recorded(x for _, x in _named(args)):
+        if _recorded(_tensors(args)):
             if not torch._C._are_functorch_transforms_active():
                 return record(*args)
             with enable_single_level_autograd_function():
@@ -150,7 +156,7 @@ def autograd_out_of(op: Any) -> Callable[..., Any]:
 
     def kernel(keyset: Any, *args: Any, out: Any) -> None:
         tangents.refuse([*_named(args), *(("out", x) for x in out)])
-        if _recorded([*(x for _, x in _named(args)), *out]):
+        if _recorded([*_tensors(args), *out]):
             rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
             raise field_error(InputError, "out", "...", rule)
         with torch._C._AutoDispatchBelowAutograd():

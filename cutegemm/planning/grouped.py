@@ -270,9 +270,9 @@ def _check_fixed(spec: GemmSpec, form: Form) -> None:
     fixed = [("scheduler", "persistent", whole), ("split_k", 1, whole), ("constant", AUTO, early)]
     if not form.deep:
         fixed.append(("input_stages", 1, "threads read what the epilogue of groups of rows reads"))
-    if spec.schedule == "simt":
-        rule = "groups are multiplied by tensor-core kernels"
-        raise field_error(PlanError, "schedule", spec.schedule, rule, AUTO)
+    for name in ("a_load", "b_load"):
+        if getattr(spec, name) == "relayout":
+            raise field_error(PlanError, name, "relayout", "groups take one launch, without copies", AUTO)
     if spec.arithmetic == TF32X3:
         rule = "a copy before cuts elements into parts, and groups take one launch"
         raise field_error(PlanError, "math", spec.math, rule, TF32)

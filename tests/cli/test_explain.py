@@ -126,7 +126,8 @@ def test_groups():
     assert found["groups"] == {"count": 8, "form": "rows", "planned_as": [1024, 1024, 2048]}
     assert found["waves"] is found["roofline"] is None and found["launch"]["threads"] == 384
     assert document("explain", 64, 64, 64)["groups"] is None
-    assert "groups without elements" in refused("explain", 0, 64, 64, "--groups", 2)
+    said = refused("explain", 0, 64, 64, "--groups", 2)
+    assert "groups without elements run no kernel; nearest legal value: (1, 64, 64)" in said
 
 
 def test_the_page_of_groups(tmp_path):
@@ -207,6 +208,10 @@ def test_every_epilogue_of_the_library_is_known(name):
         (("--along", "k"), "--along='k': needs --groups"),
         (("--groups", 2, "--along", "x"), "--along='x': must be one of m, n, k"),
         (("--groups", 0), "'--groups': 0 is not in the range x>=1"),
+        (
+            ("--groups", 1 << 31),
+            "--groups=2147483648: must be from 1 to 2147483647; nearest legal value: 2147483647",
+        ),
         (("--groups", 2, "--dtype", "fp32"), "tensor cores, which take fp32 operands as tf32"),
         (
             ("--groups", 2, "--spec", "schedule='simt'"),

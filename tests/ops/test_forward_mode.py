@@ -54,6 +54,25 @@ def test_it_is_refused(name, recorded):
     f(x)
 
 
+NAMED = {
+    "x": (lambda x: cutegemm.linear(x, X, **ONE), X),
+    "weight": (lambda x: cutegemm.linear(X, x, **ONE), X),
+    "bias": (lambda x: cutegemm.linear(X, X, x, **ONE), X[0]),
+    "c": (lambda x: cutegemm.matmul(X, X, c=x, beta=1.0, **ONE), X),
+    "scale_b": (lambda s: cutegemm.matmul(VALUES, VALUES.T, scale_a=SCALE, scale_b=s, **ONE), SCALE),
+    "b": (lambda x: cutegemm.grouped_mm(TOKENS, x, **GROUPS), WEIGHTS),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_error_names_the_argument(name):
+    """By the name that the caller wrote, not by the op's position."""
+    f, x = NAMED[name]
+    with dual_level(), pytest.raises(InputError) as e:
+        f(make_dual(x, torch.ones_like(x)))
+    assert e.value.field == name
+
+
 def test_weights_of_results_have_tangents():
     """torch multiplies the results of groups by `weight` then, which is linear: the tangent is that of torch."""
     weight = torch.rand(4)

@@ -26,7 +26,8 @@ def chosen(case: Case) -> Choice:
     spec, of = case.spec, case.problem
     if 0 in (of.m, of.n, of.k):
         rule = "groups without elements run no kernel"
-        raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, (1, 1, 1))
+        nearest = tuple(max(x, 1) for x in (of.m, of.n, of.k))
+        raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, nearest)
     graph = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(False)
     check_form(graph, case.form)
     check_dtypes(spec, of)
