@@ -60,7 +60,12 @@ _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
 Groups = Annotated[
     int | None,
-    typer.Option("--groups", metavar="G", min=1, help="plan grouped_mm of G groups; M (or N or K, see --along) counts all"),
+    typer.Option(
+        "--groups",
+        metavar="G",
+        min=1,
+        help="plan grouped_mm of G groups; M (or N or K, see --along) counts all",
+    ),
 ]
 _ALONG = "axis that the groups lie along: m (rows of A), n (columns of B) or k"
 Along = Annotated[str, option("--along", "AXIS", _ALONG, lambda: AXES)]

@@ -119,7 +119,7 @@ def convert(
         ours = isinstance(module, Linear) and (what.weights is None or type(module) is not Linear)
         other = not isinstance(module, (torch.nn.Linear, *_OWN_PRODUCTS))
         if ours or other or isinstance(module, QuantizedLinear):
-            if what.weights is not None and (why := _kept(module, TYPES_8[what.weights])) is not None:
+            if what.weights is not None and (why := _kept(module, what)) is not None:
                 made.left[name] = why
             _overlook(name, module, made)
             continue
@@ -305,14 +305,20 @@ def _of_parent(parent: Any, module: torch.nn.Module) -> str | None:
     return None
 
 
-def _kept(module: torch.nn.Module, dtype: torch.dtype) -> str | None:
-    """Why a module of ours keeps its weights when `convert` stores others in 8 bits; None if it has none."""
+def _kept(module: torch.nn.Module, what: Asked) -> str | None:
+    """Why a module of ours stays as it is when `convert` stores weights in 8 bits; None if it is as asked."""
     if isinstance(module, MoE):
         return "the experts of nn.MoE are not stored in 8 bits; those of transformers are"
     if isinstance(module, (SwiGLU, Joined)):
         return "it was made from several layers of 16 bits: give `joined` in the call that stores the model in 8 bits"
-    if isinstance(module, QuantizedLinear) and module.weight.dtype != dtype:
-        return f"its weight is {module.weight.dtype} already"
+    if isinstance(module, QuantizedLinear):
+        types = {
+            name: TYPES_8.get(x or "") for name, x in (("weight", what.weights), ("input", what.activations))
+        }
+        if module.weight.dtype != types["weight"]:
+            return f"its weight is {module.weight.dtype} already"
+        if (own := module.source.storage.activations) != types["input"]:
+            return f"it has 8 bits already, and {'quantizes no input' if own is None else f'inputs of {own}'}"
     return None
 
 

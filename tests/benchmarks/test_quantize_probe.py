@@ -57,6 +57,27 @@ def test_a_wrong_result_is_not_timed(name, monkeypatch):
     assert not rows and failures == [("cutegemm", "the values or scales differ from the CPU's")]
 
 
+def test_a_large_input_is_compared_in_part(monkeypatch):
+    """Where every output depends on all rows: a call on the first rows, which is not taken for right unseen."""
+    plain = quantize.cutegemm.quantize
+
+    def wrong(x, *args, **options):
+        found = plain(x, *args, **options)
+        if x.data_ptr() == first[0].data_ptr():
+            found.scale.mul_(2)
+        return found
+
+    monkeypatch.setattr(quantize, "WHOLE", 64)
+    monkeypatch.setattr(quantize, "CHECKED", 8)
+    first = [torch.randn(16, 256).bfloat16()]
+    work = quantize.Work(16, 256, "tensor", False)
+    assert quantize._right(work, first[0], work(first[0]))
+    made = work(first[0])
+    monkeypatch.setattr(quantize.cutegemm, "quantize", wrong)
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
+    assert not quantize._right(work, first[0], made)
+
+
 def test_shapes_are_parsed_or_refused():
     """M x K, each a number."""
     assert quantize.shapes_of("8192x4096,64x512") == [(8192, 4096), (64, 512)]

@@ -180,9 +180,27 @@ def test_layers_that_have_8_bits_are_not_joined_later(weights):
     """The report says in which call to join them, and the model stays as it was."""
     model, x = converted(()), drawn()
     before = model(x)
-    found = nn.convert(model, joined=[NAMES], weights=weights)
+    found = nn.convert(model, joined=[NAMES], weights=weights, activations=weights)
     assert found.left == {
         "q_proj with k_proj, v_proj": "q_proj: its weight has 8 bits already: "
         "give `joined` in the call that stores the model in 8 bits"
     }
+    assert same(model(x), before)
+
+
+@pytest.mark.parametrize("joined", [(), (NAMES,)])
+@pytest.mark.parametrize(
+    ("first", "then", "why"),
+    [
+        ("fp8", None, "it has 8 bits already, and inputs of torch.float8_e4m3fn"),
+        (None, "fp8", "it has 8 bits already, and quantizes no input"),
+    ],
+)
+def test_other_activations_in_a_second_call_are_reported(joined, first, then, why):
+    """The layers stay as they are; nothing about them was in the report."""
+    model, x = converted(joined, activations=first), drawn()
+    before = model(x)
+    assert not nn.convert(model, weights="fp8", activations=first, joined=joined).left
+    found = nn.convert(model, weights="fp8", activations=then)
+    assert not found.converted and set(found.left.values()) == {why}
     assert same(model(x), before)

@@ -95,7 +95,7 @@ def test_what_a_layer_was_it_stays():
         torch.float16,
     )
     assert mine(x.half()).dtype == torch.float16
-    again = nn.convert(mine, weights="fp8")
+    again = nn.convert(mine, weights="fp8", activations="fp8")
     assert not again.converted and not again.left
 
 
