@@ -8,6 +8,9 @@ using u64 = unsigned long long;
 struct alignas(64) TensorMap { char bytes[128]; };
 
 constexpr int TILE = 64, STAGES = 2, TILE_BYTES = TILE * TILE * 2;
+#ifndef WGMMAS
+#define WGMMAS 4  // of a k tile, 16 columns each; fewer are right if A and B end before
+#endif
 #ifdef BUG_TX_SHORT
 constexpr u32 TX = 2 * TILE_BYTES - 16;
 #else
@@ -127,7 +130,7 @@ __device__ void consume(Shared* s, const TensorMap* map, int tiles, int columns,
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
             u64 a = descriptor(shared_address(s->a[stage])), b = descriptor(shared_address(s->b[stage]));
-            for (int i = 0; i < 4; i++) multiply(d, a + 2 * i, b + 2 * i, 1);
+            for (int i = 0; i < WGMMAS; i++) multiply(d, a + 2 * i, b + 2 * i, 1);
 #ifndef BUG_NO_COMMIT
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif

@@ -12,16 +12,23 @@ from cutegemm.emulator.races.shadow import Shadow
 
 
 class OperandLoads:
-    """The tensor loads of a launch: the swizzle mode of each, by its segment."""
+    """The tensor loads of a launch: the swizzle mode of each, by its segment.
+
+    Attributes:
+        whole: the segments of boxes that lie within their tensor. A kernel need not read the zeros of another box.
+    """
 
     def __init__(self) -> None:
         self.by_segment: dict[int, int] = {}
         self.modes: set[int] = set()
+        self.whole: set[int] = set()
 
-    def load(self, segment: int, mode: int) -> None:
+    def load(self, segment: int, mode: int, whole: bool) -> None:
         """A tensor load writes with a mode (`TensorMap.swizzle`)."""
         self.by_segment[segment] = mode
         self.modes.add(mode)
+        if whole:
+            self.whole.add(segment)
 
     def differ(self, mode: int) -> bool:
         """Whether any tensor load has another mode."""
@@ -32,12 +39,12 @@ class OperandLoads:
         return otherwise if word < 0 else self.by_segment.get(scan.access_of(word)[0], otherwise)
 
     def unread(self, shadow: Shadow) -> Iterator[tuple[int, int, int]]:
-        """Tensor loads of which wgmma read a part and nothing the rest: word, number and first of the unread cells.
+        """Loads of whole boxes that wgmma read in part: word, number and first of the cells that nothing read.
 
         Only the last contents of the memory are known.
         """
         row = shadow.written_by
-        if not self.by_segment or row.first >= row.last:
+        if not self.whole or row.first >= row.last:
             return
         wrote = row.cells[row.first : row.last]
         read = {key: x.cells[row.first : row.last] != 0 for key, x in shadow.readers.items()}
@@ -47,5 +54,5 @@ class OperandLoads:
         some, every = np.logical_or.reduce(multiplied), np.logical_or.reduce(list(read.values()))
         for cell in np.unique(wrote[some & (wrote != 0)]).tolist():
             rest = np.flatnonzero((wrote == cell) & ~every)
-            if len(rest) and scan.access_of(~cell)[0] in self.by_segment:
+            if len(rest) and scan.access_of(~cell)[0] in self.whole:
                 yield ~cell, len(rest), row.first + int(rest[0])

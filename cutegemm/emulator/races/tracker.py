@@ -335,9 +335,9 @@ class AsyncOp:
         self.known = tracker.everything(m)
         self.phases: dict[MBarrier, int] = {}  # phases, at issue, of the mbarriers that it will complete on
 
-    def swizzles(self, mode: int) -> None:
-        """It is a tensor load that writes with this swizzle (`TensorMap.swizzle`)."""
-        self.detector.operand_loads.load(self.number, mode)
+    def loads_box(self, mode: int, whole: bool) -> None:
+        """It is a tensor load with this swizzle (`TensorMap.swizzle`), of a box that may lie whole in its tensor."""
+        self.detector.operand_loads.load(self.number, mode, whole)
 
     def read_shared(self, cta: CTA, chunks: Chunks) -> None:
         """It reads chunks of a CTA's shared memory."""

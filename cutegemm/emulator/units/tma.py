@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from math import prod
 
 from cutegemm.emulator.numbers.types import Chunks, Mask, Value
 from cutegemm.emulator.numbers.values import signed
@@ -79,9 +80,11 @@ def tensor_load(
         ctas, bars = targets(group, d, bar, mask)
         chunks = _box(group, tensor, at, d & OFFSET_MASK)
         token = group.tracker.issue("tensor load", m=m)
-        token.swizzles(tensor.map.swizzle)
-        if token.follows and (reach := tensor.reach(at)) is not None:
-            token.read_global(tensor.region, reach)
+        if token.follows:
+            reach = tensor.reach(at)
+            token.loads_box(tensor.map.swizzle, reach is not None and prod(reach[1]) == tensor.map.box_bytes)
+            if reach is not None:
+                token.read_global(tensor.region, reach)
         group.device.watch.tensor_load(group, tensor, at, bars)
         issue_load(group, functools.partial(tensor.read, at), chunks, ctas, bars, token)
 

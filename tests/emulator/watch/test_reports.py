@@ -10,6 +10,7 @@ from cutegemm.emulator import Module, run_ptx
 from cutegemm.emulator.ptx.kernel import Variable
 from cutegemm.errors import EmulatorError
 from tests.support.emulator_launch import kernel_text
+from tests.support.emulator_pipeline import SOURCE as SOURCE_FILE
 from tests.support.emulator_pipeline import compile_cuda, compiled, run_pipeline
 
 SOURCE = r"""
@@ -185,6 +186,14 @@ def test_an_operand_that_wgmma_reads_in_part_names_the_load_and_the_bytes():
     said = "\n".join(map(str, found))
     assert "leftover: wgmma reads only a part of the tensor load by CTA (0, 0, 0) warp" in said, said
     assert "nothing reads 3584 bytes, shared memory of CTA (0, 0, 0), offset 0x" in said, said
+
+
+def test_a_kernel_may_skip_what_lies_outside_the_matrix():
+    """40 columns need three WGMMAs, because a fourth multiplies zeros; a whole tile needs four."""
+    kernel = Module.parse(compile_cuda(SOURCE_FILE.read_text(), "-DWGMMAS=3")).kernel("gemm")
+    assert run_pipeline(kernel, (64, 64, 40), races=True).silent
+    outcome = run_pipeline(kernel, (64, 64, 64), races=True)
+    assert set(outcome.findings) == {"leftover"} and not outcome.correct
 
 
 def test_an_operand_outside_shared_memory_names_its_wgmma():
