@@ -4,8 +4,8 @@
     python -m benchmarks.probes.quantize --out FILE --commit HASH [--shapes 8192x4096,16384x14336] [--seconds 60]
 
 Inputs are normally distributed bf16. Results are compared with the CPU's. "of copy" is the bytes that must move per
-microsecond, over those of `x.clone()`: every output once, and the input once, or twice where all rows share a scale. The
-goal is 0.85 from 64 MB.
+microsecond, over those of `x.clone()`: every output once, and the input once, or twice where all rows share a scale.
+The goal is 0.85 from 64 MB.
 """
 
 from __future__ import annotations
