@@ -217,7 +217,7 @@ def _box_rows(x: Seen, of: Rows) -> Column:
     if np.min(x.m) > BOX_ROWS:
         return of.m
     narrow = box_rows((x.m, x.k), x.a.k_major, of.m, of.along, of.k * of.splits)
-    return np.where(narrow > 0, narrow, of.m)
+    return np.where((narrow > 0) & np.logical_not(x.adjacent_m), narrow, of.m)
 
 
 def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict[str, Column]:
@@ -240,8 +240,11 @@ def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict
 def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
     """What a stage's boxes cost by their place in the operands and in L2 cache lines."""
     astride, void = np.zeros((2, len(of.m)))
-    sides = (x.a, x.m, here, of.across, of.along), (x.b, x.n, of.n, of.along, of.across)
-    for operand, extent, lines, others, sharers in sides:
+    sides = (
+        (x.a, x.m, here, of.across, of.along, x.adjacent_m),
+        (x.b, x.n, of.n, of.along, of.across, x.adjacent_n),
+    )
+    for operand, extent, lines, others, sharers, adjacent in sides:
         each, along_k = lines / sharers, of.k * x.size
         astride = astride + operand.astride * each * along_k
         # the parts of the last clusters' tiles that are outside, averaged over all tiles
@@ -249,7 +252,7 @@ def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
         outside = tiles * lines - extent
         # CTAs that share a tile load a slice each, and all wait for the slice that is outside
         outside = np.floor(outside / lines) * each + np.minimum(outside % lines, each)
-        void = void + operand.k_major * outside / tiles * along_k
+        void = void + operand.k_major * outside / tiles * along_k * np.logical_not(adjacent)
     return {"astride": astride, "void": void}
 
 

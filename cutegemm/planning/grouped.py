@@ -26,7 +26,7 @@ from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
-from cutegemm.planning.planner import plan
+from cutegemm.planning.planner import plan_adjacent
 from cutegemm.planning.steps import Ends, Finish, Multiply
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
@@ -131,6 +131,12 @@ def average_plan(plan: KernelPlan) -> KernelPlan:
         return plan
     form = FORMS[form_of(plan)]
     return _alike(_of_average(plan.spec, plan.problem, form, step.groups.indices > 0, plan.device))[0]
+
+
+def groups_along(plan: KernelPlan) -> str:
+    """The caller's axis along which a plan's groups lie; "" without groups."""
+    step = plan.multiply
+    return "" if step is None or step.groups is None else FORMS[form_of(plan)].axis
 
 
 def form_of(plan: KernelPlan) -> str:
@@ -303,12 +309,12 @@ def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[Kerne
 
 def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
     """As `_alike`, of one way in; a chosen cluster is not one along a group's rows, which would end in two tiles."""
-    made = plan(of.spec, of.problem, of.device)
+    made = plan_adjacent(of.spec, of.problem, of.device, of.form.axis)
     config = _config(made, of)
     if of.form.deep or of.spec.cluster != AUTO or config.cluster["mn".index(config.grouped)] == 1:
         return made, config
     spec = dataclasses.replace(of.spec, cluster=(2, 1) if of.form.axis == "n" else (1, 2))
-    made = plan(spec, of.problem, of.device)
+    made = plan_adjacent(spec, of.problem, of.device, of.form.axis)
     return made, _config(made, of)
 
 
@@ -334,4 +340,4 @@ def _config(made: KernelPlan, of: Average) -> KernelConfig:
         raise (swap.error_in_d(error) if made.swapped else error) from None
 
 
-__all__ = ["FORMS", "INDEXED_LOAD", "Ends", "average_plan", "form_of", "plan_groups"]
+__all__ = ["FORMS", "INDEXED_LOAD", "Ends", "average_plan", "form_of", "groups_along", "plan_groups"]

@@ -47,17 +47,30 @@ def plan(spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: O
     return _planned(spec, problem, device, order)
 
 
+def plan_adjacent(spec: GemmSpec, problem: Problem, device: Device, axis: str) -> KernelPlan:
+    """As `plan`, for a batch of groups along an axis of D, or along K (`Request.adjacent`).
+
+    Raises:
+        PlanError, SpecError, InputError: as for `plan`.
+    """
+    requirements.check_arguments(spec, problem, device, by_cost)
+    requirements.check_extents(problem)
+    return _planned(spec, problem, device, by_cost, axis)
+
+
 @functools.lru_cache(REMEMBERED)
-def _planned(spec: GemmSpec, problem: Problem, device: Device, order: Order) -> KernelPlan:
+def _planned(
+    spec: GemmSpec, problem: Problem, device: Device, order: Order, adjacent: str = ""
+) -> KernelPlan:
     requirements.check_dtypes(spec, problem)
     requirements.check_majors(spec, problem)
     if 0 in (problem.m, problem.n, problem.batch):
         why = "D is empty: nothing is launched"
         return KernelPlan(spec=spec, problem=problem, device=device, steps=(), reasons=(why,))
-    asked, family = requested(spec, problem, device)
+    asked, family = requested(spec, problem, device, adjacent)
     assert family.plan is not None
     made: KernelPlan = load(family.plan)(asked, order)
     return made
 
 
-__all__ = ["KernelPlan", "plan"]
+__all__ = ["KernelPlan", "plan", "plan_adjacent"]

@@ -114,5 +114,7 @@ def gemm_of(way: Way) -> Seen:
         read=sum(x.axis == "n" and x.extent == 1 for x in way.epilogue.scales) / 4,
         promoted=0 if way.epilogue.scales else promoted,
         products=len(how.products) / how.parts,
+        adjacent_m=way.seen.adjacent == ("n" if way.swapped else "m"),
+        adjacent_n=way.seen.adjacent == ("m" if way.swapped else "n"),
     )
     return seen._replace(size=seen.size * how.parts)

@@ -201,6 +201,8 @@ class Request:
         reasons: of the choices so far, one line each.
         pinned: columns and depth that every tile must have (`invariance`); None for any.
         factors: the caller's operands that are a and b; ("b", "a") of D's transpose.
+        adjacent: the caller's axis along which the batches are groups of one matrix or may be longer than the problem
+            says, so that a tile that reaches beyond one loads what lies there; "" without.
     """
 
     spec: GemmSpec
@@ -210,6 +212,7 @@ class Request:
     reasons: tuple[str, ...] = ()
     pinned: tuple[int | None, int | None] = (None, None)
     factors: tuple[str, str] = ("a", "b")
+    adjacent: str = ""
 
     @property
     def instruction(self) -> Instruction:
@@ -221,8 +224,8 @@ class Request:
         return self.factors["ab".index(name)]
 
 
-def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request, Family]:
-    """The request of a spec and a problem, and the family of kernels for it."""
+def requested(spec: GemmSpec, problem: Problem, device: Device, adjacent: str = "") -> tuple[Request, Family]:
+    """The request of a spec and a problem, and the family of kernels for it; `adjacent` as in `Request`."""
     epilogue = epilogue_of(spec, problem)
     check_epilogue(epilogue, problem)
     cuda_cores = cuda_cores_reason(spec, problem)
@@ -232,5 +235,7 @@ def requested(spec: GemmSpec, problem: Problem, device: Device) -> tuple[Request
         check_saturation(spec, problem)
         whole = f"K={problem.k:,} is not split: sums that exceed int32 saturate, those of splits would apart"
     reasons = tuple(x for x in (device.note, cuda_cores, whole) if x)
-    asked = Request(spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons)
+    asked = Request(
+        spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons, adjacent=adjacent
+    )
     return asked, of_schedule(spec.schedule if cuda_cores is None else "simt")

@@ -52,6 +52,7 @@ class Seen(NamedTuple):
             launch and of the threads' first stage; constant: whether operands may be loaded early.
         scaled: whether each stage's products are scaled; read: scales that a thread reads for a column of B.
         promoted: elements of K after which unscaled partial sums are promoted; 0 is never.
+        adjacent_m, adjacent_n: whether a tile that reaches beyond M or N loads what lies there (`Request.adjacent`).
     """
 
     m: Number
@@ -75,6 +76,8 @@ class Seen(NamedTuple):
     read: Number = 0.0
     promoted: Number = 0
     products: Number = 1
+    adjacent_m: Number = False
+    adjacent_n: Number = False
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:

@@ -17,7 +17,7 @@ from cutegemm.errors import GemmError, PlanError
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
-from cutegemm.planning.grouped import average_plan
+from cutegemm.planning.grouped import average_plan, groups_along
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.planning.loads import Way
 from cutegemm.planning.planner import plan
@@ -38,9 +38,9 @@ Fields = tuple[tuple[str, object], ...]
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
     """The generator's table for a tensor-core plan's request, and what became of each config, the plan's among them."""
-    made = average_plan(made)
-    asked, _ = requested(made.spec, made.problem, made.device)
-    own, shown, kinds = option_of(made), dict[Fields, Option](), set[tuple[object, ...]]()
+    made, axis = average_plan(made), groups_along(made)
+    asked, _ = requested(made.spec, made.problem, made.device, axis)
+    own, shown, kinds = option_of(made, axis), dict[Fields, Option](), set[tuple[object, ...]]()
     for option in itertools.islice(options(asked), 4 * SHOWN):
         # no two that differ in the cluster alone
         kind = option.way.swapped, option.way.loads, option.candidate._replace(cluster=(1, 1))
@@ -66,11 +66,11 @@ def _fate(fields: Fields, option: Option, own: Option, device: Device) -> Weighe
     return Weighed(what, option.ns / 1e3, lost, fields, serves)
 
 
-def option_of(made: KernelPlan) -> Option:
-    """The option that a plan's tensor-core kernel comes from, with its predicted time."""
+def option_of(made: KernelPlan, adjacent: str = "") -> Option:
+    """The option that a plan's tensor-core kernel comes from, with its predicted time; `adjacent` as in `Request`."""
     candidate = candidate_of(made)
     assert candidate is not None and isinstance(made.config, KernelConfig)
-    asked, _ = requested(made.spec, made.problem, made.device)
+    asked, _ = requested(made.spec, made.problem, made.device, adjacent)
     copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
     names = ("b", "a") if made.swapped else ("a", "b")
     loads = tuple(
@@ -83,7 +83,7 @@ def option_of(made: KernelPlan) -> Option:
 def predicted_us(made: KernelPlan) -> float:
     """Microseconds that the cost model predicts for a plan; 0 where nothing is launched."""
     if isinstance(made.config, KernelConfig):
-        return option_of(average_plan(made)).ns / 1e3
+        return option_of(average_plan(made), groups_along(made)).ns / 1e3
     taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
     return 0.0 if taken is None else taken.us
 
