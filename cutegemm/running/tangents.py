@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch.autograd import forward_ad
 
 from cutegemm.errors import InputError
 from cutegemm.running.arguments.describe import shown
+
+_batched, _unwrapped = torch._C._functorch.is_batchedtensor, torch._C._functorch.get_unwrapped
 
 RULE = (
     "has a tangent: forward-mode gradients (jvp) are not supported; "
@@ -29,7 +32,12 @@ def refuse(named: Iterable[tuple[str, Any]]) -> None:
     if forward_ad._current_level < 0:
         return
     for name, x in named:
-        if x is not None and forward_ad.unpack_dual(x).tangent is not None:
+        if x is None:
+            continue
+        while _batched(x):
+            # vmap has no rule for unpack_dual
+            x = _unwrapped(x)
+        if forward_ad.unpack_dual(x).tangent is not None:
             raise InputError(RULE, field=shown(name))
 
 

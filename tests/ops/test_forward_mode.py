@@ -73,6 +73,24 @@ def test_the_error_names_the_argument(name):
     assert e.value.field == name
 
 
+VMAPPED = {
+    "quantize": lambda x: cutegemm.quantize(x, "row", E4M3).scale,
+    "fp8=": lambda x: cutegemm.linear(x, X, fp8="row", **ONE),
+    "both in fp8": stored("fp8", "fp8", False),
+}
+
+
+@pytest.mark.parametrize("name", VMAPPED)
+def test_vmap_within_a_dual_level(name):
+    """A tangent under vmap is refused by name; a tensor without one is mapped as elsewhere."""
+    f, x = torch.func.vmap(VMAPPED[name]), torch.stack((X, X + 1))
+    plain = f(x)
+    with pytest.raises(InputError, match=r"has a tangent: forward-mode gradients \(jvp\)"):
+        torch.func.jvp(f, (x,), (x,))
+    with dual_level():
+        assert torch.equal(f(x), plain)
+
+
 def test_weights_of_results_have_tangents():
     """torch multiplies the results of groups by `weight` then, which is linear: the tangent is that of torch."""
     weight = torch.rand(4)
