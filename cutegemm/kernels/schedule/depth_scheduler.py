@@ -42,7 +42,7 @@ class GroupDepthScheduler(TileScheduler):
         return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), begin, begin))
 
     def stages_before(self, first: Any) -> Any:
-        """K tiles of the CTA's first work tile, where another consumer has it."""
+        """K tiles of the CTA's first work tile if another consumer computes it, else 0."""
         return cutlass.select_(first > 0, self.work(self.start()).k_tiles, cutlass.Int32(0))
 
     def stages_between(self, state: State, count: int) -> Any:
@@ -54,7 +54,7 @@ class GroupDepthScheduler(TileScheduler):
         return self._found((state[0] + self.clusters * count, *state[1:]))
 
     def follows(self, state: State) -> Any:
-        """Whether there is a work tile after a state's, which takes no look at its group."""
+        """Whether there is a work tile after a state's. It does not search that tile's group."""
         return self.more((state[0] + self.clusters,))
 
     def work(self, state: State) -> Work:
@@ -70,7 +70,7 @@ class GroupDepthScheduler(TileScheduler):
         return work.m, work.n, work.l, work.first, work.origins["a"].column
 
     def of_numbers(self, numbers: tuple) -> Work:
-        """The work tile of `numbers`, as far as its loads ask."""
+        """The work tile of `numbers`, right in the fields that its loads read."""
         m, n, group, first, begin = numbers
         return self._of((m, n, group), first, 0, begin, 0)
 

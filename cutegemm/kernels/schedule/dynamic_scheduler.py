@@ -64,10 +64,10 @@ class Slots:
 
     @cute.jit
     def take(self, slot: Any, phase: Any, numbers: Any, first: cutlass.Constexpr = False) -> None:
-        """Have the next work tile's number put into every CTA's slot; from the first producer warp of each.
+        """Send the next work tile's number to every CTA's slot. The first producer warp of each CTA calls it.
 
         Args:
-            numbers: that all clusters take of a launch.
+            numbers: how many numbers all clusters of a launch take together.
         """
         if cutlass.const_expr(self.config.cluster_size > 1):
             with cute.arch.elect_one():
@@ -168,7 +168,7 @@ class DynamicScheduler(TileScheduler):
 
     @cute.jit
     def _after(self, state: Any, count: Any) -> Any:
-        """Read on; after the last work tile there is nothing to read."""
+        """The state `count` work tiles later; after the last work tile it reads no slot."""
         number, slot, phase = state
         for _ in cutlass.range(count, unroll=1):
             if self.more((number,)):

@@ -80,7 +80,7 @@ class GroupScheduler(TileScheduler):
         return work.m, work.n, work.l, work.first, begin
 
     def of_numbers(self, numbers: tuple) -> Work:
-        """The work tile of `numbers`, as far as its loads ask."""
+        """The work tile of `numbers`, right in the fields that its loads read."""
         m, n, group, first, row = numbers
         return self._of((m, n, group), (row, row), first, 0)
 

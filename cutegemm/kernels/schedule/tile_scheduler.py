@@ -189,7 +189,7 @@ class TileScheduler:
         return work.m, work.n, work.l, work.first
 
     def of_numbers(self, numbers: tuple) -> Work:
-        """The work tile of `numbers`, as far as its loads ask."""
+        """The work tile of `numbers`, right in the fields that its loads read."""
         *tile, first = numbers
         return self.share((tile[0], tile[1], tile[2]), first, 0, 0, 1)
 
