@@ -344,10 +344,12 @@ def main(arguments: list[str]) -> int:
         parser.error(f"--gpu {args.gpu}: must be one of {', '.join(OLDER)}, or --sweeps must be given")
     console = runs.console()
     device = find(args.gpu, sms=args.sms)
-    measured = [x for path in args.sweeps or swept_on(args.gpu) for x in fresh(path)]
-    judged = [x for x in measured if not x.scales]
-    eight = [x for x in measured if x.scales]
-    few = [] if args.sweeps else [x for name in SHALLOW.get(args.gpu, ()) for x in fresh(SWEEPS / name)]
+    paths = args.sweeps or swept_on(args.gpu)
+    shallow = {SWEEPS / name for name in SHALLOW.get(args.gpu, ())}
+    measured = [(path, x) for path in paths for x in fresh(path)]
+    judged = [x for _, x in measured if not x.scales]
+    eight = [x for _, x in measured if x.scales]
+    rated = [x for path, x in measured if x.scales and path not in shallow and not x.held_back]
     more = [] if args.sweeps else [SWEEPS / name for name in OLDER[args.gpu]]
     others = older(more, device)
     found = judged + others
@@ -359,9 +361,8 @@ def main(arguments: list[str]) -> int:
     # overlap of launches is not a property of a kernel
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model)
     if eight:
-        scaled = [x for x in eight if not x.held_back]
-        model = fit(Data([x for x in scaled if x not in few], device), model, names=SCALED)
-        factors |= Data(scaled, device).factors(model)
+        model = fit(Data(rated, device), model, names=SCALED)
+        factors |= Data([x for x in eight if not x.held_back], device).factors(model)
         judged = judged + eight
     reported = judged or others
     regret = Data(reported, device).regret(model, factors)
@@ -372,7 +373,7 @@ def main(arguments: list[str]) -> int:
     console.print(shown(reported, regret, held))
     console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in (*NAMES, *SCALED)))
     if args.write:
-        files = ", ".join(sorted(x.name for x in [*(args.sweeps or swept_on(args.gpu)), *more]))
+        files = ", ".join(sorted(x.name for x in [*paths, *more]))
         write(args.gpu, model, factors, f"fitted by benchmarks.fit_cost to {files}")
     return 0
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,16 +14,15 @@ from cutegemm.checks import keywords
 from cutegemm.nn.asked import Asked, asked
 from cutegemm.nn.experts import MoE
 from cutegemm.nn.gated import NAMES, not_swiglu, swiglu_of
-from cutegemm.nn.joined import Joined, Part, Sharing, join, store_joined
+from cutegemm.nn.joined import Joined, Part, QuantizedJoined, Sharing, join
 from cutegemm.nn.linear import TYPES, Linear, multiplies
 from cutegemm.nn.mixtures import adopt, not_adopted, recognised
 from cutegemm.nn.mlp import SwiGLU, hooked
-from cutegemm.nn.quantized import TYPES_8, QuantizedLinear, load, source_of, store
+from cutegemm.nn.quantized import TYPES_8, QuantizedLinear, load, source_of, store, unallocated
 from cutegemm.ops.fallback import HALF
 
 # Modules that multiply by their weights themselves; they are not converted.
 _OWN_PRODUCTS = (torch.nn.MultiheadAttention, torch.nn.Bilinear, torch.nn.RNNBase)
-_NO_MEMORY = "its parameters have no memory yet"
 _OURS = (Linear, QuantizedLinear, SwiGLU, Sharing, Part, MoE)
 
 
@@ -131,7 +130,7 @@ def convert(
             continue
         converted.append(name)
         if what.weights is not None:
-            _quantize(module, name, what, made, store)
+            _quantize(module, name, what, made)
             continue
         module.__class__ = Linear
         _settle(module, name, what, made)
@@ -166,10 +165,8 @@ def _joined(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[s
                 continue
             every = [f"{name}.{x}" if name else x for x in names]
             why = _not_joined(every, layers, what) or _shared(model, every, layers)
-            if what.weights is not None and any(
-                p.is_meta for x in layers for p in x.parameters(recurse=False)
-            ):
-                why = why or _NO_MEMORY
+            if why is None and what.weights is not None:
+                why = unallocated(*layers)
             if why is not None:
                 made.left[f"{every[0]} with {', '.join(names[1:])}"] = why
                 continue
@@ -177,7 +174,7 @@ def _joined(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[s
             if what.weights is None:
                 _settle(whole, every[0], what, made)
             else:
-                _quantize(whole, every[0], what, made, store_joined)
+                _quantize(whole, every[0], what, made, QuantizedJoined)
             yield from every
 
 
@@ -219,9 +216,12 @@ def _settle(layer: Any, name: str, what: Asked, made: Conversion) -> None:
         made.varying[name] = varies
 
 
-def _quantize(layer: Any, name: str, what: Asked, made: Conversion, how: Callable[..., None]) -> None:
+def _quantize(
+    layer: Any, name: str, what: Asked, made: Conversion, kind: type[QuantizedLinear] = QuantizedLinear
+) -> None:
     """Store a layer's weight in 8 bits; record in `varying` that it cannot load early."""
-    how(layer, what.weights, what.activations, what.fallback)
+    assert what.weights is not None
+    store(layer, what.weights, what.activations, what.fallback, kind)
     if what.constant_weights:
         made.varying[name] = "8-bit weights are loaded after earlier launches"
 
@@ -291,9 +291,7 @@ def _unconverted(module: torch.nn.Module, name: str, what: Asked) -> str | None:
 
 def _not_stored(model: torch.nn.Module, name: str, module: torch.nn.Module) -> str | None:
     """Why a layer's weight cannot be quantized to 8 bits; None if it can."""
-    if any(x.is_meta for x in module.parameters(recurse=False)):
-        return _NO_MEMORY
-    return _shared(model, [name], [module])
+    return unallocated(module) or _shared(model, [name], [module])
 
 
 def _of_parent(parent: Any, module: torch.nn.Module) -> str | None:
@@ -312,12 +310,10 @@ def _kept(module: torch.nn.Module, what: Asked) -> str | None:
     if isinstance(module, (SwiGLU, Joined)):
         return "it was made from several layers of 16 bits: give `joined` in the call that stores the model in 8 bits"
     if isinstance(module, QuantizedLinear):
-        types = {
-            name: TYPES_8.get(x or "") for name, x in (("weight", what.weights), ("input", what.activations))
-        }
-        if module.weight.dtype != types["weight"]:
+        weights, inputs = (TYPES_8.get(x or "") for x in (what.weights, what.activations))
+        if module.weight.dtype != weights:
             return f"its weight is {module.weight.dtype} already"
-        if (own := module.source.storage.activations) != types["input"]:
+        if (own := module.source.storage.activations) != inputs:
             return f"it has 8 bits already, and {'quantizes no input' if own is None else f'inputs of {own}'}"
     return None
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn import state_dicts
 from cutegemm.nn.linear import Linear, check_input
-from cutegemm.nn.quantized import QuantizedLinear, store
+from cutegemm.nn.quantized import QuantizedLinear
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.fallback import autocast_type
 
@@ -239,11 +239,6 @@ def join(parent: torch.nn.Module, names: Sequence[str], layers: Sequence[Any]) -
     return whole
 
 
-def store_joined(layer: Joined, weights: str, activations: str | None, fallback: str) -> None:
-    """Quantize the weights of joined layers in place, with one scale per row."""
-    store(layer, weights, activations, fallback, QuantizedJoined)
-
-
 def _parts(module: Any, names: Sequence[str]) -> list[str]:
     """The names under which a module still has parts; a part may have been wrapped or replaced since `join`."""
     return [x for x in names if isinstance(module._modules.get(x), Part)]
@@ -298,4 +293,4 @@ def _together(names: Sequence[str], module: Any, state: Any, prefix: str, metada
     state.update(own)
 
 
-__all__ = ["Joined", "Part", "QuantizedJoined", "Sharing", "join", "store_joined"]
+__all__ = ["Joined", "Part", "QuantizedJoined", "Sharing", "join"]

@@ -164,6 +164,12 @@ def _become(layer: Any, source: Source, fallback: str, kind: type = QuantizedLin
     layer.source, layer.fallback = source, fallback
 
 
+def unallocated(*layers: torch.nn.Module) -> str | None:
+    """Why layers cannot be stored: a parameter is on the meta device. None if none is."""
+    missing = any(p.is_meta for x in layers for p in x.parameters(recurse=False))
+    return "its parameters have no memory yet" if missing else None
+
+
 def frozen(x: Tensor) -> torch.nn.Parameter:
     """A parameter that does not train."""
     return torch.nn.Parameter(x, requires_grad=False)
@@ -234,8 +240,8 @@ def _compressed(module: Any, weight: Any) -> Source | str:
     weights, inputs = getattr(scheme, "weights", None), getattr(scheme, "input_activations", None)
     if weights is None:
         return "its scheme does not describe weights"
-    if any(x.is_meta for x in module.parameters(recurse=False)):
-        return "its parameters have no memory yet"
+    if (why := unallocated(module)) is not None:
+        return why
     kinds: dict[Any, Kind] = {"tensor": TENSOR, "channel": ROW}
     if list(getattr(weights, "block_structure", None) or ()) == [128, 128]:
         kinds["block"] = BLOCKS[1]
@@ -286,4 +292,5 @@ __all__ = [
     "load_but",
     "source_of",
     "store",
+    "unallocated",
 ]

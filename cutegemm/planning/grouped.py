@@ -148,7 +148,7 @@ def form_of(plan: KernelPlan) -> str:
 
 
 def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, device: Device) -> Average:
-    """What is planned for groups: all as large as an average one."""
+    """The spec and problem that stand for groups in planning: a batch of GEMMs of average size."""
     asked = spec
     if indexed:
         if spec.a_load not in (AUTO, INDEXED_LOAD):

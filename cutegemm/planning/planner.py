@@ -42,9 +42,7 @@ def plan(spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: O
         >>> plan(GemmSpec(), problem(4096, 4096, 4096)).config.family
         'warp_specialized'
     """
-    requirements.check_arguments(spec, problem, device, order)
-    requirements.check_extents(problem)
-    return _planned(spec, problem, device, order)
+    return _checked(spec, problem, device, order)
 
 
 def plan_adjacent(spec: GemmSpec, problem: Problem, device: Device, axis: str) -> KernelPlan:
@@ -53,9 +51,15 @@ def plan_adjacent(spec: GemmSpec, problem: Problem, device: Device, axis: str) -
     Raises:
         PlanError, SpecError, InputError: as for `plan`.
     """
-    requirements.check_arguments(spec, problem, device, by_cost)
+    return _checked(spec, problem, device, by_cost, axis)
+
+
+def _checked(
+    spec: GemmSpec, problem: Problem, device: Device, order: Order, adjacent: str = ""
+) -> KernelPlan:
+    requirements.check_arguments(spec, problem, device, order)
     requirements.check_extents(problem)
-    return _planned(spec, problem, device, by_cost, axis)
+    return _planned(spec, problem, device, order, adjacent)
 
 
 @functools.lru_cache(REMEMBERED)

@@ -66,7 +66,7 @@ def chunks(swizzle: str, caption: str) -> str:
 
 
 def accumulator() -> str:
-    """Who holds what of a wgmma's accumulator: the first warp's rows, eight columns."""
+    """Which thread holds each element of a wgmma's accumulator: the first warp's rows, eight columns."""
     found = instruction("m64n8k16")
     owners = {(x.row, x.column): x for x in found.cells}
     rows = [

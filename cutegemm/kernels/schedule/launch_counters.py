@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters in device memory that a run finds zero and leaves zero, so that no launch has to clear them.
 
-Whoever counts last wraps the counter by counting: nobody resets it, and nobody has to come after the last. A
-launch has its counters for itself (`running.backends.counters`): those before it on its stream have ended when it
-first counts.
+The last increment wraps the counter to zero, so no launch resets it. A launch shares its counters with no other launch
+that is running (`running.backends.counters`): those before it on its stream have ended when it first counts.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def test_a_wrong_value_and_a_write_beside_the_output_are_found(fault, monkeypatc
 
 
 def test_a_failure_is_shrunk_to_the_fields_that_show_it():
-    """Of many fields those stay without which the case passes."""
+    """Fields stay only if the case passes without them."""
     case = {
         "stages": 3,
         "swizzle": "64B",
