@@ -38,6 +38,7 @@ from cutegemm.planning import known_kernels
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import REDUCTIONS, Counts, counts, nanoseconds
 from cutegemm.planning.generator import rows
+from cutegemm.planning.kernel_fields import drifts
 from cutegemm.planning.seen import Seen
 from cutegemm.planning.swap import transposed_problem
 
@@ -54,6 +55,8 @@ OLDER = {
 OLDER_WEIGHT = 0.6
 # weight of problems with 1 x 128 scales in both operands, of which there are few
 OWN_WEIGHT = 3.0
+# kinds of scales that multiply partial sums
+BLOCKS = ("block", "blocks")
 # the family with constant weights, whose launches overlap; only ratios of its times count
 CHAIN = "chain"
 # relative slowdown at which the weight falls to 1/e; least weight; error beyond which an error counts linearly
@@ -117,8 +120,12 @@ class Measured:
     scales: str = ""
 
 
-def fresh(path: Path) -> list[Measured]:
-    """The problems of a sweep whose operands TMA loads, without configs that specify more than a candidate."""
+def fresh(path: Path, device: Device) -> list[Measured]:
+    """The problems of a sweep whose operands TMA loads.
+
+    Configs that specify more than a candidate are left out, and those whose tiles were listed for each CTA where the
+    planner now takes a counter.
+    """
     found = []
     for x in json.loads(path.read_text())["cases"]:
         of = problem(
@@ -131,7 +138,11 @@ def fresh(path: Path) -> list[Measured]:
             config = sweep_draws.read_config(row)
             took, _, extra = row[len(sweep_draws.COLUMNS) :]
             chosen = took if "chosen" in extra else chosen
-            if not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
+            turned = transposed_problem(of) if config[0] else of
+            replaced = (
+                x.get("kind", "") not in BLOCKS and x["suite"] != CHAIN and drifts(turned, config[1], device)
+            )
+            if not replaced and not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
                 configs.append(config)
                 us.append(took)
         held, settled = x.get("held_back", False), x["suite"] != CHAIN
@@ -151,7 +162,8 @@ def older(paths: list[Path], device: Device) -> list[Measured]:
     """
     found = []
     for x in sweep_rows.read(paths, dataclasses.replace(device, cost=START, kernels={})):
-        of, us = x.problem, {c: v for c, v in x.us.items() if c.reduction in REDUCTIONS}
+        of = x.problem
+        us = {c: v for c, v in x.us.items() if c.reduction in REDUCTIONS and not drifts(of, c, device)}
         aligned = of.a.tma_reason() is None and of.b.tma_reason() is None
         if x.gpu == device.name and aligned and len(us) > 1:
             configs = [(False, c) for c in us]
@@ -232,7 +244,7 @@ def _counted(x: Measured, device: Device) -> Counts:
         places = [i for i, (turned, _) in enumerate(x.configs) if turned == swapped]
         if places:
             seen = transposed_problem(x.problem) if swapped else x.problem
-            scaled = x.scales in ("block", "blocks")
+            scaled = x.scales in BLOCKS
             # a thread reads scales of columns, which are A's rows if swapped
             read = scaled and (swapped or x.scales == "blocks") / 4
             promoted = PROMOTED if x.scales and not scaled else 0
@@ -346,7 +358,7 @@ def main(arguments: list[str]) -> int:
     device = find(args.gpu, sms=args.sms)
     paths = args.sweeps or swept_on(args.gpu)
     shallow = {SWEEPS / name for name in SHALLOW.get(args.gpu, ())}
-    measured = [(path, x) for path in paths for x in fresh(path)]
+    measured = [(path, x) for path in paths for x in fresh(path, device)]
     judged = [x for _, x in measured if not x.scales]
     eight = [x for _, x in measured if x.scales]
     rated = [x for path, x in measured if x.scales and path not in shallow and not x.held_back]

@@ -50,7 +50,7 @@ class Compared:
 
 def compared(paths: Sequence[Path], device: Device = DEFAULT) -> list[Compared]:
     """Every family of sweeps, with the rates of a GPU's record."""
-    found = [x for path in paths for x in fit_cost.fresh(path)]
+    found = [x for path in paths for x in fit_cost.fresh(path, device)]
     data = fit_cost.Data(found, device)
     ns = data.predicted(device.cost, device.kernels)
     ratio, close, chosen = data.us * 1e3 / ns, data.us <= NEAR * data.best[data.of], data.chosen(ns)

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from typing import Any
 
+from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import instruction
 from cutegemm.config import KernelConfig, KernelDraft, OperandConfig
 from cutegemm.config.invariants import TILE, check
@@ -96,13 +97,42 @@ def turns_back(way: Way, candidate: Candidate) -> bool:
     address in each stage instead of adding to it, and stages took up to a third longer.
     """
     spec, problem, device = way.spec, way.problem, way.seen.device
-    steady = spec.scheduler not in ("stream_k", "dynamic") and candidate.splits == 1
+    steady = spec.scheduler != "stream_k" and candidate.splits == 1
     loads = not way.gathers and of_schedule(candidate.schedule).roles.producers > 0
     less, more = sorted((problem.a.bytes, problem.b.bytes))
     large = less + more > device.l2_bytes and less > SHARE * device.l2_bytes
     waves = candidate.tiles(problem) > device.sms
     kept = spec.batch_invariant is True or bool(way.epilogue.scales)
     return steady and loads and large and waves and not kept
+
+
+# waves of tiles from which on CTAs without a cluster have drifted apart
+DRIFT_WAVES = 4
+
+
+def drifts(problem: Problem, candidate: Candidate, device: Device) -> bool:
+    """Whether CTAs that each have a list of tiles drift so far apart that L2 loses what they share.
+
+    CTAs without a cluster never wait for each other. With many tiles each, the fastest are soon whole tiles ahead, and
+    L2 evicts operands before all have read them.
+    """
+    alone = candidate.cluster == (1, 1) and candidate.splits == 1
+    ahead = of_schedule(candidate.schedule).roles.producers > 0
+    large = problem.a.bytes + problem.b.bytes > device.l2_bytes * problem.batch
+    return alone and ahead and large and candidate.tiles(problem) >= DRIFT_WAVES * device.sms
+
+
+def takes_numbers(way: Way, candidate: Candidate) -> bool:
+    """Whether CTAs take tiles from a counter: as given, or if they would drift apart.
+
+    A counter keeps the tiles of one moment side by side. A launch that loads constant operands early must know its
+    first tile. With scales of blocks the counter costs more than it gains.
+    """
+    spec = way.spec
+    if spec.scheduler != AUTO:
+        return spec.scheduler == "dynamic"
+    able = not way.gathers and not isinstance(spec.constant, tuple) and not way.epilogue.scales
+    return able and drifts(way.problem, candidate, way.seen.device)
 
 
 # bytes of a launch up to which it triggers the next one early
@@ -122,6 +152,7 @@ def configured(way: Way, candidate: Candidate) -> KernelConfig:
         candidate,
         raster=raster(way, candidate)[0],
         serpentine=turns_back(way, candidate),
+        dynamic=takes_numbers(way, candidate),
         trigger=trigger(spec, way.problem, candidate, way.seen.device.sms),
         early=_early(way, candidate),
         evict_first=_evicted_first(way, candidate),

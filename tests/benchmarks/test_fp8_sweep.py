@@ -9,6 +9,7 @@ import pytest
 from benchmarks import fit_cost, fresh_draws
 from benchmarks.probes import fp8_sweep
 from benchmarks.probes.beside import Case
+from cutegemm.arch.records import H200
 from tests.support.fake_gpu import FakeGpu
 
 CASE = Case(suite="square", kind="tensor", of="square", dtype="fp8_e4m3", majors="kk", m=32, n=32, k=64)
@@ -48,7 +49,7 @@ def test_a_table_of_measured_problems_can_be_fitted(tmp_path, monkeypatch):
     table = fp8_sweep.table([job], [head, line])
     path = tmp_path / "table.json"
     path.write_text(fp8_sweep.sweep_table.text(table))
-    (read,) = fit_cost.fresh(path)
+    (read,) = fit_cost.fresh(path, H200)
     assert (read.scales, read.held_back, read.problem.a.dtype.name) == ("tensor", True, "FP8_E4M3")
     assert len(read.configs) == 2 and read.chosen == read.us[-1]
     monkeypatch.setattr(fp8_sweep.beside, "WRONG", 0.0)

@@ -21,9 +21,12 @@ def found():
 def test_every_problem_of_a_sweep_is_compared(found):
     """A choice per problem, which is measured over predicted time and near one."""
     family = found[-1]
-    problems = [x for x in fit_cost.fresh(*EIGHT) if x.family == family.name]
+    problems = [x for x in fit_cost.fresh(*EIGHT, H200) if x.family == family.name]
     assert (
-        sum(len(x.chosen) for x in found) == len(fit_cost.fresh(*EIGHT)) > len(problems) == len(family.chosen)
+        sum(len(x.chosen) for x in found)
+        == len(fit_cost.fresh(*EIGHT, H200))
+        > len(problems)
+        == len(family.chosen)
     )
     assert np.allclose(family.chosen, family.measured_us / family.predicted_us)
     assert set(family.measured_us) <= {us for x in problems for us in x.us}
@@ -34,7 +37,8 @@ def test_every_problem_of_a_sweep_is_compared(found):
 def test_a_record_that_predicts_twice_the_time_has_half_the_ratio(found):
     """The rates are those of the given record."""
     factors = {
-        name: 2 * H200.kernels.get(name, 1.0) for name in fit_cost.Data(fit_cost.fresh(*EIGHT), H200).kernels
+        name: 2 * H200.kernels.get(name, 1.0)
+        for name in fit_cost.Data(fit_cost.fresh(*EIGHT, H200), H200).kernels
     }
     slow = predicted.compared(EIGHT, dataclasses.replace(H200, kernels=factors))
     assert np.allclose(slow[0].near, found[0].near / 2)

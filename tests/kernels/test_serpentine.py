@@ -46,6 +46,8 @@ def test_every_second_wave_adds_its_k_tiles_backwards(monkeypatch):
         tile = (slice(64 * i, 64 * i + 64), slice(64 * j, 64 * j + 64))
         assert not torch.equal(forwards[tile], backwards[tile])
         assert torch.equal(found[tile], (forwards if i == j else backwards)[tile]), (i, j)
+    # a tile's number decides, whoever takes it
+    assert torch.equal(run(dataclasses.replace(spec, scheduler="dynamic"), a, b), found)
 
 
 @pytest.mark.parametrize("policy", [{"policy": "lazy"}, {"policy": "random", "seed": 1}])
@@ -55,6 +57,8 @@ def test_every_second_wave_adds_its_k_tiles_backwards(monkeypatch):
         ({"tile": Tile(64, 64, 64), "cluster": (2, 1), "schedule": "pingpong"}, (520, 200, 200)),
         ({"tile": Tile(128, 64, 64), "cluster": (2, 1), "raster": ("n", 2), "stages": 3}, (390, 328, 328)),
         ({"tile": Tile(128, 64, 64), "stages": 1}, (648, 136, 64)),
+        ({"tile": Tile(64, 64, 64), "cluster": (1, 2), "scheduler": "dynamic"}, (520, 200, 200)),
+        ({"tile": Tile(128, 64, 64), "schedule": "pingpong", "scheduler": "dynamic"}, (390, 328, 136)),
     ],
 )
 def test_a_serpentine_product_is_right_and_free_of_races(monkeypatch, fields, shape, policy):

@@ -22,7 +22,7 @@ LARGE = (8192, 8192, 8192)
         ({"tile": (128, 128, 64)}, (1024, 1024, 65536), False),
         ({"batch_invariant": True}, LARGE, False),
         ({"scheduler": "stream_k"}, LARGE, False),
-        ({"scheduler": "dynamic"}, LARGE, False),
+        ({"scheduler": "dynamic"}, LARGE, True),
         ({"split_k": 2}, LARGE, False),
         ({"a_load": "gather"}, LARGE, False),
         ({"schedule": "multistage"}, LARGE, False),

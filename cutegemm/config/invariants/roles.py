@@ -208,8 +208,8 @@ def _early(x: KernelDraft) -> Number:
 
 
 def _serpentine(x: KernelDraft) -> Number:
-    """A producer warp that loads by TMA traverses K backwards; its tiles are whole and statically scheduled."""
-    steady = (x.streamed ^ True) & (x.dynamic ^ True) & (x.splits == 1)
+    """A producer warp that loads by TMA traverses K backwards; its tiles are whole."""
+    steady = (x.streamed ^ True) & (x.splits == 1)
     return implies(x.serpentine, steady & (x.producers > 0 and not x.gathers))
 
 
