@@ -140,14 +140,17 @@ def test_promotion_does_not_depend_on_rows(k):
     assert found == {0 if k == WHOLE else FP8.coarse}
 
 
-@pytest.mark.parametrize(("form", "short"), [("rows", 0), ("columns", 0), ("depth", 256)])
+@pytest.mark.parametrize(
+    ("form", "short"), [("rows", 0), ("columns", 0), ("masked", 0), ("depth", FP8.coarse)]
+)
 def test_groups_along_k_are_promoted(form, short):
-    """Groups of rows and of columns have the problem's K; how deep a group along K is only the device knows."""
+    """Other groups have the problem's K; how deep a group along K is only the device knows."""
 
     def promote(k):
         shapes = {
             "rows": ((90, k), (3, 72, k)),
             "columns": ((3, 72, k), (90, k)),
+            "masked": ((3, 90, k), (3, 72, k)),
             "depth": ((90, k), (72, k)),
         }
         a, b = (torch.zeros(x).to(torch.float8_e4m3fn) for x in shapes[form])
