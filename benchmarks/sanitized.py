@@ -94,7 +94,7 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     ),
     # three consumer warpgroups with promotion, which issue WGMMAs in turn
     "scaled_turns": (
-        GemmSpec(tile=Tile(192, 64, 128), scale_a="row", scale_b="row", d_dtype="bf16", sms=4),
+        GemmSpec(tile=Tile(192, 64, 128), scale_a="row", scale_b="row", promote=256, d_dtype="bf16", sms=4),
         (200, 136, 528),
     ),
     # ue8m0 scales, which the producer's threads convert and store

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cutegemm.arch.instructions import instruction
+from cutegemm.arch.instructions import Instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.config.invariants.tiles import rows_step
@@ -137,15 +137,21 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
 
 
-def promotion(spec: GemmSpec, a: DType, b: DType, outputs: Sequence[OutputConfig], epilogue: Graph) -> int:
-    """Elements of K between promotions: as given, or as instruction, scales and outputs need; 0 is never."""
+def promotion(
+    spec: GemmSpec, multiply: Instruction, outputs: Sequence[OutputConfig], epilogue: Graph, k: int | None
+) -> int:
+    """Elements of K between promotions: as given, or as instruction, scales, outputs and K need; 0 is never.
+
+    Args:
+        k: of the whole problem, also if it is split; None if only the device knows it.
+    """
     if epilogue.scales:
         return K_BLOCK
     if spec.promote != AUTO:
         return int(spec.promote or 0)
-    multiply = instruction(a, b, spec.arithmetic)
-    rounded = not epilogue.reductions and all(x.dtype in COARSE for x in outputs)
-    return multiply.coarse if rounded else multiply.promote
+    if epilogue.reductions or any(x.dtype not in COARSE for x in outputs):
+        return multiply.promote
+    return 0 if k is not None and k <= multiply.whole else multiply.coarse
 
 
 def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:

@@ -46,6 +46,9 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     if seen.spec.tile == AUTO:
         why = f"costs least, {ns / 1e3:,.1f} us" if ns else "the given fields leave little else"
         reasons = (*reasons, f"{option.in_d}: {why}")
+    if not config.promote and seen.spec.promote == AUTO and (most := seen.instruction.whole):
+        short = f"K={seen.problem.k:,} is at most {most:,}, and every output is bf16 or fp8"
+        reasons = (*reasons, f"sums are not promoted: {short}")
     storing = config
     if not config.stores:
         in_turn = seen.spec.batch_invariant is True

@@ -25,7 +25,7 @@ from cutegemm.config.invariants import BUFFERS, TILE, satisfied
 from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.spills import spills
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES as SCHEDULES
-from cutegemm.planning.candidates import Candidate, cut, given, given_splits, promotion
+from cutegemm.planning.candidates import Candidate, cut, given, given_splits
 from cutegemm.planning.cost import (
     BY_LAUNCH,
     COOPERATIVE,
@@ -138,12 +138,11 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     widths = (columns,) if columns else multiply.columns
     size = max(x.dtype.bytes for x in kind.operands) * multiply.parts
     depths = tuple(x // size for x in DEPTHS)
-    promoted = promotion(spec, *types, kind.outputs, kind.epilogue)
     usual = (SHALLOW,) if kind.shallow else depths
     if kind.epilogue.scales:
-        usual = (promoted,)
-    elif promoted:
-        usual = tuple(x for x in usual if promoted % x == 0) or (math.gcd(promoted, depths[0]),)
+        usual = (kind.promoted,)
+    elif kind.promoted:
+        usual = tuple(x for x in usual if kind.promoted % x == 0) or (math.gcd(kind.promoted, depths[0]),)
     # an operand that threads load is not multicast
     clusters = (spec.plane,) if spec.plane else CLUSTERS[:1] if kind.by_threads else CLUSTERS
     for (schedule, count, m), n, k in itertools.product(teams, widths, (depth,) if depth else usual):

@@ -21,7 +21,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
-from cutegemm.planning.candidates import Candidate, given, promotion
+from cutegemm.planning.candidates import Candidate, given
 from cutegemm.planning.loads import Way
 from cutegemm.planning.ways import Kind
 from cutegemm.problems import Problem
@@ -214,7 +214,7 @@ def outlined(
         "split_reduction": "workspace" if streamed else reduction,
         "cluster_splits": depth,
         "arithmetic": spec.arithmetic,
-        "promote": promotion(spec, a.dtype, b.dtype, of.outputs, of.epilogue),
+        "promote": of.promoted,
         "epilogue": of.epilogue,
     }
     return KernelDraft(**fields | more)

@@ -20,6 +20,7 @@ from cutegemm.config.parts import WORD_BYTES
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
+from cutegemm.planning.candidates import promotion
 from cutegemm.planning.operand_rules import (
     WORKSPACE_ALIGN,
     access_bytes,
@@ -95,6 +96,12 @@ class Way:
     def gathers(self) -> bool:
         """Whether the producer's threads load an operand."""
         return any(x in THREAD_LOADS for x in self.loads)
+
+    @property
+    def promoted(self) -> int:
+        """Elements of K between promotions; 0 is never. K of a group along K is known to the device alone."""
+        k = None if self.seen.adjacent == "k" else self.problem.k
+        return promotion(self.spec, self.seen.instruction, self.outputs, self.epilogue, k)
 
 
 def ways_in(

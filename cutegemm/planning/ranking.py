@@ -98,8 +98,6 @@ def gemm_of(way: Way) -> Seen:
     if way.copies:
         # copies read and write their bytes
         once += x.relayout + (1 + how.parts) * sum(y.source.bytes for y in way.copies) / device.dram_gbs
-    types = way.problem.a.dtype, way.problem.b.dtype
-    promoted = candidates.promotion(way.spec, *types, way.outputs, way.epilogue)
     seen = Seen.of(
         way.problem,
         sides,
@@ -112,7 +110,7 @@ def gemm_of(way: Way) -> Seen:
         scaled=bool(way.epilogue.scales),
         # two of every eight columns, if they have scales of their own
         read=sum(x.axis == "n" and x.extent == 1 for x in way.epilogue.scales) / 4,
-        promoted=0 if way.epilogue.scales else promoted,
+        promoted=0 if way.epilogue.scales else way.promoted,
         products=len(how.products) / how.parts,
         adjacent_m=way.seen.adjacent == ("n" if way.swapped else "m"),
         adjacent_n=way.seen.adjacent == ("m" if way.swapped else "n"),

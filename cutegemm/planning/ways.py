@@ -20,7 +20,7 @@ from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 # fields of a spec that prune the generator's table
 PRUNING = (
     "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
-    "input_stages", "swizzle", "promote", "math",
+    "input_stages", "swizzle", "math",
 )  # fmt: skip
 # greatest K for which stages that threads load are no deeper than this
 SHALLOW = 32
@@ -45,6 +45,7 @@ class Kind(NamedTuple):
         given: values of the fields of `PRUNING`.
         pinned: columns and depth that every tile must have.
         shallow: whether K is within the least depth that threads load.
+        promoted: elements of K between promotions; 0 is never.
     """
 
     limits: Limits
@@ -55,6 +56,7 @@ class Kind(NamedTuple):
     given: tuple[Any, ...] = (AUTO,) * len(PRUNING)
     pinned: tuple[int | None, int | None] = (None, None)
     shallow: bool = False
+    promoted: int = 0
 
     @staticmethod
     def of(way: Way) -> Kind:
@@ -62,7 +64,7 @@ class Kind(NamedTuple):
         given = tuple(getattr(way.spec, name) for name in PRUNING)
         shallow = way.gathers and way.problem.k <= SHALLOW
         matrices = way.operands, way.inputs, way.outputs
-        return Kind(way.limits, *matrices, way.epilogue, given, way.seen.pinned, shallow)
+        return Kind(way.limits, *matrices, way.epilogue, given, way.seen.pinned, shallow, way.promoted)
 
     @property
     def spec(self) -> GemmSpec:

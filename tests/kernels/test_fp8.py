@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """8-bit operands: sums that tensor cores keep in few bits are promoted to fp32, and operands are contiguous along K."""
 
+import numpy as np
 import pytest
 import torch
 
 import cutegemm
 from cutegemm import Gemm, GemmSpec, Tile, emulator, plan, problem
+from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
 from cutegemm.epilogue import library
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import PlanError
@@ -32,12 +34,12 @@ def emulated(spec, a, b, **named):
     ("types", "fields"),
     [
         ((E4M3, E4M3), {}),
-        ((E4M3, E5M2), {"tile": Tile(128, 64, 64), "schedule": "cooperative"}),
+        ((E4M3, E5M2), {"tile": Tile(128, 64, 64), "schedule": "cooperative", "promote": 256}),
         ((E5M2, E4M3), {"tile": Tile(64, 72, 128), "schedule": "pingpong", "d_dtype": "fp32"}),
     ],
 )
 def test_results_are_those_of_fp64(types, fields):
-    """Every pair of types, promoted after one stage and after several, with extents that no tile divides."""
+    """Every pair of types, promoted never, after several stages and after one, with extents that no tile divides."""
     a, b = drawn(130, 400, types[0], 1), drawn(72, 400, types[1], 2).T
     d = emulated(GemmSpec(**fields), a, b)
     assert d.dtype == (torch.float32 if fields.get("d_dtype") else torch.bfloat16)
@@ -194,10 +196,38 @@ def test_stages_are_128_bytes_deep():
 def test_coarse_outputs_are_promoted_half_as_often(dtype, promote):
     """Eight significant bits hide the error of sums over 256 elements; a reduction in fp32 does not."""
     kind = {"dtype": "fp8", "majors": "kk", "d_dtype": dtype}
-    assert plan(GemmSpec(d_dtype=dtype), problem(64, 64, 512, **kind)).config.promote == promote
+    assert plan(GemmSpec(d_dtype=dtype), problem(64, 64, 2048, **kind)).config.promote == promote
     reduced = library.row_max()
     kind["epilogue"] = reduced
-    assert plan(GemmSpec(d_dtype=dtype, epilogue=reduced), problem(64, 64, 512, **kind)).config.promote == 128
+    assert (
+        plan(GemmSpec(d_dtype=dtype, epilogue=reduced), problem(64, 64, 2048, **kind)).config.promote == 128
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tile": Tile(64, 72, 128), "schedule": "pingpong", "sms": 1},
+        {"tile": Tile(64, 72, 128), "schedule": "multistage"},
+        {"d_dtype": "fp8_e4m3", "tile": Tile(128, 40, 64), "schedule": "cooperative"},
+    ],
+    ids=str,
+)
+def test_short_sums_of_coarse_outputs_stay_in_the_tensor_cores(fields):
+    """Bit for bit the instruction's sums of one sign, rounded once; promoted sums have other bits, and bounds too."""
+    a, b = drawn(130, 1000, E4M3, 23).abs(), drawn(72, 1000, E4M3, 24).abs()
+    d = emulated(GemmSpec(swap=False, **fields), a, b.T, alpha=0.25)
+    factors = (torch.nn.functional.pad(x.float(), (0, 24))[None].numpy() for x in (a, b))
+    sums = accumulate(*factors, np.zeros((1, 130, 72), np.float32), Unit("e4m3", "f32", 32))[0]
+    assert torch.equal(d.float(), (torch.from_numpy(sums) * 0.25).to(d.dtype).float())
+    promoted = emulated(GemmSpec(promote=256, **fields | {"schedule": "cooperative"}), a, b.T, alpha=0.25)
+    assert not torch.equal(d.float(), promoted.float())
+    limits = [
+        bound(linear_combination(False), a, b.T, {"alpha": 0.25}, {"d": d.dtype}, promote=x)["d"]
+        for x in (0, None, 256)
+    ]
+    assert [x.complaint(d) is None for x in limits] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +295,7 @@ def test_lone_warpgroups_promote_one_stage_while_they_multiply_the_next(shape, f
 def test_what_no_kernel_has_is_refused(fields, told):
     """A load, a schedule or a tile that 8-bit operands cannot have."""
     with pytest.raises(PlanError) as e:
-        plan(GemmSpec(**fields), problem(256, 256, 256, dtype="fp8", majors="kk"))
+        plan(GemmSpec(**fields), problem(256, 256, 2048, dtype="fp8", majors="kk"))
     assert str(e.value).splitlines()[0] == told
 
 

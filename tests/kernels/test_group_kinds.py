@@ -86,11 +86,13 @@ def test_rows_of_groups_begin_anywhere_in_a_column_major_d(swapped):
         )
 
 
-def test_groups_of_fp8():
-    """e4m3 in both operands, whose sums are promoted; D is bf16."""
+@pytest.mark.parametrize("promote", ["auto", 128])
+def test_groups_of_fp8(promote):
+    """e4m3 in both operands, whose sums are promoted if the spec says so; D is bf16."""
     a, b = (x.to(torch.float8_e4m3fn) for x in (drawn(90, 256), drawn(3, 72, 256)))
     d, ends = torch.empty(90, 72).bfloat16(), torch.tensor([40, 41, 90])
-    spec = GemmSpec(sms=3, tile=Tile(64, 72, 128), cluster=(1, 1), schedule="cooperative", swap=False)
+    fields = {"sms": 3, "tile": Tile(64, 72, 128), "cluster": (1, 1), "schedule": "cooperative"}
+    spec = GemmSpec(promote=promote, swap=False, **fields)
     assert not emulator.run(Groups(spec), a, b.mT, ends, d, options=RACES).findings
     told = cutegemm.grouped_mm(a, b.mT, ends, fallback="reference")
     torch.testing.assert_close(d, told, rtol=2e-2, atol=0.1)

@@ -76,8 +76,8 @@ def bound(
     """The bound of each output in `out_dtypes`, a map from names to torch dtypes (reductions finished).
 
     `approximate` is whether tanh, sigmoid and erf may use tanh.approx instead of exp. `promote` is that of
-    `KernelConfig`; None is the largest default for the operands. `arithmetic` is the config's; `origin` is
-    as for `reference.evaluate`.
+    `KernelConfig`; None is the planner's for bf16 outputs, which promotes least. `arithmetic` is the config's; `origin`
+    is as for `reference.evaluate`.
     """
     how = _instruction(a, b, arithmetic)
     if how is not None:
@@ -146,7 +146,9 @@ def _accumulated(k: int, how: Instruction | None, promote: int | None, scaled: b
         # exact sums, then one rounding to fp32; with scales, a block's sum is multiplied by two scales and added
         return U * (3 + math.ceil(k / K_BLOCK)) if scaled else U
     if how is not None:
-        steps = min(k, (how.coarse if promote is None else promote) or k) / how.k * len(how.products)
+        if promote is None:
+            promote = how.coarse if k > how.whole else 0
+        steps = min(k, promote or k) / how.k * len(how.products)
         # in long sums single products fall below the kept bits; each loses half a unit on average
         each = 1.0 if steps <= NEAR_STEPS else how.k / 8
         added = float(2.0 ** (1 - how.fraction)) * (4 + steps * each)
