@@ -33,16 +33,21 @@ def test_a_function_has_little_room(name):
     assert (limits.wrong(1.01 * function(a)) | (function(a).abs() < 0.01)).all()
 
 
-@pytest.mark.parametrize(("k", "promote"), [(1024, 0), (1056, 256)])
-def test_bounds_without_a_config_are_those_of_the_planners_default(k, promote):
-    """fp8 sums are whole up to a K that the instruction has, then promoted: those bounds, not tighter or wider ones."""
-    a, b = torch.ones(2, k).to(torch.float8_e4m3fn), torch.ones(k, 3).to(torch.float8_e4m3fn)
+@pytest.mark.parametrize(
+    ("k", "dtype", "promote"),
+    [(1024, torch.bfloat16, 0), (1056, torch.bfloat16, 256), (1024, torch.float32, 256)],
+    ids=str,
+)
+def test_bounds_without_a_config_are_those_of_the_planners_default(k, dtype, promote):
+    """fp8 sums for bf16 are whole up to a K that the instruction has; other sums are promoted."""
+    a, b = torch.full((2, k), 256.0), torch.full((k, 3), 0.125)
+    a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
     graph = epi.define(lambda acc: acc)
     told, same, other = (
-        bound(graph, a, b, {}, {"d": torch.float32}, promote=x)["d"] for x in (None, promote, 128)
+        bound(graph, a, b, {}, {"d": dtype}, promote=x)["d"] for x in (None, promote, 1024 if promote else 64)
     )
     assert torch.equal(told.low, same.low) and torch.equal(told.high, same.high)
-    assert (told.high > other.high).all()
+    assert (told.high != other.high).all()
 
 
 def test_errors_of_both_factors_meet_in_a_product():

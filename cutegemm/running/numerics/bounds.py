@@ -18,6 +18,7 @@ from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
+from cutegemm.planning.candidates import COARSE
 from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.accepted import INFINITY, Bound, U, bound_of_blocks
 from cutegemm.running.numerics.eight_bits import powers
@@ -76,8 +77,8 @@ def bound(
     """The bound of each output in `out_dtypes`, a map from names to torch dtypes (reductions finished).
 
     `approximate` is whether tanh, sigmoid and erf may use tanh.approx instead of exp. `promote` is that of
-    `KernelConfig`; None is the planner's for bf16 outputs, which promotes least. `arithmetic` is the config's; `origin`
-    is as for `reference.evaluate`.
+    `KernelConfig`; None is the largest default for the operands and outputs. `arithmetic` is the config's; `origin` is
+    as for `reference.evaluate`.
     """
     how = _instruction(a, b, arithmetic)
     if how is not None:
@@ -85,7 +86,9 @@ def bound(
     accumulators = reference.products(graph, a.double(), b.double(), inputs, torch.float64)
     sizes = {x.name: powers(inputs[x.name]).abs() for x in graph.scales}
     magnitudes = reference.products(graph, a.double().abs(), b.double().abs(), sizes, torch.float64)
-    relative = _accumulated(a.shape[-1], how, promote, bool(graph.scales))
+    if promote is None and how is not None:
+        promote = _largest_default(graph, a.shape[-1], how, out_dtypes.values())
+    relative = _accumulated(a.shape[-1], how, promote or 0, bool(graph.scales))
     shape = next(iter(accumulators.values())).shape
 
     def leaf(node: Node) -> Bounded:
@@ -135,7 +138,14 @@ def _instruction(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> Instructi
     return instruction(as_dtype(a.dtype), as_dtype(b.dtype), arithmetic)
 
 
-def _accumulated(k: int, how: Instruction | None, promote: int | None, scaled: bool) -> float:
+def _largest_default(graph: Graph, k: int, how: Instruction, outputs: Iterable[torch.dtype]) -> int:
+    """Elements of K between promotions that the planner chooses at most for such outputs; 0 is never."""
+    rounded = {reference.TORCH_DTYPE[x] for x in COARSE}.issuperset(outputs)
+    short = rounded and k <= how.whole and not (graph.scales or graph.reductions)
+    return 0 if short else how.coarse
+
+
+def _accumulated(k: int, how: Instruction | None, promote: int, scaled: bool) -> float:
     """The error bound of accumulators of `k` products, relative to the sum of their magnitudes.
 
     An instruction that keeps few bits truncates addends until its sums are promoted to fp32. `scaled` is whether
@@ -146,8 +156,6 @@ def _accumulated(k: int, how: Instruction | None, promote: int | None, scaled: b
         # exact sums, then one rounding to fp32; with scales, a block's sum is multiplied by two scales and added
         return U * (3 + math.ceil(k / K_BLOCK)) if scaled else U
     if how is not None:
-        if promote is None:
-            promote = how.coarse if k > how.whole else 0
         steps = min(k, promote or k) / how.k * len(how.products)
         # in long sums single products fall below the kept bits; each loses half a unit on average
         each = 1.0 if steps <= NEAR_STEPS else how.k / 8
