@@ -83,7 +83,7 @@ EIGHT = {"NVIDIA H200": ["blocks_h200.json", "eight_h200.json"]}
 SHALLOW = {"NVIDIA H200": ["shallow_h200.json", "rows_h200.json"]}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
-# elements of K between promotions of fp8 kernels with D in bf16
+# elements of K between promotions of fp8 kernels with D in bf16, in tables that do not say it
 PROMOTED = instruction(DType.FP8_E4M3, DType.FP8_E4M3).coarse
 # rates known from clocks, widths and the power limit, which are penalized more for changing
 FIRM = {"mma": 30.0, "smem": 30.0, "port": 10.0, "l2": 10.0, "dram": 30.0, "watts": 30.0}
@@ -107,6 +107,7 @@ class Measured:
         chosen: microseconds of the planner's choice at the time of the sweep.
         held_back: whether the problem is excluded from the fit.
         scales: kind of scales in `benchmarks.probes.fp8`; "" without any.
+        promote: elements of K between promotions of unscaled partial sums; 0 is never.
     """
 
     family: str
@@ -118,6 +119,7 @@ class Measured:
     chosen: float | None = None
     held_back: bool = False
     scales: str = ""
+    promote: int = 0
 
 
 def fresh(path: Path, device: Device) -> list[Measured]:
@@ -150,7 +152,8 @@ def fresh(path: Path, device: Device) -> list[Measured]:
             scales = x.get("kind", "")
             family = f"fp8 {scales}" if scales else x["suite"]
             weight = OWN_WEIGHT if scales == "blocks" else 1.0
-            found.append(Measured(family, of, configs, us, settled, weight, chosen, held, scales))
+            promote = x.get("promote", PROMOTED) if scales and scales not in BLOCKS else 0
+            found.append(Measured(family, of, configs, us, settled, weight, chosen, held, scales, promote))
     return found
 
 
@@ -247,8 +250,7 @@ def _counted(x: Measured, device: Device) -> Counts:
             scaled = x.scales in BLOCKS
             # a thread reads scales of columns, which are A's rows if swapped
             read = scaled and (swapped or x.scales == "blocks") / 4
-            promoted = PROMOTED if x.scales and not scaled else 0
-            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=read, promoted=promoted)
+            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=read, promoted=x.promote)
             made.append(counts(of, device, rows([x.configs[i][1] for i in places])))
             order += places
     back = np.argsort(order)

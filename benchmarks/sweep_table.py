@@ -4,7 +4,8 @@
     python -m benchmarks.sweep_table --jobs jobs.json --lines sweep.jsonl --out benchmarks/results/sweeps/NAME.json
 
 A config's time is the median of its long samples. Without long samples it is the least short sample, times the slowdown
-from short to long samples of the same problem.
+from short to long samples of the same problem. `counter` says that CTAs took tiles from a counter where they would
+drift apart (`kernel_fields.drifts`); older tables lack it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
         rows.append([*config["config"], round(took, 3), int(name in last), extra])
     # torch does not support every problem
     us = last.get(baseline)
-    return {name: job[name] for name in PROBLEM} | {"cublas": us and round(us, 4), "rows": rows}
+    head = {name: job[name] for name in PROBLEM} | {"counter": True}
+    return head | {"cublas": us and round(us, 4), "rows": rows}
 
 
 def table(jobs: list[Row], lines: list[Row]) -> Row:

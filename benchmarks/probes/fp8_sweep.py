@@ -41,6 +41,7 @@ from cutegemm.arch.records import RECORDS
 from cutegemm.config import config_from_data
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
+from cutegemm.planning.planner import plan
 from cutegemm.tuning.timing import Sampler
 
 # kind of scale -> problems of each family
@@ -80,18 +81,22 @@ def cases(seed: int, shallow: bool = False) -> list[beside.Case]:
 
 def drawn(seed: int, kernels: int, shallow: bool = False) -> dict[str, Any]:
     """The configs of each problem that are measured, and their kernels."""
-    device, every, pools = RECORDS[0], fp8.kinds(["auto"]), []
+    device, every, pools, promoted = RECORDS[0], fp8.kinds(["auto"]), [], []
     problems = cases(seed, shallow)
     for case in problems:
         ours = every[case.kind].ours["ours auto"]
         of = ours.problem(every[case.kind].draw(case, 0, "meta"))
         pools.append(sweep_draws.options(ours.spec, of, device, random.Random(f"{seed} {case}")))
+        promoted.append(plan(ours.spec, of, device).config.promote)
     jobs, configs, seen = [], {}, {}
-    for case, few in zip(problems, sweep_draws.taken(pools, kernels, CONFIGS), strict=True):
+    for case, few, promote in zip(
+        problems, sweep_draws.taken(pools, kernels, CONFIGS), promoted, strict=True
+    ):
         place = seen[case.what] = seen.get(case.what, -1) + 1
         configs |= {kernel: None for x in few for kernel in x.kernels}
         listed = [{"fields": x.fields, "loads": x.loads, "config": x.config} for x in few]
-        jobs.append(dataclasses.asdict(case) | {"seed": seed, "held_back": place % 2 == 1, "configs": listed})
+        beside_it = {"seed": seed, "held_back": place % 2 == 1, "promote": promote, "configs": listed}
+        jobs.append(dataclasses.asdict(case) | beside_it)
     return {"jobs": jobs, "kernels": [x.to_data() for x in configs]}
 
 
@@ -147,7 +152,8 @@ def table(jobs: list[Row], lines: list[Row]) -> Row:
     found = []
     for line in (x for x in lines if "first" in x):
         job = jobs[line["i"]]
-        found.append(sweep_table.case(job, line, TORCH) | {"kind": job["kind"], "dtype": job["dtype"]})
+        own = {name: job[name] for name in ("kind", "dtype", "promote")}
+        found.append(sweep_table.case(job, line, TORCH) | own)
     what = "fp8 products of training problems (benchmarks/probes/fp8_sweep.py)"
     return sweep_table.whole(found, lines, what)
 

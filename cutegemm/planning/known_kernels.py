@@ -17,9 +17,10 @@ from cutegemm.arch.device import Device
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES, Candidate
 from cutegemm.planning.cost import REDUCTIONS, Column, Counts, Rows
 
-# of 16 bits; of 8 with scales of blocks; with scales of blocks that a thread reads for each column; of 8, promoted
-KINDS = ("plain", "scaled", "scaled_columns", "promoted")
-PLAIN, SCALED, COLUMNS, PROMOTED = range(4)
+# of 16 bits; of 8 with scales of blocks; with scales of blocks that a thread reads for each column; of 8, promoted; of
+# 8, whose sums the tensor cores keep
+KINDS = ("plain", "scaled", "scaled_columns", "promoted", "whole")
+PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS = range(5)
 # the index of any other kernel, which no record has
 OTHER = len(KINDS)
 # above any extent of a tile
@@ -69,7 +70,7 @@ def kinds(counts: Counts) -> Column:
     """Which of `KINDS` each config's kernel is, by index."""
     promoted = counts.promoted > 0
     plain = np.where((counts.size == 2) & ~promoted, PLAIN, OTHER)
-    eight = np.where((counts.size == 1) & promoted, PROMOTED, plain)
+    eight = np.where(counts.size == 1, np.where(promoted, PROMOTED, WHOLE_SUMS), plain)
     found: Column = np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)
     return found
 

@@ -82,8 +82,8 @@ class GemmSpec(checks.Named):
         promote: elements of K between promotions, which add partial sums to accumulators in fp32 registers. A multiple
             of the instruction's K and of tile.k; None never promotes. "auto" promotes if tensor cores keep few bits
             (fp8: 13 fraction bits) or truncate sums ("tf32x3"), so that a long sum's error stays near that of fp32.
-            It does not promote fp8 sums of K up to 1024 if all outputs are bf16 or fp8: for operands of both signs,
-            D's error grows by at most 5 %. Integer sums are exact and are never promoted.
+            It does not promote fp8 sums of K up to 512 if all outputs are bf16 or fp8: for operands of both signs,
+            D's error grows by 1.2 %. Integer sums are exact and are never promoted.
         math: "exact" (elements are multiplied as they are; fp32 runs on CUDA cores), "tf32" (fp32 operands on
             tensor cores: elements are rounded to 10 fraction bits, products are added in fp32) or "tf32x3"
             (each element is split into two tf32 parts; three GEMMs of parts give errors near fp32's). "auto" is

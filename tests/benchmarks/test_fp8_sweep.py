@@ -42,7 +42,12 @@ def test_a_table_of_measured_problems_can_be_fitted(tmp_path, monkeypatch):
     sampler = fp8_sweep.timing.sampler
     costing = lambda x, sets, gpu, sample: sampler(gpu.costing(x, 1.0), sets, gpu, sample)
     monkeypatch.setattr(fp8_sweep.timing, "sampler", costing)
-    job = dataclasses.asdict(CASE) | {"seed": 16, "held_back": True, "configs": [GIVEN, GIVEN]}
+    job = dataclasses.asdict(CASE) | {
+        "seed": 16,
+        "held_back": True,
+        "promote": 256,
+        "configs": [GIVEN, GIVEN],
+    }
     line = fp8_sweep.measure(0, job, FakeGpu(), "cpu")
     assert not line["bad"] and set(line["first"]) == set(line["last"]) == {"torch", "0", "1"}
     head = {"environment": {"gpu": "NVIDIA H200", "commit": "", "date": ""}}
@@ -57,15 +62,16 @@ def test_a_table_of_measured_problems_can_be_fitted(tmp_path, monkeypatch):
     assert set(line["bad"]) == {"torch", "0", "1"} and "first" not in line
 
 
-@pytest.mark.parametrize("scales", ["tensor", "block", "blocks"])
+@pytest.mark.parametrize("scales", ["tensor", "whole", "block", "blocks"])
 def test_kinds_of_scales_are_kinds_of_kernels(scales):
     """A fit counts as the planner does: promotion where scales are the epilogue's, scales of blocks and of columns."""
     one = fit_cost.Candidate((64, 32, 128), (1, 1), "cooperative", 1, 1, 1, "none")
     of, configs = fit_cost.problem(512, 512, 512, dtype="fp8_e4m3"), [(False, one), (True, one)]
-    measured = fit_cost.Measured("square", of, configs, [1.0, 2.0], scales=scales)
+    promote = 256 if scales == "tensor" else 0
+    measured = fit_cost.Measured("square", of, configs, [1.0, 2.0], scales=scales, promote=promote)
     counts = fit_cost._counted(measured, fit_cost.RECORDS[0])
     kinds = [fit_cost.known_kernels.KINDS[int(x)] for x in fit_cost.known_kernels.kinds(counts)]
     assert kinds == {
         "tensor": ["promoted", "promoted"], "block": ["scaled", "scaled_columns"],
-        "blocks": ["scaled_columns", "scaled_columns"],
+        "blocks": ["scaled_columns", "scaled_columns"], "whole": ["whole", "whole"],
     }[scales]  # fmt: skip

@@ -51,11 +51,11 @@ def growth(k, positive=False):
     return whole / apart
 
 
-def test_the_longest_whole_sum_adds_five_percent():
+def test_the_longest_whole_sum_adds_two_percent():
     """At most, to the error of D in bf16, for normally distributed operands; one promotion later it is more."""
-    assert 1.03 < growth(WHOLE) < 1.05 < growth(WHOLE + FP8.coarse)
+    assert 1.005 < growth(WHOLE) < 1.02 < growth(WHOLE + FP8.coarse)
     # sums of one sign lose much more
-    assert 4 < growth(WHOLE, positive=True) < 6
+    assert 2 < growth(WHOLE, positive=True) < 3
 
 
 @pytest.mark.parametrize("k", [FP8.k, 512, WHOLE])
@@ -99,7 +99,7 @@ def test_only_fp8_has_such_a_k():
     assert made.config.promote == 0 and not any("not promoted" in x for x in made.reasons)
 
 
-@pytest.mark.parametrize("of", [(81920, 2048, 512), (65536, 2048, 768)], ids=str)
+@pytest.mark.parametrize("of", [(81920, 2048, 512), (65536, 2048, 384)], ids=str)
 def test_whole_sums_have_wide_tiles_in_turns(of):
     """Half the accumulators: pingpong tiles of 128 x 192, predicted at most 0.8 of the time of promoted ones."""
     m, n, k = of

@@ -35,7 +35,7 @@ def test_a_function_has_little_room(name):
 
 @pytest.mark.parametrize(
     ("k", "dtype", "promote"),
-    [(1024, torch.bfloat16, 0), (1056, torch.bfloat16, 256), (1024, torch.float32, 256)],
+    [(512, torch.bfloat16, 0), (544, torch.bfloat16, 256), (512, torch.float32, 256)],
     ids=str,
 )
 def test_bounds_without_a_config_are_those_of_the_planners_default(k, dtype, promote):
@@ -44,7 +44,7 @@ def test_bounds_without_a_config_are_those_of_the_planners_default(k, dtype, pro
     a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
     graph = epi.define(lambda acc: acc)
     told, same, other = (
-        bound(graph, a, b, {}, {"d": dtype}, promote=x)["d"] for x in (None, promote, 1024 if promote else 64)
+        bound(graph, a, b, {}, {"d": dtype}, promote=x)["d"] for x in (None, promote, 512 if promote else 64)
     )
     assert torch.equal(told.low, same.low) and torch.equal(told.high, same.high)
     assert (told.high != other.high).all()
