@@ -24,10 +24,9 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import Grid
-from cutegemm.planning.loads import Way
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply, Relayout, Step
-from cutegemm.planning.ways import Option, Order, direct, turned, ways_of
+from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
 from cutegemm.spec import AUTO, GemmSpec
 
 # rows of the generator's table that are tried; if all of them are refused, so are the others

@@ -38,9 +38,8 @@ from cutegemm.planning.cost import (
 )
 from cutegemm.planning.kernel_fields import drafted, outlined
 from cutegemm.planning.launches import MOST_COUNTED
-from cutegemm.planning.loads import Way
 from cutegemm.planning.seen import Seen, by_way
-from cutegemm.planning.ways import SHALLOW, Kind
+from cutegemm.planning.ways import SHALLOW, Kind, Way
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands

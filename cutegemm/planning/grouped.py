@@ -21,10 +21,9 @@ from cutegemm.config.numbers import round_up
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning import swap
 from cutegemm.planning.group_forms import FORMS, Form
-from cutegemm.planning.group_limits import check_limits, works_of
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import plan_reductions, resident_clusters
+from cutegemm.planning.launches import check_groups, group_works, plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import plan_adjacent
 from cutegemm.planning.steps import Ends, Finish, Multiply
@@ -93,10 +92,10 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         extent = getattr(problem, how.axis)
         m, n = (extent, n) if config.grouped == "m" else (m, extent)
     extents = (m, n, problem.k, 1 if how.packed else problem.batch)
-    works = works_of(config, extents, problem.batch if how.packed else 0)
+    works = group_works(config, extents, problem.batch if how.packed else 0)
     clusters = max(1, min(works, resident_clusters(spec, config, device)))
     ends = dataclasses.replace(ends, count=problem.batch)
-    check_limits(spec, problem, ends, made.swapped, (config, works, clusters))
+    check_groups(spec, problem, ends, made.swapped, (config, works, clusters))
     # parts along a row are those of the average group's
     seen_m, seen_n = (problem.n, problem.m) if made.swapped else (problem.m, problem.n)
     every = dataclasses.replace(problem, m=seen_m, n=seen_n, batch=extents[3])

@@ -21,8 +21,7 @@ from cutegemm.families import of_schedule
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning.candidates import Candidate, given, promotion
-from cutegemm.planning.loads import Way
-from cutegemm.planning.ways import Kind
+from cutegemm.planning.ways import Kind, Way
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 

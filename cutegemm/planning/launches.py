@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel's grid, and what its CTAs share: partial sums of splits, counters, partial results of reductions."""
+"""A kernel's grid, what its tile scheduler counts in 32-bit integers, and what its CTAs share.
+
+They share partial sums of splits, counters, and partial results of reductions.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import dataclasses
 import math
 from typing import NamedTuple
 
+from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
 from cutegemm.config import FinishConfig, GemmConfig, KernelConfig
@@ -17,7 +21,7 @@ from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
 from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
-from cutegemm.planning.steps import Copy, Finish
+from cutegemm.planning.steps import Copy, Ends, Finish
 from cutegemm.problems import Problem, output_extent
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -166,6 +170,46 @@ def _check_k_tiles(problem: Problem, config: KernelConfig, works: int, clusters:
     if clusters * streamed * k_tiles > MOST_COUNTED:
         rule = f"{clusters} clusters times {streamed * k_tiles:,} shared k tiles exceed {MOST_COUNTED:,}"
         raise field_error(PlanError, "scheduler", "stream_k", rule, "persistent")
+
+
+def group_works(config: KernelConfig, extents: tuple[int, int, int, int], packed: int) -> int:
+    """The most work tiles that a launch of groups may have, wherever the groups end.
+
+    Args:
+        extents: (m, n, k, l) as the kernel sees them: of all groups if they lie in one matrix, else of each.
+        packed: groups that lie in one matrix; 0 if each has a matrix of D.
+    """
+    each = (config.rows * config.cluster[0], config.columns * config.cluster[1])
+    tiles = [math.ceil(x / y) for x, y in zip(extents, each, strict=False)]
+    if packed:
+        # a group begins with a tile of its own, so each may have one more than its rows fill
+        axis = "mn".index(config.grouped)
+        tiles[axis] = extents[axis] // each[axis] + min(packed, extents[axis])
+    found: int = tiles[0] * tiles[1] * extents[3]
+    return found
+
+
+def check_groups(
+    spec: GemmSpec, problem: Problem, ends: Ends, swapped: bool, launch: tuple[KernelConfig, int, int]
+) -> None:
+    """Refuse groups that a tile scheduler cannot count, with the ends for which it counts furthest.
+
+    Args:
+        problem: of all groups, with their number as its batch.
+        swapped: whether the kernel computes D's transpose.
+        launch: the kernel, its most work tiles, and its clusters.
+    """
+    m, n, k = block_of(launch[0])
+    check_extents(problem, (n, m, k) if swapped else (m, n, k))
+    # a warp looks at a group per lane, also beyond the last group
+    most = min(MOST_COUNTED // ends.width - ends.lead, MOST_COUNTED - LIMITS.warp)
+    if ends.count > most:
+        rule = f"a tile scheduler finds their ends among {MOST_COUNTED:,} words of 32 bits"
+        raise field_error(PlanError, "groups", ends.count, rule, most)
+    if problem.m * ends.indices > MOST_COUNTED:
+        rule = f"{ends.indices} words of 32 bits an index, of which a kernel counts {MOST_COUNTED:,}"
+        raise field_error(PlanError, "m", problem.m, rule, MOST_COUNTED // ends.indices)
+    check_works(spec, problem, last_work(*launch), "groups")
 
 
 class Parts(NamedTuple):

@@ -19,12 +19,11 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.grouped import average_plan, groups_along
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
-from cutegemm.planning.loads import Way
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import options, predicted
 from cutegemm.planning.requirements import requested
 from cutegemm.planning.steps import Relayout
-from cutegemm.planning.ways import Option, ways_of
+from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.problems import Operand
 from cutegemm.spec import AUTO, GemmSpec
 
