@@ -47,89 +47,65 @@ LEAST_NS = 1.0
 
 
 class Rows(NamedTuple):
-    """Configs as columns: the tile, CTAs of a cluster along M and N, who computes, splits of K and those that a cluster
-    reduces; `way`: index of the way; `adds`: whether threads have registers to reduce splits."""
+    """Configs as columns."""
 
-    m: Column
+    m: Column  # of a tile, as n and k
     n: Column
     k: Column
-    across: Column
-    along: Column
+    across: Column  # CTAs of a cluster along M
+    along: Column  # CTAs of a cluster along N
     schedule: Column
     consumers: Column
-    splits: Column
-    held: Column
+    splits: Column  # of K
+    held: Column  # splits that a cluster reduces
     reduction: Column
-    way: Column
-    adds: Column
+    way: Column  # index of the way
+    adds: Column  # whether threads have registers to reduce splits
 
 
 class Counts(NamedTuple):
-    """What launches do.
+    """What launches do."""
 
-    Attributes:
-        waves: work tiles of the busiest cluster; share: of the SMs' time that has work.
-        stages: of a work tile's mainloop; ring: of the pipeline.
-        mma: tensor-core cycles of a stage; smem: shared-memory cycles.
-        fetched: bytes of a stage that L2 delivers to an SM; landed: that arrive there; astride: those fetched in rows
-            that straddle L2 cache lines; void: bytes of a CTA's boxes outside the operands, which TMA fills with zeros;
-            short: whether a stage has less than two L2 cache lines of each row.
-        traffic: bytes that L2 delivers to all SMs; memory: from and to memory; asked: of the operand that
-            CTAs wait for longer, times its delay by clusters that request it; copy: bytes per nanosecond of a copy.
-        flops: of all CTAs, padding included.
-        team: index in `TEAMS` of who multiplies.
-        pieces: epilogue subtiles of a warpgroup; narrow: those whose rows are less than a sector; stored: bytes of a
-            work tile's output; lines: bytes of sectors that threads store; inputs: matrices that the epilogue reads.
-        doubled: log2 of the CTAs of a cluster; beneath: whether the next launch may begin early; early: whether this
-            one loads constant operands before the launch before it ends.
-        parts: bytes of a tile's fp32 sums; held: splits that a cluster reduces; met: sums that the last CTA of a tile
-            reads in workspace.
-        left: bytes of sums that a launch reduces; launched: whether there is such a launch; full: whether it finds no
-            free SM.
-        loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait; scaled: WGMMAs
-            of a stage whose sums a thread scales; read: scales that it multiplies by for their columns.
-        promoted: columns of partial sums that a warpgroup promotes in a stage, unscaled; lifted: all partial sums that
-            are promoted, scaled or not; size: bytes of an element.
-    """
-
-    waves: Column
-    share: Column
-    stages: Column
-    ring: Column
-    mma: Column
-    smem: Column
-    fetched: Column
-    landed: Column
-    astride: Column
-    void: Column
-    short: Column
-    traffic: Column
-    memory: Column
-    asked: Column
-    copy: Column
-    flops: Column
-    team: NDArray[np.intp]
-    pieces: Column
-    narrow: Column
-    stored: Column
-    lines: Column
-    inputs: Column
-    doubled: Column
-    beneath: Column
-    early: Column
-    parts: Column
-    held: Column
-    met: Column
-    left: Column
-    launched: Column
-    full: Column
-    loaded: Column
-    once: Column
-    scaled: Column
-    read: Column
-    promoted: Column
-    lifted: Column
-    size: Column
+    waves: Column  # work tiles of the busiest cluster
+    share: Column  # of the SMs' time that has work
+    stages: Column  # of a work tile's mainloop
+    ring: Column  # stages of the pipeline
+    mma: Column  # tensor-core cycles of a stage
+    smem: Column  # shared-memory cycles of a stage
+    fetched: Column  # bytes of a stage that L2 delivers to an SM
+    landed: Column  # bytes of a stage that arrive in an SM
+    astride: Column  # bytes of a stage fetched in rows that straddle L2 cache lines
+    void: Column  # bytes of a CTA's boxes outside the operands, which TMA fills with zeros
+    short: Column  # whether a stage has less than two L2 cache lines of each row
+    traffic: Column  # bytes that L2 delivers to all SMs
+    memory: Column  # bytes from and to memory
+    asked: (
+        Column  # bytes of the operand that CTAs wait for longer, times its delay by clusters that request it
+    )
+    copy: Column  # bytes per nanosecond of a copy
+    flops: Column  # of all CTAs, padding included
+    team: NDArray[np.intp]  # index in `TEAMS` of who multiplies
+    pieces: Column  # epilogue subtiles of a warpgroup
+    narrow: Column  # those whose rows are less than a sector
+    stored: Column  # bytes of a work tile's output
+    lines: Column  # bytes of sectors that threads store
+    inputs: Column  # matrices that the epilogue reads
+    doubled: Column  # log2 of the CTAs of a cluster
+    beneath: Column  # whether the next launch may begin early
+    early: Column  # whether constant operands are loaded before the launch before ends
+    parts: Column  # bytes of a tile's fp32 sums
+    held: Column  # splits that a cluster reduces
+    met: Column  # sums that the last CTA of a tile reads in workspace
+    left: Column  # bytes of sums that a launch reduces
+    launched: Column  # whether there is such a launch
+    full: Column  # whether it finds no free SM
+    loaded: Column  # nanoseconds of a stage that threads load
+    once: Column  # nanoseconds of copies and the first stage's wait
+    scaled: Column  # WGMMAs of a stage whose sums a thread scales
+    read: Column  # scales that a thread multiplies by for their columns
+    promoted: Column  # columns of partial sums that a warpgroup promotes in a stage, unscaled
+    lifted: Column  # all partial sums that are promoted, scaled or not
+    size: Column  # bytes of an element
 
 
 def counts(x: Seen, device: Device, of: Rows) -> Counts:

@@ -14,20 +14,13 @@ from cutegemm.spec import GemmSpec
 
 
 class Form(NamedTuple):
-    """How groups lie.
+    """How groups lie."""
 
-    Attributes:
-        axis: of the kernel's GEMM, along which they lie; swapped: the same where operands are swapped.
-        operand: what holds all groups in one matrix, as D does; "" where each group has a matrix of D.
-        weights: the operand that has a matrix for each group beside it.
-        own: kinds of the epilogue's inputs that may have a part for each group.
-    """
-
-    axis: str
-    swapped: str
-    operand: str = ""
-    weights: str = ""
-    own: tuple[str, ...] = ()
+    axis: str  # of the kernel's GEMM, along which they lie
+    swapped: str  # the same where operands are swapped
+    operand: str = ""  # what holds all groups in one matrix, as D does; "" where each group has a matrix of D
+    weights: str = ""  # the operand that has a matrix for each group beside it
+    own: tuple[str, ...] = ()  # kinds of the epilogue's inputs that may have a part for each group
 
     @property
     def packed(self) -> bool:

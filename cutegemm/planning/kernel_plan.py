@@ -24,21 +24,13 @@ from cutegemm.spec import GemmSpec
 
 @dataclass(frozen=True)
 class Weighed:
-    """A candidate of a plan.
+    """A candidate of a plan."""
 
-    Attributes:
-        what: in words, in D's coordinates.
-        us: predicted microseconds of the whole problem.
-        lost: why it was not taken; empty for the one that was.
-        fields: of a `GemmSpec` that asks for it.
-        serves: whether it is possible for the problem.
-    """
-
-    what: str
-    us: float
-    lost: str
-    fields: tuple[tuple[str, object], ...] = ()
-    serves: bool = True
+    what: str  # in words, in D's coordinates
+    us: float  # predicted microseconds of the whole problem
+    lost: str  # why it was not taken; empty for the one that was
+    fields: tuple[tuple[str, object], ...] = ()  # of a `GemmSpec` that asks for it
+    serves: bool = True  # whether it is possible for the problem
 
 
 @dataclass(frozen=True)

@@ -193,25 +193,23 @@ def check_blocks(spec: GemmSpec, problem: Problem, epilogue: Graph, cuda_cores: 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A spec for a problem on a device.
-
-    Attributes:
-        spec, problem, device: as asked.
-        epilogue: the spec's, or the plain one by default.
-        reasons: of the choices so far, one line each.
-        pinned: columns and depth that every tile must have (`invariance`); None for any.
-        factors: the caller's operands that are a and b; ("b", "a") of D's transpose.
-        adjacent: the caller's axis along which the batches are groups of one matrix or may be longer than the problem
-            says, so that a tile that reaches beyond one loads what lies there; "" without.
-    """
+    """A spec for a problem on a device."""
 
     spec: GemmSpec
     problem: Problem
-    epilogue: Graph
+    epilogue: Graph  # the spec's, or the plain one by default
     device: Device
-    reasons: tuple[str, ...] = ()
-    pinned: tuple[int | None, int | None] = (None, None)
-    factors: tuple[str, str] = ("a", "b")
+    reasons: tuple[str, ...] = ()  # of the choices so far, one line each
+    pinned: tuple[int | None, int | None] = (
+        None,
+        None,
+    )  # columns and depth that every tile must have (`invariance`)
+    factors: tuple[str, str] = (
+        "a",
+        "b",
+    )  # the caller's operands that are a and b; ("b", "a") of D's transpose
+    # the caller's axis along which the batches are groups of one matrix or may be longer than the problem says, so that
+    # a tile that reaches beyond one loads what lies there; "" without
     adjacent: str = ""
 
     @property

@@ -50,27 +50,16 @@ SHALLOW = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A request as its kernel sees it, and how its matrices are loaded and stored.
+    """A request as its kernel sees it, and how its matrices are loaded and stored."""
 
-    Attributes:
-        seen: the request, for D's transpose where operands are swapped.
-        problem: its problem, with the operand of a gated pair as the half that makes gates.
-        loads: of a and b, of `spec.LOADS`.
-        copies: made for that; workspace_bytes: their size.
-        views, operands: a and b as the kernel sees them, and as its config has them.
-        gate: elements between the first elements of a gated pair's halves in its view.
-        inputs, outputs: how the epilogue's matrices are loaded and stored.
-        reasons: why, one line each.
-    """
-
-    seen: Request
-    problem: Problem
-    loads: tuple[str, str]
+    seen: Request  # for D's transpose where operands are swapped
+    problem: Problem  # with the operand of a gated pair as the half that makes gates
+    loads: tuple[str, str]  # of a and b, of `spec.LOADS`
     copies: tuple[Copy, ...]
-    workspace_bytes: int
-    views: tuple[Operand, Operand]
-    operands: tuple[OperandConfig, OperandConfig]
-    gate: int | None
+    workspace_bytes: int  # of the copies
+    views: tuple[Operand, Operand]  # a and b as the kernel sees them
+    operands: tuple[OperandConfig, OperandConfig]  # as its config has them
+    gate: int | None  # elements between the first elements of a gated pair's halves in its view
     inputs: tuple[MatrixConfig, ...]
     outputs: tuple[OutputConfig, ...]
     reasons: tuple[str, ...]
@@ -102,32 +91,24 @@ class Way:
 
 
 class Kind(NamedTuple):
-    """What a table follows from.
-
-    Attributes:
-        limits: of the architecture.
-        operands, inputs, outputs, epilogue: as of a `Way`.
-        given: values of the fields of `PRUNING`.
-        pinned: columns and depth that every tile must have.
-        shallow: whether K is within the least depth that threads load.
-    """
+    """What a table follows from: parts of a `Way`."""
 
     limits: Limits
     operands: tuple[OperandConfig, OperandConfig]
     inputs: tuple[MatrixConfig, ...]
     outputs: tuple[OutputConfig, ...]
     epilogue: Graph
-    given: tuple[Any, ...] = (AUTO,) * len(PRUNING)
-    pinned: tuple[int | None, int | None] = (None, None)
-    shallow: bool = False
+    given: tuple[Any, ...] = (AUTO,) * len(PRUNING)  # values of these fields
+    pinned: tuple[int | None, int | None] = (None, None)  # as `Request.pinned`
+    shallow: bool = False  # whether threads load, and K is within the least depth of their stages
 
     @staticmethod
     def of(way: Way) -> Kind:
         """The kind of a way."""
         given = tuple(getattr(way.spec, name) for name in PRUNING)
         shallow = way.gathers and way.problem.k <= SHALLOW
-        matrices = way.operands, way.inputs, way.outputs
-        return Kind(way.limits, *matrices, way.epilogue, given, way.seen.pinned, shallow)
+        seen = way.operands, way.inputs, way.outputs, way.epilogue
+        return Kind(way.limits, *seen, given, way.seen.pinned, shallow)
 
     @property
     def spec(self) -> GemmSpec:
