@@ -2,8 +2,7 @@
 """The tensor-core kernel of a candidate: all fields that follow from it. Each rule is one function.
 
 Tiles of D are rasterized in panels. A serpentine raster reverses K from wave to wave, and the direction from panel to
-panel. Neighbouring clusters load the same tiles at about the same time, so L2 holds what they loaded last when the next
-wave begins.
+panel: when the next wave begins, L2 holds what neighbouring clusters loaded last.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
-from cutegemm.planning.candidates import Candidate, given, promotion
+from cutegemm.planning.candidates import Candidate, fewest_splits, given, promotion
 from cutegemm.planning.ways import Kind, Way
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
@@ -236,13 +235,9 @@ def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:
     kernel's first tile is what its counter says, and the launch before may still count with it.
     """
     spec = way.spec
-    takes_part = (
-        spec.trigger != "never"
-        and spec.scheduler != "dynamic"
-        and candidate.schedule != "multistage"
-        and not way.gathers
-    )
-    if not isinstance(spec.constant, tuple) or not takes_part:
+    if not isinstance(spec.constant, tuple) or spec.trigger == "never" or spec.scheduler == "dynamic":
+        return ()
+    if candidate.schedule == "multistage" or way.gathers:
         return ()
     return tuple(x for x, load in zip("ab", way.loads, strict=True) if load == "tma" and x in spec.constant)
 
@@ -255,13 +250,9 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
     spec, problem, (m, n, _) = way.spec, way.problem, candidate.tile
     if isinstance(spec.evict_first, tuple):
         return spec.evict_first
-    tiles = {"a": math.ceil(problem.n / n), "b": math.ceil(problem.m / m)}
-    sizes = {"a": problem.a.bytes, "b": problem.b.bytes}
-    return tuple(
-        x.role
-        for x in way.operands
-        if x.load == "tma" and tiles[x.role] == 1 and 2 * sizes[x.role] > way.seen.device.l2_bytes
-    )
+    once = {"a": problem.n <= n, "b": problem.m <= m}
+    large = {name: 2 * getattr(problem, name).bytes > way.seen.device.l2_bytes for name in once}
+    return tuple(x.role for x in way.operands if x.load == "tma" and once[x.role] and large[x.role])
 
 
 def _check_given(way: Way, candidate: Candidate) -> None:
@@ -281,9 +272,7 @@ def _check_given(way: Way, candidate: Candidate) -> None:
         k_tiles = most
         rule = f"K has at most {most} tile{'s' * (most != 1)} of {least}, and each split needs one"
     depth = spec.depth or 1
-    # a launch adds the sums of at least two clusters
-    fewest = 2 * depth if depth > 1 and spec.split_reduction == "launch" else depth
-    if spec.split_k == AUTO or fewest > k_tiles:
+    if spec.split_k == AUTO or fewest_splits(spec) > k_tiles:
         # given splits must be a multiple of the cluster's
         deepest = k_tiles // (parts // depth) if spec.split_k == AUTO else 1
         nearest = (*candidate.cluster, deepest) if deepest > 1 else candidate.cluster

@@ -30,6 +30,11 @@ COUNTER_BYTES = 4
 COPIED = 1024
 # largest number of the tile schedulers' 32-bit integers
 MOST_COUNTED = (1 << 31) - 1
+# most accumulators of a thread of the reduction launch, if columns allow such slices
+MOST_VALUES = 16
+# splits per warpgroup of the reduction launch, and its most warpgroups
+PARTS_EACH = 4
+MOST_ADDERS = 4
 
 
 class Grid(NamedTuple):
@@ -53,10 +58,8 @@ def check_sms(spec: GemmSpec, cluster_size: int) -> None:
 
 
 def check_fewest(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
-    """Apply the limits of launches before any tile is tried: to the fewest work tiles that any tile leaves.
-
-    A tile's accumulators lie in the registers of an SM, so a tile has at most that many elements.
-    """
+    """Apply the limits of launches before any tile is tried: to the fewest work tiles that any tile leaves."""
+    # a tile's accumulators lie in the registers of an SM
     fewest = problem.m * problem.n * problem.batch // limits.registers_per_sm
     if spec.scheduler == "per_tile":
         check_ctas(spec, problem, fewest, limits)
@@ -71,24 +74,16 @@ def check_ctas(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> N
 
 
 def check_works(spec: GemmSpec, problem: Problem, count: int, batches: str = "batch") -> None:
-    """Refuse a problem with more work tiles than a tile scheduler counts.
-
-    Args:
-        count: the largest number that it reaches.
-        batches: what the caller calls the problem's batches.
-    """
+    """Refuse work tiles of which the last has a number beyond 32 bits; `batches`: the caller's name of the batch."""
     if count > MOST_COUNTED:
-        rule = (
-            f"needs a count of {count:,} work tiles or more, and a tile scheduler counts to {MOST_COUNTED:,}"
-        )
+        limit = f"a tile scheduler counts to {MOST_COUNTED:,}"
+        rule = f"needs a count of {count:,} work tiles or more, and {limit}"
         raise _size_fault(spec, problem, rule, batches)
 
 
 def last_work(config: KernelConfig, works: int, clusters: int) -> int:
-    """The largest number of a work tile that a tile scheduler reaches.
-
-    A consumer stops at the first number beyond the last work tile's. In pingpong it takes every second one.
-    """
+    """The largest number of a work tile that a tile scheduler reaches."""
+    # a consumer stops at the first number beyond the last work tile's; in pingpong it takes every second one
     return works - 1 + clusters * (2 if config.pingpong else 1)
 
 
@@ -103,11 +98,10 @@ def check_extents(problem: Problem, blocks: tuple[int, int, int]) -> None:
 
 def check_copies(copies: tuple[Copy, ...]) -> None:
     """Refuse copies of operands whose extents the copying kernel cannot round up in 32-bit integers."""
+    most = MOST_COUNTED - (COPIED - 1)
     for x in copies:
-        most = MOST_COUNTED - (COPIED - 1)
-        for field, extent in zip(
-            {"a": "mk", "b": "kn"}[x.operand], (x.source.rows, x.source.cols), strict=True
-        ):
+        axes = {"a": "mk", "b": "kn"}[x.operand]
+        for field, extent in zip(axes, (x.source.rows, x.source.cols), strict=True):
             if extent > most:
                 rule = f"a copy of {x.operand.upper()} rounds it up to a multiple of {COPIED}"
                 raise field_error(PlanError, field, extent, rule, most)
@@ -156,8 +150,8 @@ def block_of(config: KernelConfig) -> tuple[int, int, int]:
 
 def _check_k_tiles(problem: Problem, config: KernelConfig, works: int, clusters: int) -> None:
     """Refuse splits of K whose products the tile scheduler's 32-bit integers cannot hold."""
-    k_tiles = math.ceil(problem.k / config.tile[2])
     depth = config.tile[2]
+    k_tiles = math.ceil(problem.k / depth)
     stored = config.instruction.stored(depth)
     if k_tiles * stored > MOST_COUNTED:
         rule = f"operands have {k_tiles * stored:,} elements along k, and a kernel counts to {MOST_COUNTED:,}"
@@ -222,10 +216,7 @@ class Parts(NamedTuple):
 
 
 def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
-    """Plan a launch's partial sums and counters: those of every slice of a tile, and one of a dynamic scheduler.
-
-    `start` bytes of workspace are taken already.
-    """
+    """Plan partial sums, counters of every slice of a tile, and one of a dynamic scheduler, behind `start` bytes."""
     parts_at, counters_at = SPLIT_PLACES
     count = math.prod(tiles) * config.slices * config.counts_kept
     counted = {counters_at: 0} if count else {}
@@ -255,9 +246,9 @@ class Reductions(NamedTuple):
 
 
 def plan_reductions(
-    config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], start: int
+    config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], end: int
 ) -> Reductions:
-    """Plan the reductions of a launch of some CTA tiles; `start` bytes of workspace are taken already."""
+    """Plan the reductions of a launch of some CTA tiles, behind `end` bytes of workspace."""
     height, width = output_extent(config.epilogue, problem.m, problem.n)
     parts = (
         math.ceil(height / config.partial_width[0]),
@@ -265,7 +256,6 @@ def plan_reductions(
         tiles[0] * tiles[1] * config.partials_per_tile,
     )
     steps: list[Finish] = []
-    end = start
     for result in config.epilogue.reductions:
         if result.partial or result.block:
             continue
@@ -275,13 +265,6 @@ def plan_reductions(
         steps.append(Finish(config=finish, output=result.name, offset=end, parts=count, results=results))
         end = round_up(end + 4 * len(NEUTRAL[result.kind]) * count * results, WORKSPACE_ALIGN)
     return Reductions(tuple(steps), parts, end)
-
-
-# most accumulators of a thread of the reduction launch, if columns allow such slices
-MOST_VALUES = 16
-# splits per warpgroup of the reduction launch, and its most warpgroups
-PARTS_EACH = 4
-MOST_ADDERS = 4
 
 
 def adding_config(
