@@ -178,14 +178,12 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
 def _share_promoted(x: Seen) -> Column:
     """Promotions of a partial sum for each element of K; scales of blocks promote after every block."""
     plain = np.where(x.promoted, 1 / np.maximum(x.promoted, 1), 0.0)
-    found: Column = np.where(x.scaled, 1 / K_BLOCK, plain)
-    return found
+    return np.where(x.scaled, 1 / K_BLOCK, plain)
 
 
 def _delay(clusters: Column) -> Column:
     """How much clusters that request the same bytes at once delay them."""
-    found: Column = DELAYS[np.minimum(clusters, len(DELAYS)).astype(np.intp) - 1]
-    return found
+    return DELAYS[np.minimum(clusters, len(DELAYS)).astype(np.intp) - 1]
 
 
 def _box_rows(x: Seen, of: Rows) -> Column:

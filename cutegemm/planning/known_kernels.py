@@ -68,8 +68,7 @@ def kinds(counts: Counts) -> Column:
     promoted = counts.promoted > 0
     plain = np.where((counts.size == 2) & ~promoted, PLAIN, OTHER)
     eight = np.where((counts.size == 1) & promoted, PROMOTED, plain)
-    found: Column = np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)
-    return found
+    return np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)
 
 
 def factors(device: Device, of: Rows, counts: Counts) -> Column:
@@ -79,5 +78,4 @@ def factors(device: Device, of: Rows, counts: Counts) -> Column:
         kinds(counts), of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction
     )
     places = np.searchsorted(numbers, wanted)
-    found: Column = np.where((numbers[places] == wanted) & (counts.loaded == 0), each[places], 1.0)
-    return found
+    return np.where((numbers[places] == wanted) & (counts.loaded == 0), each[places], 1.0)
