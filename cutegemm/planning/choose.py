@@ -31,8 +31,6 @@ from cutegemm.spec import AUTO, GemmSpec
 
 # rows of the generator's table that are tried; if all of them are refused, so are the others
 TRIES = 64
-
-
 # the option that a kernel comes from, the kernel, and its launch
 Chosen = tuple[Option, KernelConfig, Grid]
 

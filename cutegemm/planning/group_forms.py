@@ -54,11 +54,10 @@ PACKED = {name: x for name, x in FORMS.items() if x.packed}
 def all_groups(batched: Problem, form: str, kinds: dict[str, str]) -> Problem:
     """The problem of groups, as `plan_groups` takes it, from one with a batch for each group.
 
-    The extents are those of all groups: M of "rows", N of "columns", K of "depth". Each group has its own weights, and
-    its own inputs of the epilogue of a kind that may differ by group. D of "depth" has a matrix for each group.
+    Each group has its own weights, and its own inputs of the epilogue of a kind that may differ by group.
 
     Args:
-        batched: contiguous, with `batch` groups.
+        batched: contiguous, with `batch` groups; M of "rows", N of "columns" and K of "depth" are those of all groups.
         form: one of `FORMS`.
         kinds: of the epilogue's inputs, by name.
     """
@@ -80,23 +79,18 @@ def all_groups(batched: Problem, form: str, kinds: dict[str, str]) -> Problem:
 
 
 def check_form(graph: Graph, form: str) -> None:
-    """Refuse an epilogue that kernels of groups do not support in a form.
-
-    Raises:
-        InputError: they do not support it.
-    """
+    """Raise an `InputError` for an epilogue that kernels of groups do not support in a form."""
     if form in ("depth", "columns") and graph.gated:
         along = "along K" if form == "depth" else "of columns"
         raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
-    axis, what = (
-        (0, "columns reduce each column") if form == "columns" else (1, "rows or along K reduce each row")
-    )
+    axis, what = 1, "rows or along K reduce each row"
+    if form == "columns":
+        axis, what = 0, "columns reduce each column"
     for result in graph.reductions:
         field = f"epilogue.{result.name}"
         if result.partial:
-            raise field_error(
-                InputError, f"{field}.partial", True, "groups support finished reductions only", False
-            )
+            rule = "groups support finished reductions only"
+            raise field_error(InputError, f"{field}.partial", True, rule, False)
         if result.axis != axis:
             raise field_error(InputError, f"{field}.axis", result.axis, f"groups of {what} of D", axis)
     for result in graph.outputs:

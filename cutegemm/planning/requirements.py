@@ -29,11 +29,7 @@ def epilogue_of(spec: GemmSpec, problem: Problem) -> Graph:
 
 
 def check_arguments(spec: object, problem: object, device: object, order: object) -> None:
-    """Check the types of `plan`'s arguments.
-
-    Raises:
-        SpecError, InputError: one has another type.
-    """
+    """Raise a `SpecError` or an `InputError` for an argument of `plan` that has another type."""
     checked_spec(spec)
     if not isinstance(problem, Problem):
         rule = "must be a Problem; cutegemm.problem(m, n, k) makes one"
@@ -157,9 +153,8 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
 
 
 def may_saturate(epilogue: Graph, problem: Problem) -> bool:
-    """Whether sums of integers may leave int32. K is then not split: wgmma saturates each partial sum by itself, and
-    partial sums that have saturated do not add up to the saturated sum. Scales of blocks multiply short sums.
-    """
+    """Whether sums of integers may leave int32. Then K is not split: wgmma would saturate each partial sum by itself."""
+    # scales of blocks multiply short sums
     most = exact_depth(problem.a.dtype, problem.b.dtype)
     return most is not None and problem.k > most and not epilogue.scales
 
