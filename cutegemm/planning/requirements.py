@@ -153,7 +153,7 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
 
 
 def may_saturate(epilogue: Graph, problem: Problem) -> bool:
-    """Whether sums of integers may leave int32. Then K is not split: wgmma would saturate each partial sum by itself."""
+    """Whether sums of integers may leave int32. K is then not split: wgmma saturates each partial sum by itself."""
     # scales of blocks multiply short sums
     most = exact_depth(problem.a.dtype, problem.b.dtype)
     return most is not None and problem.k > most and not epilogue.scales
