@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of kernels: what each does, counted, over the rates of a GPU, for all configs at once in NumPy.
 
-`counts` counts what a launch does: cycles of tensor cores and of shared memory, bytes from L2 and from memory, waves,
-stores, reductions of splits. `nanoseconds` divides by the rates of a `CostModel`, which `benchmarks.fit_cost` fits. The
-GEMM is the one that the kernel sees (`seen`).
+`counts` counts what a launch does for the GEMM that its kernel sees (`seen`). `nanoseconds` divides by the rates of a
+`CostModel`, which `benchmarks.fit_cost` fits.
 """
 
 from __future__ import annotations
@@ -116,9 +115,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     cluster, outer = of.across * of.along, of.splits / of.held
     size = (cluster * of.held).astype(np.intp)
     sizes = range(1, int(size.max()) + 1)
-    waves = np.ceil(
-        planes * outer / np.array([0, *map(device.resident_clusters, sizes)], dtype=np.float64)[size]
-    )
+    resident = np.array([0, *map(device.resident_clusters, sizes)], dtype=np.float64)[size]
+    waves = np.ceil(planes * outer / resident)
     ctas = planes * cluster * of.splits
     fill = ctas / device.sms
     stages = np.ceil(x.k / (k * of.splits))
@@ -137,7 +135,6 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     short = x.bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
     again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
-    doubled = np.log2([1, *sizes])[size]
     return Counts(
         waves=waves,
         share=np.minimum(1.0, fill / waves),
@@ -153,7 +150,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         copy=np.full_like(m, device.dram_gbs),
         flops=2 * m * n * k * stages * ctas * x.products,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
-        doubled=doubled,
+        doubled=np.log2([1, *sizes])[size],
         beneath=np.maximum(launched | short | (fill >= 1), float(x.constant)),
         early=np.full_like(m, x.constant),
         parts=parts,
@@ -197,7 +194,9 @@ def _box_rows(x: Seen, of: Rows) -> Column:
 def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict[str, Column]:
     """What a work tile's epilogue reads and stores."""
     rows, cols = of.m / x.halves, of.n / x.gates
-    columns = _power_of_two(cols, widest(x.out_bytes))
+    whole = cols.astype(np.intp)
+    # the greatest power of two that divides them, as `epilogue_plan.subtile_columns`
+    columns = np.minimum(whole & -whole, widest(x.out_bytes)).astype(np.float64)
     team = np.where(turns, 1.0, of.consumers)
     pieces = rows / (64 * team) * cols / columns
     stored = rows * cols * x.out_bytes
@@ -228,13 +227,6 @@ def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
         outside = np.floor(outside / lines) * each + np.minimum(outside % lines, each)
         void = void + operand.k_major * outside / tiles * along_k * np.logical_not(adjacent)
     return {"astride": astride, "void": void}
-
-
-def _power_of_two(of: Column, most: int) -> Column:
-    """The greatest power of two that divides each number and `most`, a power of two; faster than `np.gcd`."""
-    whole = of.astype(np.intp)
-    found: Column = np.minimum(whole & -whole, most).astype(np.float64)
-    return found
 
 
 def nanoseconds(of: Counts, x: CostModel) -> Column:
@@ -304,10 +296,7 @@ def _busy(of: Counts, x: CostModel, mainloop: Column) -> tuple[Column, Column]:
 
 
 def _longest(*terms: Column) -> Column:
-    """A smooth maximum: units that take similar times hide less of each other.
-
-    It is the 4-norm, which needs no logarithm.
-    """
+    """A smooth maximum, the 4-norm: units that take similar times hide less of each other."""
     each = np.array(terms)
     most = each.max(axis=0)
     each /= most

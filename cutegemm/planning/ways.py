@@ -31,6 +31,8 @@ from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 
 # axes of (rows, columns)
 AXES = {"a": ("m", "k"), "b": ("k", "n")}
+# `Instruction.majors` of one that reads only operands that are contiguous along K in shared memory
+ONLY_K = ("k",)
 # bytes of one cp.async (PTX ISA)
 COPY_WIDTHS = (16, 8, 4)
 HOW = {
@@ -207,16 +209,12 @@ def along_k(operand: Operand, name: str) -> bool:
     return operand.unit_col if name == "a" else operand.unit_row
 
 
-def _only_along_k(asked: Request) -> bool:
-    """Whether the instruction reads operands only if they are contiguous along K in shared memory."""
-    return asked.instruction.majors == ("k",)
-
-
 def _no_tma(asked: Request, operand: Operand, name: str) -> str | None:
     """Why TMA cannot load an operand, or None if it can; TMA does not transpose."""
-    if asked.instruction.parts > 1:
+    how = asked.instruction
+    if how.parts > 1:
         return f'math="{asked.spec.arithmetic}" multiplies parts of its elements'
-    if (why_not := operand.tma_reason()) or not _only_along_k(asked) or along_k(operand, name):
+    if (why_not := operand.tma_reason()) or how.majors != ONLY_K or along_k(operand, name):
         return why_not
     return "it is not contiguous along K"
 
@@ -271,8 +269,8 @@ def _way(
     asked: Request, problem: Problem, loads: tuple[str, str], pair: str, gate: int | None, **more: Any
 ) -> Way:
     """The way of some loads, with their copies and the operands as the GEMM kernel sees them."""
-    how, only_along_k = asked.instruction, _only_along_k(asked)
-    copies: list[Copy] = []
+    how, copies = asked.instruction, list[Copy]()
+    only_along_k = how.majors == ONLY_K
     offset, views, operands = 0, [problem.a, problem.b], []
     for i, (name, load) in enumerate(zip(AXES, loads, strict=True)):
         source, halves = views[i], 2 if name == pair else 1
@@ -284,13 +282,13 @@ def _way(
             if by_rows and (parts or not along_k(source, name)):
                 # a copy that transposes has adjacent columns
                 source, target = source.transposed, target.transposed
-            whole, element = round_up(size, WORKSPACE_ALIGN), source.dtype.bytes
+            whole = round_up(size, WORKSPACE_ALIGN)
             one = Copy(operand=name, source=source, target=target, offset=offset, run=how.run if parts else 0)
             copies.append(one)
             if name == pair and gate is not None:
-                beside = gate * element
+                beside = gate * source.dtype.bytes
                 copies.append(dataclasses.replace(one, source_offset=beside, offset=offset + whole))
-                gate = whole // element
+                gate = whole // source.dtype.bytes
             offset += halves * whole
         strided = only_along_k and not along_k(views[i], name)
         operands.append(
