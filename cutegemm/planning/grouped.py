@@ -132,14 +132,15 @@ def average_plan(plan: KernelPlan) -> KernelPlan:
 
 def groups_along(plan: KernelPlan) -> str:
     """The caller's axis along which a plan's groups lie; "" without groups."""
-    step = plan.multiply
-    return "" if step is None or step.groups is None else FORMS[form_of(plan)].axis
+    form = form_of(plan)
+    return FORMS[form].axis if form else ""
 
 
 def form_of(plan: KernelPlan) -> str:
-    """The form of a plan's groups."""
-    config = plan.config
-    assert isinstance(config, KernelConfig)
+    """The form of a plan's groups; "" without groups."""
+    step, config = plan.multiply, plan.config
+    if step is None or step.groups is None or not isinstance(config, KernelConfig):
+        return ""
     along = {"m": "rows", "n": "columns", "k": "depth"}
     return "masked" if config.masked else along[plan.along(config.grouped)]
 
