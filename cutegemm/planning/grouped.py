@@ -25,13 +25,11 @@ from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import check_groups, group_works, plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
-from cutegemm.planning.planner import plan_adjacent
+from cutegemm.planning.planner import REMEMBERED, plan_adjacent
 from cutegemm.planning.steps import Ends, Finish, Multiply
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
-# plans that are kept: the same arguments give the same one
-REMEMBERED = 1024
 # standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
 SPREAD = 2.0
 # rows up to which the series of buckets has several of each power of two

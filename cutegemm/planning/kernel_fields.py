@@ -21,7 +21,6 @@ from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning.candidates import Candidate, fewest_splits, given, promotion
 from cutegemm.planning.ways import Kind, Way
-from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
 # rows of D up to which a box is no higher than D; more rows cost little beside the tile's columns
@@ -114,20 +113,19 @@ UNEVEN = (0.5, 0.8)
 
 def configured(way: Way, candidate: Candidate) -> KernelConfig:
     """The kernel of one candidate; refused where it, or a given field beside it, is not possible."""
-    spec = way.spec
     draft = drafted(
         way,
         candidate,
         raster=raster(way, candidate)[0],
         serpentine=turns_back(way, candidate),
-        trigger=trigger(spec, way.problem, candidate, way.seen.device.sms),
+        trigger=trigger(way, candidate),
         early=_early(way, candidate),
         evict_first=_evicted_first(way, candidate),
     )
     if draft.cluster_splits > 1:
         draft = plan_epilogue.sliced(draft, draft.cluster_splits)
     try:
-        made = KernelConfig.of(plan_epilogue.with_buffers(spec, draft))
+        made = KernelConfig.of(plan_epilogue.with_buffers(way.spec, draft))
     except (PlanError, ArithmeticError):
         # refusals that do not depend on buffers come first
         check(draft, TILE)
@@ -144,8 +142,12 @@ def drafted(way: Way, candidate: Candidate, **more: Any) -> KernelDraft:
         more: other fields of `KernelDraft`.
     """
     a, b = way.operands
-    boxed = dataclasses.replace(a, box_rows=_box_rows(way, candidate, a))
-    return outlined(way, candidate, (boxed, b), device_scalars=way.problem.device_scalars, **more)
+    if a.load == "tma" and a.k_major and a.halves == 1:
+        extents, depth = (way.problem.m, way.problem.k), candidate.tile[2] * candidate.splits
+        ring = given(way.spec.stages, RING_STAGES)
+        rows = box_rows(extents, a.k_major, candidate.tile[0], candidate.cluster[1], depth, ring)
+        a = dataclasses.replace(a, box_rows=rows)
+    return outlined(way, candidate, (a, b), device_scalars=way.problem.device_scalars, **more)
 
 
 def outlined(
@@ -197,16 +199,7 @@ def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Number, depth: Numbe
     return dataclasses.replace(operand, swizzle=widest)
 
 
-def _box_rows(way: Way, candidate: Candidate, a: OperandConfig) -> Number:
-    """Rows that TMA loads of A's tile if the matrix has fewer (`box_rows`); 0 is all, as for gated pairs."""
-    if a.load != "tma" or not a.k_major or a.halves == 2:
-        return 0
-    extents, depth = (way.problem.m, way.problem.k), candidate.tile[2] * candidate.splits
-    ring = given(way.spec.stages, RING_STAGES)
-    return box_rows(extents, a.k_major, candidate.tile[0], candidate.cluster[1], depth, ring)
-
-
-def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) -> str:
+def trigger(way: Way, candidate: Candidate) -> str:
     """When a kernel lets the next launch start: as given, else where measurements show a gain.
 
     A launch of few bytes gains because its end overlaps the next one's prologue; so does one that fills all SMs. A long
@@ -214,12 +207,13 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
     With a constant operand the next grid's early stages outweigh that if both grids fit the SMs side by side, or if the
     second takes the SMs of the first one by one.
     """
+    spec, problem = way.spec, way.problem
     if spec.trigger != AUTO:
         return spec.trigger
     if candidate.reduction == "launch":
         # the reduction launch is short, and its prologue overlaps this kernel
         return "loads"
-    fill = candidate.tiles(problem) * candidate.splits / sms
+    fill = candidate.tiles(problem) * candidate.splits / way.seen.device.sms
     if isinstance(spec.constant, tuple):
         if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
             return "never"
