@@ -220,11 +220,7 @@ class KernelPlan:
 
 
 def launch_arguments(
-    plan: KernelPlan,
-    addresses: Mapping[str, int],
-    workspace: int,
-    numbers: Mapping[str, float],
-    stream: int,
+    plan: KernelPlan, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float], stream: int
 ) -> Iterator[tuple[Config, tuple[Any, ...]]]:
     """(config, host arguments) of every launch of a run, in order.
 
