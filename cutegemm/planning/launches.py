@@ -109,10 +109,10 @@ def check_copies(copies: tuple[Copy, ...]) -> None:
 
 def _size_fault(spec: GemmSpec, problem: Problem, rule: str, batches: str = "batch") -> PlanError:
     """An error that names what a caller can change: the field that asks for a CTA per tile, else the largest extent."""
-    for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
-        given = getattr(spec, field)
-        if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
-            return field_error(PlanError, field, given, rule, nearest)
+    if spec.scheduler == "per_tile":
+        return field_error(PlanError, "scheduler", "per_tile", rule, "persistent")
+    if spec.schedule == "simt" and problem.a.dtype.bytes < 4:
+        return field_error(PlanError, "schedule", "simt", rule, AUTO)
     field, extent = max((("m", problem.m), ("n", problem.n), (batches, problem.batch)), key=lambda x: x[1])
     return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")
 
@@ -273,9 +273,7 @@ def adding_config(
     """The reduction launch's kernel: it reduces a kernel's partial sums, in enough slices for all SMs.
 
     Args:
-        config: of the GEMM, with its epilogue.
-        tiles: CTA tiles along (m, n, l).
-        sms: of the device.
+        config: of the GEMM, with its epilogue; tiles: CTA tiles along (m, n, l).
         in_turn: whether splits are added one after another, as a cluster adds them; else several warpgroups each add
             consecutive ones.
     """

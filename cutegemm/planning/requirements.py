@@ -43,13 +43,10 @@ def check_arguments(spec: object, problem: object, device: object, order: object
 
 def check_extents(problem: Problem) -> None:
     """Check that A is M x K, B is K x N, and that every operand has one matrix for all batches or one for each."""
-    wanted = {"a": (problem.m, problem.k), "b": (problem.k, problem.n)}
-    for name, shape in wanted.items():
-        operand = getattr(problem, name)
-        if (operand.rows, operand.cols) != shape:
-            rule = f"must be {shape}, as the problem's m, n and k say"
-            raise field_error(PlanError, name, (operand.rows, operand.cols), rule)
     read = {"a": problem.a, "b": problem.b, **dict(problem.inputs)}
+    for name, shape in (("a", (problem.m, problem.k)), ("b", (problem.k, problem.n))):
+        if (found := (read[name].rows, read[name].cols)) != shape:
+            raise field_error(PlanError, name, found, f"must be {shape}, as the problem's m, n and k say")
     for name, operand in (*read.items(), *problem.outputs):
         legal = (1, problem.batch) if name in read else (problem.batch,)
         if operand.batch not in legal:
@@ -59,7 +56,7 @@ def check_extents(problem: Problem) -> None:
 
 def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
     """Check that given types are the problem's, and that all types are legal beside those of the operands."""
-    for name in ("a", "b", "c", "d"):
+    for name in "abcd":
         given, operand = getattr(spec, f"{name}_dtype"), getattr(problem, name)
         if operand is not None and given not in (AUTO, operand.dtype):
             rule = f"the problem's {name.upper()} is {operand.dtype.value}"
@@ -91,12 +88,11 @@ def check_majors(spec: GemmSpec, problem: Problem) -> None:
         if operand is None or given == AUTO:
             continue
         unit, count = (operand.unit_row, operand.rows) if given == row else (operand.unit_col, operand.cols)
-        if unit or count <= 1:
-            # a single row or column lies either way
-            continue
-        actual = col if operand.unit_col else row if operand.unit_row else AUTO
-        rule = f"the problem's {name.upper()} has strides {operand.strides[:2]} (row, column)"
-        raise field_error(PlanError, f"{name}_major", given, rule, actual)
+        # a single row or column lies either way
+        if not unit and count > 1:
+            actual = col if operand.unit_col else row if operand.unit_row else AUTO
+            rule = f"the problem's {name.upper()} has strides {operand.strides[:2]} (row, column)"
+            raise field_error(PlanError, f"{name}_major", given, rule, actual)
 
 
 def check_epilogue(epilogue: Graph, problem: Problem) -> None:

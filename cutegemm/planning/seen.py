@@ -68,12 +68,11 @@ class Seen(NamedTuple):
         """The GEMM of a problem; by default TMA loads its operands."""
         inputs, outputs = ([x for _, x in pairs] for pairs in (problem.inputs, problem.outputs))
         a, b = sides or (Side.of(problem.a, problem.a.unit_col), Side.of(problem.b, problem.b.unit_row))
+        whole = problem.m * problem.n
         return cls(
             *(problem.m, problem.n, problem.k, problem.batch, a, b, problem.a.dtype.bytes),
             bytes=float(a.bytes + b.bytes + sum(x.bytes for x in (*inputs, *outputs))),
-            inputs=sum(
-                min(x.rows, x.cols) > 1 and x.rows * x.cols * 2 >= problem.m * problem.n for x in inputs
-            ),
+            inputs=sum(min(x.rows, x.cols) > 1 and 2 * x.rows * x.cols >= whole for x in inputs),
             out_bytes=max((x.dtype.bytes for x in outputs), default=2),
             row_major=any(x.unit_col for x in outputs),
             words=any(x.tma_reason() is not None for x in outputs),
