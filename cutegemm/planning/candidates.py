@@ -26,8 +26,6 @@ from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 COARSE = (DType.BF16, DType.FP8_E4M3, DType.FP8_E5M2)
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
-# rows plus columns of a tile up to which threads load stages of twice that depth
-SHIFTED = 136
 TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
 # consumer warpgroups that share a tile, best first
 TEAMS = (2, 3, 1)
