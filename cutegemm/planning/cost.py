@@ -78,9 +78,7 @@ class Counts(NamedTuple):
     short: Column  # whether a stage has less than two L2 cache lines of each row
     traffic: Column  # bytes that L2 delivers to all SMs
     memory: Column  # bytes from and to memory
-    asked: (
-        Column  # bytes of the operand that CTAs wait for longer, times its delay by clusters that request it
-    )
+    asked: Column  # bytes of the operand that CTAs wait for longer, times its delay by other clusters
     copy: Column  # bytes per nanosecond of a copy
     flops: Column  # of all CTAs, padding included
     team: NDArray[np.intp]  # index in `TEAMS` of who multiplies
@@ -91,7 +89,7 @@ class Counts(NamedTuple):
     inputs: Column  # matrices that the epilogue reads
     doubled: Column  # log2 of the CTAs of a cluster
     beneath: Column  # whether the next launch may begin early
-    early: Column  # whether constant operands are loaded before the launch before ends
+    early: Column  # whether constant operands are loaded before the previous launch ends
     parts: Column  # bytes of a tile's fp32 sums
     held: Column  # splits that a cluster reduces
     met: Column  # sums that the last CTA of a tile reads in workspace

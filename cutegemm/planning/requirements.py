@@ -191,14 +191,10 @@ class Request:
     epilogue: Graph  # the spec's, or the plain one by default
     device: Device
     reasons: tuple[str, ...] = ()  # of the choices so far, one line each
-    pinned: tuple[int | None, int | None] = (
-        None,
-        None,
-    )  # columns and depth that every tile must have (`invariance`)
-    factors: tuple[str, str] = (
-        "a",
-        "b",
-    )  # the caller's operands that are a and b; ("b", "a") of D's transpose
+    # columns and depth that every tile must have (`invariance`)
+    pinned: tuple[int | None, int | None] = (None, None)
+    # the caller's operands that are a and b; ("b", "a") of D's transpose
+    factors: tuple[str, str] = ("a", "b")
     # the caller's axis along which the batches are groups of one matrix or may be longer than the problem says, so that
     # a tile that reaches beyond one loads what lies there; "" without
     adjacent: str = ""

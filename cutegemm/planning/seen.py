@@ -58,10 +58,8 @@ class Seen(NamedTuple):
     read: Number = 0.0  # scales that a thread reads for a column of B
     promoted: Number = 0  # elements of K after which unscaled partial sums are promoted; 0 is never
     products: Number = 1  # of an element of `size`
-    adjacent_m: Number = (
-        False  # whether a tile that reaches beyond M loads what lies there (`Request.adjacent`)
-    )
-    adjacent_n: Number = False
+    adjacent_m: Number = False  # whether a tile that reaches beyond M loads what lies there
+    adjacent_n: Number = False  # the same of N (`Request.adjacent`)
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:

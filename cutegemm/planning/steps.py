@@ -84,9 +84,7 @@ class Ends:
     lead: int = 0  # 1 where the first group's begin stands before the ends
     tail: bool = True  # whether rows of no group are zeroed
     count: int = 1  # groups
-    indices: int = (
-        0  # 32-bit words of the indices that name the rows of groups; 0 if rows lie as they are multiplied
-    )
+    indices: int = 0  # 32-bit words of an index that names a row; 0 if rows lie as they are multiplied
     rows: int = 0  # how many rows indices may name
 
     @property
@@ -114,11 +112,8 @@ class Multiply:
     gate: int | None = None  # elements between the first elements of a gated pair's halves
     raster: tuple[str, int]  # (axis, group)
     clusters: int
-    parts: tuple[int, int, int] = (
-        0,
-        0,
-        0,
-    )  # partial results per result of a reduction over rows, columns and all
+    # partial results per result of a reduction over rows, columns and all
+    parts: tuple[int, int, int] = (0, 0, 0)
     # byte offsets of copied operands and of partial results that a launch finishes, by name
     in_workspace: Mapping[str, int] = field(default_factory=dict, hash=False)
     # byte offsets of its counters among the run's
