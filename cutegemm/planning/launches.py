@@ -125,21 +125,20 @@ def resident_clusters(spec: GemmSpec, config: KernelConfig, device: Device) -> i
 
 def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Device) -> Grid:
     """The launch of a kernel."""
-    cluster_m, cluster_n = config.cluster
-    across_m = math.ceil(problem.m / (config.tile[0] * cluster_m))
-    across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
+    rows, columns, depth = block_of(config)
+    across_m, across_n = math.ceil(problem.m / rows), math.ceil(problem.n / columns)
     # work tiles: the clusters' tiles, times the splits that clusters do not reduce
-    count = across_m * across_n * problem.batch * (config.splits // config.cluster_splits)
+    count = across_m * across_n * problem.batch * config.outer_splits
     check_sms(spec, config.cluster_size)
     resident = resident_clusters(spec, config, device)
     # with Stream-K every cluster gets at least one k tile
-    most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count
+    most = count * math.ceil(problem.k / depth) if config.streamed else count
     clusters = min(most, resident) if config.persistent else count
-    check_extents(problem, block_of(config))
+    check_extents(problem, (rows, columns, depth))
     check_ctas(spec, problem, clusters * config.cluster_size, device.limits)
     check_works(spec, problem, last_work(config, count, clusters))
     _check_k_tiles(problem, config, count, clusters)
-    tiles = (across_m * cluster_m, across_n * cluster_n, problem.batch)
+    tiles = (across_m * config.cluster[0], across_n * config.cluster[1], problem.batch)
     return Grid(tiles, clusters, count / resident)
 
 

@@ -277,9 +277,8 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
         if not kinds:
             listed = ", ".join("x".join(map(str, x)) for x in legal)
             rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
-            apart = [sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True)) for x in legal]
-            nearest = Tile(*legal[apart.index(min(apart))])
-            raise field_error(PlanError, "tile", spec.tile, rule, nearest)
+            apart = lambda x: sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True))
+            raise field_error(PlanError, "tile", spec.tile, rule, Tile(*min(legal, key=apart)))
     if spec.stages == AUTO:
         return kinds
     more = spec.stages > STAGED_STAGES
