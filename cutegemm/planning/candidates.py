@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates of tensor-core kernels.
+"""Candidates of tensor-core kernels: everything that is chosen together. The rest of a kernel follows from it.
 
-A `Candidate` has everything that is chosen together; the rest of a kernel follows from it. `given_tile` and `cut`
-define the meaning of given fields. `kinds` and `tiles` enumerate what a spec allows beyond the generator's table.
+`given_tile` and `cut` define the meaning of given fields. `kinds` and `tiles` enumerate what a spec allows beyond the
+generator's table.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 COARSE = (DType.BF16, DType.FP8_E4M3, DType.FP8_E5M2)
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
-# rows plus columns of a tile up to which threads load stages of twice that depth
-SHIFTED = 136
-
 TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
 # consumer warpgroups that share a tile, best first
 TEAMS = (2, 3, 1)
@@ -103,15 +100,15 @@ def given_tile(spec: GemmSpec, limits: Limits, halves: int = 1) -> Candidate:
     return next(even, found[0])._replace(tile=(m, n, k))
 
 
-def given_splits(spec: GemmSpec) -> int:
-    """The spec's splits of K: `split_k`, else those of its cluster, else 1.
-
-    A reduction launch needs the sums of two clusters: it gets two if only the cluster's splits are given.
-    """
-    if isinstance(spec.split_k, int):
-        return spec.split_k
+def fewest_splits(spec: GemmSpec) -> int:
+    """The splits of a spec's cluster, and twice as many with a reduction launch, which adds sums of two clusters."""
     depth = spec.depth or 1
     return 2 * depth if depth > 1 and spec.split_reduction == "launch" else depth
+
+
+def given_splits(spec: GemmSpec) -> int:
+    """The spec's splits of K: `split_k`, else the fewest."""
+    return given(spec.split_k, fewest_splits(spec))
 
 
 def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candidate:
@@ -122,15 +119,13 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     """
     if parts == 1:
         return whole._replace(depth=spec.depth or 1)
-    room = limits.max_cluster // math.prod(whole.cluster)
-    reduction = spec.split_reduction
+    reduction, fits = spec.split_reduction, 1
     if reduction == AUTO:
+        room = limits.max_cluster // math.prod(whole.cluster)
         reduction = "cluster" if parts <= (spec.depth or room) else "launch"
         # the cluster's extents depend on M, and the order of additions must not
-        free = spec.batch_invariant is not True
-        fits = max(x for x in range(1, room + 1) if parts % x == 0) if free else 1
-    else:
-        fits = 1
+        if spec.batch_invariant is not True:
+            fits = max(x for x in range(1, room + 1) if parts % x == 0)
     depth = spec.depth or (parts if reduction == "cluster" else fits)
     if depth == parts and reduction in NOTHING_LEFT:
         reduction = "cluster"
@@ -156,20 +151,17 @@ def promotion(
 
 def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:
     """The kinds of candidates that a spec's given fields allow, with `NO_TILE` as their tile."""
-    cluster = spec.plane or (1, 1)
     schedules = TENSOR_CORE_SCHEDULES if spec.schedule not in TENSOR_CORE_SCHEDULES else (spec.schedule,)
     for schedule in schedules:
         for consumers in _teams(spec, schedule):
-            found = Candidate(NO_TILE, cluster, schedule, consumers)
+            found = Candidate(NO_TILE, spec.plane or (1, 1), schedule, consumers)
             yield cut(spec, found, given_splits(spec), limits)
 
 
 def tiles(
     spec: GemmSpec, limits: Limits, elements: int, rows: int, gates: int = 1
 ) -> Iterator[tuple[int, int, int]]:
-    """Tiles of at most so many elements, or the given one.
-
-    Tiles of several passes of the consumers are included only if a spec gives buffers, which subtiles must fill.
+    """Tiles of at most so many elements, or the given one; of several passes only if a spec gives buffers.
 
     Args:
         elements: rows times columns that the consumers' registers hold.

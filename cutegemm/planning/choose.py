@@ -24,16 +24,13 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import Grid
-from cutegemm.planning.loads import Way
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply, Relayout, Step
-from cutegemm.planning.ways import Option, Order, direct, turned, ways_of
+from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
 from cutegemm.spec import AUTO, GemmSpec
 
 # rows of the generator's table that are tried; if all of them are refused, so are the others
 TRIES = 64
-
-
 # the option that a kernel comes from, the kernel, and its launch
 Chosen = tuple[Option, KernelConfig, Grid]
 
@@ -90,16 +87,15 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
 class Refusals:
     """The refusal if no candidate is possible: the first that is not about an unspecified field."""
 
-    def __init__(self, asked: Request, swapped: bool) -> None:
-        self._given, self.swapped = asked.spec.given(), swapped
+    def __init__(self, spec: GemmSpec, swapped: bool) -> None:
+        self._open, self.swapped = GemmSpec.__dataclass_fields__.keys() - spec.given().keys(), swapped
         self.first: PlanError | None = None
 
     def add(self, error: PlanError) -> None:
         """Note that a candidate is refused, of D's transpose where operands are swapped."""
         if self.first is None:
             error = swap.error_in_d(error) if self.swapped else error
-            open_ = (name for name in GemmSpec.__dataclass_fields__ if name not in self._given)
-            self.first = None if any(map(error.concerns, open_)) else error
+            self.first = None if any(map(error.concerns, self._open)) else error
 
 
 def choose(asked: Request, order: Order) -> Chosen:
@@ -108,7 +104,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     from cutegemm.planning.ranking import options
 
     launches.check_fewest(asked.spec, asked.problem, asked.device.limits)
-    refusals = Refusals(asked, turned(asked)[0])
+    refusals = Refusals(asked.spec, turned(asked)[0])
     spilling: Chosen | None = None
     first = itertools.islice(_ordered(order, options(asked)), TRIES)
     for option in itertools.chain(first, _others(asked, refusals)):
@@ -130,11 +126,7 @@ def choose(asked: Request, order: Order) -> Chosen:
 
 
 def _ordered(order: Order, found: Iterator[Option]) -> Iterator[Option]:
-    """Options in the order in which they are tried.
-
-    Raises:
-        InputError: the caller's function gives something else.
-    """
+    """Options in the order in which they are tried; an `InputError` if the caller's function gives something else."""
     rule = "must take an iterator of options and give these in another order"
     try:
         ordered = iter(order(found))
@@ -152,11 +144,11 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
     Kinds of candidates that break an invariant with every tile are left out. Once the refusal is known, so are tiles
     that invariants exclude.
     """
-    # NumPy is imported with it
+    # imports NumPy
     from cutegemm.planning.generator import fitting
 
     found = [x for x in ways_of(asked) if x.swapped == refusals.swapped]
-    for way in (*found, *(x for y in found if (x := direct(y)) is not None)):
+    for way in (*found, *filter(None, map(direct, found))):
         spec, limits, (a, b) = way.spec, way.limits, way.operands
         for kind in candidates.kinds(spec, limits):
             try:

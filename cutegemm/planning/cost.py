@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of kernels: what each does, counted, over the rates of a GPU, for all configs at once in NumPy.
 
-`counts` counts what a launch does: cycles of tensor cores and of shared memory, bytes from L2 and from memory, waves,
-stores, reductions of splits. `nanoseconds` divides by the rates of a `CostModel`, which `benchmarks.fit_cost` fits. The
-GEMM is the one that the kernel sees (`seen`).
+`counts` counts what a launch does for the GEMM that its kernel sees (`seen`). `nanoseconds` divides by the rates of a
+`CostModel`, which `benchmarks.fit_cost` fits.
 """
 
 from __future__ import annotations
@@ -47,89 +46,63 @@ LEAST_NS = 1.0
 
 
 class Rows(NamedTuple):
-    """Configs as columns: the tile, CTAs of a cluster along M and N, who computes, splits of K and those that a cluster
-    reduces; `way`: index of the way; `adds`: whether threads have registers to reduce splits."""
+    """Configs as columns."""
 
-    m: Column
+    m: Column  # of a tile, as n and k
     n: Column
     k: Column
-    across: Column
-    along: Column
+    across: Column  # CTAs of a cluster along M
+    along: Column  # CTAs of a cluster along N
     schedule: Column
     consumers: Column
-    splits: Column
-    held: Column
+    splits: Column  # of K
+    held: Column  # splits that a cluster reduces
     reduction: Column
-    way: Column
-    adds: Column
+    way: Column  # index of the way
+    adds: Column  # whether threads have registers to reduce splits
 
 
 class Counts(NamedTuple):
-    """What launches do.
+    """What launches do."""
 
-    Attributes:
-        waves: work tiles of the busiest cluster; share: of the SMs' time that has work.
-        stages: of a work tile's mainloop; ring: of the pipeline.
-        mma: tensor-core cycles of a stage; smem: shared-memory cycles.
-        fetched: bytes of a stage that L2 delivers to an SM; landed: that arrive there; astride: those fetched in rows
-            that straddle L2 cache lines; void: bytes of a CTA's boxes outside the operands, which TMA fills with zeros;
-            short: whether a stage has less than two L2 cache lines of each row.
-        traffic: bytes that L2 delivers to all SMs; memory: from and to memory; asked: of the operand that
-            CTAs wait for longer, times its delay by clusters that request it; copy: bytes per nanosecond of a copy.
-        flops: of all CTAs, padding included.
-        team: index in `TEAMS` of who multiplies.
-        pieces: epilogue subtiles of a warpgroup; narrow: those whose rows are less than a sector; stored: bytes of a
-            work tile's output; lines: bytes of sectors that threads store; inputs: matrices that the epilogue reads.
-        doubled: log2 of the CTAs of a cluster; beneath: whether the next launch may begin early; early: whether this
-            one loads constant operands before the launch before it ends.
-        parts: bytes of a tile's fp32 sums; held: splits that a cluster reduces; met: sums that the last CTA of a tile
-            reads in workspace.
-        left: bytes of sums that a launch reduces; launched: whether there is such a launch; full: whether it finds no
-            free SM.
-        loaded: nanoseconds of a stage that threads load; once: of copies and the first stage's wait; scaled: WGMMAs
-            of a stage whose sums a thread scales; read: scales that it multiplies by for their columns.
-        promoted: columns of partial sums that a warpgroup promotes in a stage, unscaled; lifted: all partial sums that
-            are promoted, scaled or not; size: bytes of an element.
-    """
-
-    waves: Column
-    share: Column
-    stages: Column
-    ring: Column
-    mma: Column
-    smem: Column
-    fetched: Column
-    landed: Column
-    astride: Column
-    void: Column
-    short: Column
-    traffic: Column
-    memory: Column
-    asked: Column
-    copy: Column
-    flops: Column
-    team: NDArray[np.intp]
-    pieces: Column
-    narrow: Column
-    stored: Column
-    lines: Column
-    inputs: Column
-    doubled: Column
-    beneath: Column
-    early: Column
-    parts: Column
-    held: Column
-    met: Column
-    left: Column
-    launched: Column
-    full: Column
-    loaded: Column
-    once: Column
-    scaled: Column
-    read: Column
-    promoted: Column
-    lifted: Column
-    size: Column
+    waves: Column  # work tiles of the busiest cluster
+    share: Column  # of the SMs' time that has work
+    stages: Column  # of a work tile's mainloop
+    ring: Column  # stages of the pipeline
+    mma: Column  # tensor-core cycles of a stage
+    smem: Column  # shared-memory cycles of a stage
+    fetched: Column  # bytes of a stage that L2 delivers to an SM
+    landed: Column  # bytes of a stage that arrive in an SM
+    astride: Column  # bytes of a stage fetched in rows that straddle L2 cache lines
+    void: Column  # bytes of a CTA's boxes outside the operands, which TMA fills with zeros
+    short: Column  # whether a stage has less than two L2 cache lines of each row
+    traffic: Column  # bytes that L2 delivers to all SMs
+    memory: Column  # bytes from and to memory
+    asked: Column  # bytes of the operand that CTAs wait for longer, times its delay by other clusters
+    copy: Column  # bytes per nanosecond of a copy
+    flops: Column  # of all CTAs, padding included
+    team: NDArray[np.intp]  # index in `TEAMS` of who multiplies
+    pieces: Column  # epilogue subtiles of a warpgroup
+    narrow: Column  # those whose rows are less than a sector
+    stored: Column  # bytes of a work tile's output
+    lines: Column  # bytes of sectors that threads store
+    inputs: Column  # matrices that the epilogue reads
+    doubled: Column  # log2 of the CTAs of a cluster
+    beneath: Column  # whether the next launch may begin early
+    early: Column  # whether constant operands are loaded before the previous launch ends
+    parts: Column  # bytes of a tile's fp32 sums
+    held: Column  # splits that a cluster reduces
+    met: Column  # sums that the last CTA of a tile reads in workspace
+    left: Column  # bytes of sums that a launch reduces
+    launched: Column  # whether there is such a launch
+    full: Column  # whether it finds no free SM
+    loaded: Column  # nanoseconds of a stage that threads load
+    once: Column  # nanoseconds of copies and the first stage's wait
+    scaled: Column  # WGMMAs of a stage whose sums a thread scales
+    read: Column  # scales that a thread multiplies by for their columns
+    promoted: Column  # columns of partial sums that a warpgroup promotes in a stage, unscaled
+    lifted: Column  # all partial sums that are promoted, scaled or not
+    size: Column  # bytes of an element
 
 
 def counts(x: Seen, device: Device, of: Rows) -> Counts:
@@ -140,9 +113,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     cluster, outer = of.across * of.along, of.splits / of.held
     size = (cluster * of.held).astype(np.intp)
     sizes = range(1, int(size.max()) + 1)
-    waves = np.ceil(
-        planes * outer / np.array([0, *map(device.resident_clusters, sizes)], dtype=np.float64)[size]
-    )
+    resident = np.array([0, *map(device.resident_clusters, sizes)], dtype=np.float64)[size]
+    waves = np.ceil(planes * outer / resident)
     ctas = planes * cluster * of.splits
     fill = ctas / device.sms
     stages = np.ceil(x.k / (k * of.splits))
@@ -161,7 +133,6 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     short = x.bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
     again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
-    doubled = np.log2([1, *sizes])[size]
     return Counts(
         waves=waves,
         share=np.minimum(1.0, fill / waves),
@@ -177,7 +148,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         copy=np.full_like(m, device.dram_gbs),
         flops=2 * m * n * k * stages * ctas * x.products,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
-        doubled=doubled,
+        doubled=np.log2([1, *sizes])[size],
         beneath=np.maximum(launched | short | (fill >= 1), float(x.constant)),
         early=np.full_like(m, x.constant),
         parts=parts,
@@ -202,14 +173,12 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
 def _share_promoted(x: Seen) -> Column:
     """Promotions of a partial sum for each element of K; scales of blocks promote after every block."""
     plain = np.where(x.promoted, 1 / np.maximum(x.promoted, 1), 0.0)
-    found: Column = np.where(x.scaled, 1 / K_BLOCK, plain)
-    return found
+    return np.where(x.scaled, 1 / K_BLOCK, plain)
 
 
 def _delay(clusters: Column) -> Column:
     """How much clusters that request the same bytes at once delay them."""
-    found: Column = DELAYS[np.minimum(clusters, len(DELAYS)).astype(np.intp) - 1]
-    return found
+    return DELAYS[np.minimum(clusters, len(DELAYS)).astype(np.intp) - 1]
 
 
 def _box_rows(x: Seen, of: Rows) -> Column:
@@ -223,7 +192,9 @@ def _box_rows(x: Seen, of: Rows) -> Column:
 def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict[str, Column]:
     """What a work tile's epilogue reads and stores."""
     rows, cols = of.m / x.halves, of.n / x.gates
-    columns = _power_of_two(cols, widest(x.out_bytes))
+    whole = cols.astype(np.intp)
+    # the greatest power of two that divides them, as `epilogue_plan.subtile_columns`
+    columns = np.minimum(whole & -whole, widest(x.out_bytes)).astype(np.float64)
     team = np.where(turns, 1.0, of.consumers)
     pieces = rows / (64 * team) * cols / columns
     stored = rows * cols * x.out_bytes
@@ -254,13 +225,6 @@ def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
         outside = np.floor(outside / lines) * each + np.minimum(outside % lines, each)
         void = void + operand.k_major * outside / tiles * along_k * np.logical_not(adjacent)
     return {"astride": astride, "void": void}
-
-
-def _power_of_two(of: Column, most: int) -> Column:
-    """The greatest power of two that divides each number and `most`, a power of two; faster than `np.gcd`."""
-    whole = of.astype(np.intp)
-    found: Column = np.minimum(whole & -whole, most).astype(np.float64)
-    return found
 
 
 def nanoseconds(of: Counts, x: CostModel) -> Column:
@@ -330,10 +294,7 @@ def _busy(of: Counts, x: CostModel, mainloop: Column) -> tuple[Column, Column]:
 
 
 def _longest(*terms: Column) -> Column:
-    """A smooth maximum: units that take similar times hide less of each other.
-
-    It is the 4-norm, which needs no logarithm.
-    """
+    """A smooth maximum, the 4-norm: units that take similar times hide less of each other."""
     each = np.array(terms)
     most = each.max(axis=0)
     each /= most

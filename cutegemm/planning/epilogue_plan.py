@@ -15,7 +15,7 @@ from cutegemm.config.numbers import Number, least
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.candidates import given
-from cutegemm.planning.operand_rules import epilogue_inputs, major, widest
+from cutegemm.planning.operand_rules import epilogue_inputs, epilogue_outputs, major, widest
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
@@ -37,14 +37,9 @@ Kernel = TypeVar("Kernel", bound=KernelDraft)
 
 def stored(spec: GemmSpec, problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[OutputConfig, ...]:
     """The store of each output."""
-    operands = dict(problem.outputs)
     return tuple(
-        OutputConfig(
-            dtype=operands[x.name].dtype,
-            major=major(operands[x.name], "m", "n"),
-            store=_store(spec, x.name, operands[x.name], reasons),
-        )
-        for x in epilogue.stores
+        dataclasses.replace(x, store=_store(spec, result.name, dict(problem.outputs)[result.name], reasons))
+        for result, x in zip(epilogue.stores, epilogue_outputs(epilogue, problem), strict=True)
     )
 
 
@@ -99,16 +94,12 @@ def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
     Unspecified buffers give way to given stages.
     """
     draft = dataclasses.replace(draft, epilogue_stages=_staging_buffers(spec, draft))
-    if draft.input_stages != (held := _input_stages(spec, draft)):
-        draft = dataclasses.replace(draft, input_stages=held)
+    draft = dataclasses.replace(draft, input_stages=_input_stages(spec, draft))
     if spec.epilogue_stages != AUTO or spec.input_stages != AUTO:
         check(draft, BUFFERS)
     room = smem_budget.room(draft)
-    if (
-        room < given(spec.stages, MAX_RING_STAGES)
-        and spec.epilogue_stages == AUTO
-        and draft.epilogue_stages > LEAST_BUFFERS
-    ):
+    third = spec.epilogue_stages == AUTO and draft.epilogue_stages > LEAST_BUFFERS
+    if third and room < given(spec.stages, MAX_RING_STAGES):
         # a stage hides more latency than a third buffer
         fewer = dataclasses.replace(draft, epilogue_stages=LEAST_BUFFERS)
         if (more := smem_budget.room(fewer)) > room:
@@ -152,11 +143,9 @@ def _smaller(spec: GemmSpec, config: KernelDraft) -> Iterator[tuple[str, object,
         yield from (("tile.k", k, x, _tiled(config, (m, n, x))) for x in depths)
     for x in range(config.input_stages - 1, 0, -1):
         if config.subtiles % x == 0:
-            fewer = dataclasses.replace(config, input_stages=x)
-            yield "input_stages", config.input_stages, x, fewer
+            yield "input_stages", config.input_stages, x, dataclasses.replace(config, input_stages=x)
     for x in range(config.epilogue_stages - 1, 0, -1):
-        fewer = dataclasses.replace(config, epilogue_stages=x)
-        yield "epilogue_stages", config.epilogue_stages, x, fewer
+        yield "epilogue_stages", config.epilogue_stages, x, dataclasses.replace(config, epilogue_stages=x)
     if spec.tile == AUTO:
         return
     yield from (("tile.n", n, x, _tiled(config, (m, x, k))) for x in columns)
@@ -181,19 +170,18 @@ def _input_stages(spec: GemmSpec, config: KernelDraft) -> int:
     """
     if isinstance(spec.input_stages, int):
         return spec.input_stages
-    subtiles = config.subtiles
-    legal = [x for x in range(subtiles, 0, -1) if subtiles % x == 0]
     each = sum(config.limits.mma_m * config.epi_n * x.dtype.bytes for x in config.inputs if x.load == "tma")
     if each == 0:
         return 1
     ring = min(math.ceil(RING_BYTES / smem_budget.stage_bytes(config)), MAX_RING_STAGES)
     wanted = given(spec.stages, ring)
-    for count in legal:
+    for count in range(config.subtiles, 0, -1):
         # with pingpong the other's mainloop hides late loads
         late = config.pingpong and count * each > STAGING_BYTES
-        size = smem_budget.smem_bytes(dataclasses.replace(config, input_stages=count), wanted)
-        if size <= config.smem_limit and not late:
-            return count
+        if config.subtiles % count == 0 and not late:
+            size = smem_budget.smem_bytes(dataclasses.replace(config, input_stages=count), wanted)
+            if size <= config.smem_limit:
+                return count
     return 1
 
 

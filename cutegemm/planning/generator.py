@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """All configs for a class of problems, as arrays. NumPy is imported with this module, not with the package.
 
-A table depends on a `Kind` and is made once: the cross product of teams, columns, depths and clusters, pruned by the
-invariants of `config.invariants`. A given field leaves only its own value, which is added if the usual axes lack it.
-Splits of K depend on the problem and are added if it has too few tiles for the SMs. What follows from a config (stages,
-stores, raster) is computed only for the few that are predicted fastest.
+A table depends on a `Kind` and is made once: the cross product of teams, columns, depths and clusters, pruned by
+`config.invariants`. A given field leaves only its own value, which is added if the usual axes lack it. Splits of K
+depend on the problem and are added if it has too few tiles for the SMs. Stages, stores and raster follow later
+(`kernel_fields`), for the few configs that are predicted fastest.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from cutegemm.planning.cost import (
 )
 from cutegemm.planning.kernel_fields import drafted, outlined
 from cutegemm.planning.launches import MOST_COUNTED
-from cutegemm.planning.loads import Way
 from cutegemm.planning.seen import Seen, by_way
-from cutegemm.planning.ways import SHALLOW, Kind
+from cutegemm.planning.ways import SHALLOW, Kind, Way
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands
@@ -81,6 +80,8 @@ BARE_COLUMNS = 32
 MOST_SCALES = 4
 # index of the columns that splits change
 SPLITS = Rows._fields.index("splits")
+
+Extents = tuple[int, int, int]  # of a tile
 
 
 @functools.lru_cache(256)
@@ -125,9 +126,7 @@ def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
     found = [x for x in TEAMS if x[0] in schedules and spec.consumers in (AUTO, x[1])]
     if not found and isinstance(spec.consumers, int):
         found = [(i, spec.consumers, rows_step(kind.limits, spec.consumers)) for i in schedules]
-    halves = kind.operands[0].halves
-    factors = (1, halves) if halves > 1 else (1,)
-    return [(i, count, m * factor) for i, count, m in found for factor in factors]
+    return [(i, count, m * x) for i, count, m in found for x in range(1, kind.operands[0].halves + 1)]
 
 
 def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, ...]]:
@@ -153,9 +152,7 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
                     yield m, n, k, across, along, schedule, count
 
 
-def fitting(
-    way: Way, kind: Candidate, tiles: Iterable[tuple[int, int, int]]
-) -> Iterator[tuple[int, int, int]]:
+def fitting(way: Way, kind: Candidate, tiles: Iterable[Extents]) -> Iterator[Extents]:
     """The tiles that invariants allow a kind of candidate, with the given buffers and stages."""
     columns = np.array(list(tiles), dtype=np.int64).T
     if not columns.size:
@@ -194,10 +191,7 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
 def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Rows:
     """The configs, and for few tiles also configs with splits of K; if a spec gives splits, only those.
 
-    By default clusters or a launch reduce the splits.
-
-    Args:
-        gemms: of each way.
+    By default clusters or a launch reduce the splits. `gemms` has one of each way.
     """
     if isinstance(spec.split_k, int) or spec.depth is not None:
         return _given(spec, gemms[0], device, of)

@@ -14,20 +14,13 @@ from cutegemm.spec import GemmSpec
 
 
 class Form(NamedTuple):
-    """How groups lie.
+    """How groups lie."""
 
-    Attributes:
-        axis: of the kernel's GEMM, along which they lie; swapped: the same where operands are swapped.
-        operand: what holds all groups in one matrix, as D does; "" where each group has a matrix of D.
-        weights: the operand that has a matrix for each group beside it.
-        own: kinds of the epilogue's inputs that may have a part for each group.
-    """
-
-    axis: str
-    swapped: str
-    operand: str = ""
-    weights: str = ""
-    own: tuple[str, ...] = ()
+    axis: str  # of the kernel's GEMM, along which they lie
+    swapped: str  # the same where operands are swapped
+    operand: str = ""  # what holds all groups in one matrix, as D does; "" where each group has a matrix of D
+    weights: str = ""  # the operand that has a matrix for each group beside it
+    own: tuple[str, ...] = ()  # kinds of the epilogue's inputs that may have a part for each group
 
     @property
     def packed(self) -> bool:
@@ -61,11 +54,10 @@ PACKED = {name: x for name, x in FORMS.items() if x.packed}
 def all_groups(batched: Problem, form: str, kinds: dict[str, str]) -> Problem:
     """The problem of groups, as `plan_groups` takes it, from one with a batch for each group.
 
-    The extents are those of all groups: M of "rows", N of "columns", K of "depth". Each group has its own weights, and
-    its own inputs of the epilogue of a kind that may differ by group. D of "depth" has a matrix for each group.
+    Each group has its own weights, and its own inputs of the epilogue of a kind that may differ by group.
 
     Args:
-        batched: contiguous, with `batch` groups.
+        batched: contiguous, with `batch` groups; M of "rows", N of "columns" and K of "depth" are those of all groups.
         form: one of `FORMS`.
         kinds: of the epilogue's inputs, by name.
     """
@@ -87,23 +79,18 @@ def all_groups(batched: Problem, form: str, kinds: dict[str, str]) -> Problem:
 
 
 def check_form(graph: Graph, form: str) -> None:
-    """Refuse an epilogue that kernels of groups do not support in a form.
-
-    Raises:
-        InputError: they do not support it.
-    """
+    """Raise an `InputError` for an epilogue that kernels of groups do not support in a form."""
     if form in ("depth", "columns") and graph.gated:
         along = "along K" if form == "depth" else "of columns"
         raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
-    axis, what = (
-        (0, "columns reduce each column") if form == "columns" else (1, "rows or along K reduce each row")
-    )
+    axis, what = 1, "rows or along K reduce each row"
+    if form == "columns":
+        axis, what = 0, "columns reduce each column"
     for result in graph.reductions:
         field = f"epilogue.{result.name}"
         if result.partial:
-            raise field_error(
-                InputError, f"{field}.partial", True, "groups support finished reductions only", False
-            )
+            rule = "groups support finished reductions only"
+            raise field_error(InputError, f"{field}.partial", True, rule, False)
         if result.axis != axis:
             raise field_error(InputError, f"{field}.axis", result.axis, f"groups of {what} of D", axis)
     for result in graph.outputs:

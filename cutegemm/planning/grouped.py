@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GEMMs of groups in one launch: each group's rows or columns times a matrix of its own, or each group's part of K.
 
-The kernel is that of the batched problem whose batches are as large as nearly all groups of random sizes, rounded up
-to the next of a few numbers: one kernel serves all numbers of tokens in between. How large each group really is, only
-the device knows (`kernels.schedule.group_ends`).
+The kernel is that of a batched problem, whose batches are as large as nearly all groups of random sizes. The size is
+rounded up to one of a few numbers, so that one kernel serves all numbers of tokens in between. Only the device knows
+the size of each group (`kernels.schedule.group_ends`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,14 @@ from cutegemm.config.numbers import round_up
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning import swap
 from cutegemm.planning.group_forms import FORMS, Form
-from cutegemm.planning.group_limits import check_limits, works_of
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import plan_reductions, resident_clusters
+from cutegemm.planning.launches import check_groups, group_works, plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
-from cutegemm.planning.planner import plan_adjacent
+from cutegemm.planning.planner import REMEMBERED, plan_adjacent
 from cutegemm.planning.steps import Ends, Finish, Multiply
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
-
-# launches that are kept: the same arguments give the same one
-REMEMBERED = 1024
-
 
 # standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
 SPREAD = 2.0
@@ -93,10 +88,10 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         extent = getattr(problem, how.axis)
         m, n = (extent, n) if config.grouped == "m" else (m, extent)
     extents = (m, n, problem.k, 1 if how.packed else problem.batch)
-    works = works_of(config, extents, problem.batch if how.packed else 0)
+    works = group_works(config, extents, problem.batch if how.packed else 0)
     clusters = max(1, min(works, resident_clusters(spec, config, device)))
     ends = dataclasses.replace(ends, count=problem.batch)
-    check_limits(spec, problem, ends, made.swapped, (config, works, clusters))
+    check_groups(spec, problem, ends, made.swapped, (config, works, clusters))
     # parts along a row are those of the average group's
     seen_m, seen_n = (problem.n, problem.m) if made.swapped else (problem.m, problem.n)
     every = dataclasses.replace(problem, m=seen_m, n=seen_n, batch=extents[3])
@@ -126,8 +121,8 @@ def average_plan(plan: KernelPlan) -> KernelPlan:
 
     Its cost is what the planner compared. Any other plan is returned unchanged.
     """
-    step, config = plan.multiply, plan.config
-    if step is None or step.groups is None or not isinstance(config, KernelConfig):
+    step = plan.multiply
+    if step is None or step.groups is None:
         return plan
     form = FORMS[form_of(plan)]
     return _alike(_of_average(plan.spec, plan.problem, form, step.groups.indices > 0, plan.device))[0]
@@ -135,14 +130,15 @@ def average_plan(plan: KernelPlan) -> KernelPlan:
 
 def groups_along(plan: KernelPlan) -> str:
     """The caller's axis along which a plan's groups lie; "" without groups."""
-    step = plan.multiply
-    return "" if step is None or step.groups is None else FORMS[form_of(plan)].axis
+    form = form_of(plan)
+    return FORMS[form].axis if form else ""
 
 
 def form_of(plan: KernelPlan) -> str:
-    """The form of a plan's groups."""
-    config = plan.config
-    assert isinstance(config, KernelConfig)
+    """The form of a plan's groups; "" without groups."""
+    step, config = plan.multiply, plan.config
+    if step is None or step.groups is None or not isinstance(config, KernelConfig):
+        return ""
     along = {"m": "rows", "n": "columns", "k": "depth"}
     return "masked" if config.masked else along[plan.along(config.grouped)]
 
@@ -165,19 +161,15 @@ def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Ope
     """The operands of all groups as the kernel sees them; those of the average problem where they are its own."""
     whole = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
     called = dict(zip("ab", step.factors, strict=True))
-    found = {}
-    for name, seen in step.operands.items():
-        given = called.get(name, name)
-        real = whole[given].transposed if step.swapped else whole[given]
-        found[name] = seen if given in kept else real
-    return found
+    if step.swapped:
+        whole = {name: x.transposed for name, x in whole.items()}
+    names = {name: called.get(name, name) for name in step.operands}
+    return {x: step.operands[x] if name in kept else whole[name] for x, name in names.items()}
 
 
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
     """The panels: those of an average group of few tiles would have larger ones read their weights once a tile."""
-    if spec.raster != AUTO:
-        return found
-    return found[0], max(found[1], PANEL) if found[1] < TURNS_PANEL else found[1]
+    return (found[0], PANEL) if spec.raster == AUTO and found[1] < TURNS_PANEL else found
 
 
 def _average(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
@@ -196,10 +188,8 @@ def _average(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
     def batched(name: str, x: Operand) -> Operand:
         if name in kept:
             return x
-        extent: dict[str, Any] = {("rows", "cols")[along]: rows}
-        return dataclasses.replace(
-            x, batch=groups, strides=(*x.strides[:2], rows * x.strides[along]), **extent
-        )
+        changed: dict[str, Any] = {("rows", "cols")[along]: rows, "batch": groups}
+        return dataclasses.replace(x, strides=(*x.strides[:2], rows * x.strides[along]), **changed)
 
     changed: dict[str, Any] = {form.axis: rows, form.operand: batched("", getattr(problem, form.operand))}
     for name in ("inputs", "outputs"):
@@ -221,7 +211,7 @@ def _rows(average: float) -> int:
 
 @functools.lru_cache(REMEMBERED)
 def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
-    """The plan of the average problem, and its kernel made one of groups, whose rows indices may name."""
+    """As `_planned`, of the fields that groups need and the first loads that are possible."""
     spec, problem, form, *_ = of
     given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
     if form.deep:
@@ -232,12 +222,10 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
         given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
     # without a producer nobody loads at any row
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
-    first: PlanError | None = None
-    ways = [LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)]
+    refusals: list[PlanError] = []
+    ways = itertools.product(*(LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)))
     # few operands that threads load come first
-    ordered = sorted(
-        itertools.product(*ways), key=lambda pair: sum(LOADS.index(x) for x in pair if x in LOADS)
-    )
+    ordered = sorted(ways, key=lambda pair: sum(LOADS.index(x) for x in pair if x in LOADS))
     for (a_load, b_load), schedule in itertools.product(ordered, schedules):
         given |= {"a_load": a_load, "b_load": b_load, "schedule": schedule}
         try:
@@ -252,16 +240,10 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
             refused = error
         else:
             return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
-        # an error about a field of the caller's says more than one about a way that was tried
-        if first is None or (_about(spec, refused) and not _about(spec, first)):
-            first = refused
-    assert first is not None
-    raise first
-
-
-def _about(spec: GemmSpec, error: PlanError) -> bool:
-    """Whether an error is about a field that the caller gave."""
-    return any(map(error.concerns, spec.given()))
+        refusals.append(refused)
+    # an error about a field of the caller's says more than one about a way that was tried
+    given_by_caller = (x for x in refusals if any(map(x.concerns, spec.given())))
+    raise next(given_by_caller, refusals[0])
 
 
 def _check_fixed(spec: GemmSpec, form: Form) -> None:
@@ -272,16 +254,16 @@ def _check_fixed(spec: GemmSpec, form: Form) -> None:
     whole = "groups take persistent kernels without splits"
     if (spec.depth or 1) > 1:
         raise field_error(PlanError, "cluster", spec.cluster, whole, spec.plane)
-    early = "where operands are loaded is known when earlier launches have written the groups' ends"
-    fixed = [("scheduler", "persistent", whole), ("split_k", 1, whole), ("constant", AUTO, early)]
-    if not form.deep:
-        fixed.append(("input_stages", 1, "threads read what the epilogue of groups of rows reads"))
     for name in ("a_load", "b_load"):
         if getattr(spec, name) == "relayout":
             raise field_error(PlanError, name, "relayout", "groups take one launch, without copies", AUTO)
     if spec.arithmetic == TF32X3:
         rule = "a copy before cuts elements into parts, and groups take one launch"
         raise field_error(PlanError, "math", spec.math, rule, TF32)
+    early = "where operands are loaded is known when earlier launches have written the groups' ends"
+    fixed = [("scheduler", "persistent", whole), ("split_k", 1, whole), ("constant", AUTO, early)]
+    if not form.deep:
+        fixed.append(("input_stages", 1, "threads read what the epilogue of groups of rows reads"))
     for name, legal, rule in fixed:
         if getattr(spec, name) not in (AUTO, legal):
             raise field_error(PlanError, name, getattr(spec, name), rule, legal)
@@ -308,18 +290,18 @@ def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[Kerne
 
 
 def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
-    """As `_alike`, of one way in; a chosen cluster is not one along a group's rows, which would end in two tiles."""
-    made = plan_adjacent(of.spec, of.problem, of.device, of.form.axis)
-    config = _config(made, of)
+    """As `_planned`; a chosen cluster is not one along a group's rows, which would end in two tiles."""
+    found = _planned(of)
+    config = found[1]
     if of.form.deep or of.spec.cluster != AUTO or config.cluster["mn".index(config.grouped)] == 1:
-        return made, config
+        return found
     spec = dataclasses.replace(of.spec, cluster=(2, 1) if of.form.axis == "n" else (1, 2))
-    made = plan_adjacent(spec, of.problem, of.device, of.form.axis)
-    return made, _config(made, of)
+    return _planned(of._replace(spec=spec))
 
 
-def _config(made: KernelPlan, of: Average) -> KernelConfig:
-    """The kernel of a plan as one of groups; refused where it cannot be one."""
+def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:
+    """The plan of the average problem, and its kernel as one of groups; refused where it cannot be one."""
+    made = plan_adjacent(of.spec, of.problem, of.device, of.form.axis)
     found = made.config
     if not isinstance(found, KernelConfig):
         raise PlanError("groups are multiplied by tensor-core kernels only, of fp16, bf16, fp8 or tf32")
@@ -335,7 +317,7 @@ def _config(made: KernelPlan, of: Average) -> KernelConfig:
         changed["inputs"] = tuple(dataclasses.replace(x, load="direct") for x in found.inputs)
         changed["input_stages"] = 1
     try:
-        return KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
+        return made, KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
     except PlanError as error:
         raise (swap.error_in_d(error) if made.swapped else error) from None
 

@@ -2,8 +2,7 @@
 """The tensor-core kernel of a candidate: all fields that follow from it. Each rule is one function.
 
 Tiles of D are rasterized in panels. A serpentine raster reverses K from wave to wave, and the direction from panel to
-panel. Neighbouring clusters load the same tiles at about the same time, so L2 holds what they loaded last when the next
-wave begins.
+panel: when the next wave begins, L2 holds what neighbouring clusters loaded last.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families import of_schedule
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
-from cutegemm.planning.candidates import Candidate, given
-from cutegemm.planning.loads import Way
-from cutegemm.planning.ways import Kind
+from cutegemm.planning.candidates import Candidate, fewest_splits, given
+from cutegemm.planning.ways import Kind, Way
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -146,21 +144,20 @@ UNEVEN = (0.5, 0.8)
 
 def configured(way: Way, candidate: Candidate) -> KernelConfig:
     """The kernel of one candidate; refused where it, or a given field beside it, is not possible."""
-    spec = way.spec
     draft = drafted(
         way,
         candidate,
         raster=raster(way, candidate)[0],
         serpentine=turns_back(way, candidate),
         dynamic=takes_numbers(way, candidate),
-        trigger=trigger(spec, way.problem, candidate, way.seen.device.sms),
+        trigger=trigger(way, candidate),
         early=_early(way, candidate),
         evict_first=_evicted_first(way, candidate),
     )
     if draft.cluster_splits > 1:
         draft = plan_epilogue.sliced(draft, draft.cluster_splits)
     try:
-        made = KernelConfig.of(plan_epilogue.with_buffers(spec, draft))
+        made = KernelConfig.of(plan_epilogue.with_buffers(way.spec, draft))
     except (PlanError, ArithmeticError):
         # refusals that do not depend on buffers come first
         check(draft, TILE)
@@ -177,8 +174,12 @@ def drafted(way: Way, candidate: Candidate, **more: Any) -> KernelDraft:
         more: other fields of `KernelDraft`.
     """
     a, b = way.operands
-    boxed = dataclasses.replace(a, box_rows=_box_rows(way, candidate, a))
-    return outlined(way, candidate, (boxed, b), device_scalars=way.problem.device_scalars, **more)
+    if a.load == "tma" and a.k_major and a.halves == 1:
+        extents, depth = (way.problem.m, way.problem.k), candidate.tile[2] * candidate.splits
+        ring = given(way.spec.stages, RING_STAGES)
+        rows = box_rows(extents, a.k_major, candidate.tile[0], candidate.cluster[1], depth, ring)
+        a = dataclasses.replace(a, box_rows=rows)
+    return outlined(way, candidate, (a, b), device_scalars=way.problem.device_scalars, **more)
 
 
 def outlined(
@@ -230,16 +231,7 @@ def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Number, depth: Numbe
     return dataclasses.replace(operand, swizzle=widest)
 
 
-def _box_rows(way: Way, candidate: Candidate, a: OperandConfig) -> Number:
-    """Rows that TMA loads of A's tile if the matrix has fewer (`box_rows`); 0 is all, as for gated pairs."""
-    if a.load != "tma" or not a.k_major or a.halves == 2:
-        return 0
-    extents, depth = (way.problem.m, way.problem.k), candidate.tile[2] * candidate.splits
-    ring = given(way.spec.stages, RING_STAGES)
-    return box_rows(extents, a.k_major, candidate.tile[0], candidate.cluster[1], depth, ring)
-
-
-def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) -> str:
+def trigger(way: Way, candidate: Candidate) -> str:
     """When a kernel lets the next launch start: as given, else where measurements show a gain.
 
     A launch of few bytes gains because its end overlaps the next one's prologue; so does one that fills all SMs. A long
@@ -247,12 +239,13 @@ def trigger(spec: GemmSpec, problem: Problem, candidate: Candidate, sms: int) ->
     With a constant operand the next grid's early stages outweigh that if both grids fit the SMs side by side, or if the
     second takes the SMs of the first one by one.
     """
+    spec, problem = way.spec, way.problem
     if spec.trigger != AUTO:
         return spec.trigger
     if candidate.reduction == "launch":
         # the reduction launch is short, and its prologue overlaps this kernel
         return "loads"
-    fill = candidate.tiles(problem) * candidate.splits / sms
+    fill = candidate.tiles(problem) * candidate.splits / way.seen.device.sms
     if isinstance(spec.constant, tuple):
         if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
             return "never"
@@ -268,13 +261,9 @@ def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:
     kernel's first tile is what its counter says, and the launch before may still count with it.
     """
     spec = way.spec
-    takes_part = (
-        spec.trigger != "never"
-        and spec.scheduler != "dynamic"
-        and candidate.schedule != "multistage"
-        and not way.gathers
-    )
-    if not isinstance(spec.constant, tuple) or not takes_part:
+    if not isinstance(spec.constant, tuple) or spec.trigger == "never" or spec.scheduler == "dynamic":
+        return ()
+    if candidate.schedule == "multistage" or way.gathers:
         return ()
     return tuple(x for x, load in zip("ab", way.loads, strict=True) if load == "tma" and x in spec.constant)
 
@@ -287,13 +276,9 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
     spec, problem, (m, n, _) = way.spec, way.problem, candidate.tile
     if isinstance(spec.evict_first, tuple):
         return spec.evict_first
-    tiles = {"a": math.ceil(problem.n / n), "b": math.ceil(problem.m / m)}
-    sizes = {"a": problem.a.bytes, "b": problem.b.bytes}
-    return tuple(
-        x.role
-        for x in way.operands
-        if x.load == "tma" and tiles[x.role] == 1 and 2 * sizes[x.role] > way.seen.device.l2_bytes
-    )
+    once = {"a": problem.n <= n, "b": problem.m <= m}
+    large = {name: 2 * getattr(problem, name).bytes > way.seen.device.l2_bytes for name in once}
+    return tuple(x.role for x in way.operands if x.load == "tma" and once[x.role] and large[x.role])
 
 
 def _check_given(way: Way, candidate: Candidate) -> None:
@@ -313,9 +298,7 @@ def _check_given(way: Way, candidate: Candidate) -> None:
         k_tiles = most
         rule = f"K has at most {most} tile{'s' * (most != 1)} of {least}, and each split needs one"
     depth = spec.depth or 1
-    # a launch adds the sums of at least two clusters
-    fewest = 2 * depth if depth > 1 and spec.split_reduction == "launch" else depth
-    if spec.split_k == AUTO or fewest > k_tiles:
+    if spec.split_k == AUTO or fewest_splits(spec) > k_tiles:
         # given splits must be a multiple of the cluster's
         deepest = k_tiles // (parts // depth) if spec.split_k == AUTO else 1
         nearest = (*candidate.cluster, deepest) if deepest > 1 else candidate.cluster

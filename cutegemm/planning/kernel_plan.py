@@ -24,21 +24,13 @@ from cutegemm.spec import GemmSpec
 
 @dataclass(frozen=True)
 class Weighed:
-    """A candidate of a plan.
+    """A candidate of a plan."""
 
-    Attributes:
-        what: in words, in D's coordinates.
-        us: predicted microseconds of the whole problem.
-        lost: why it was not taken; empty for the one that was.
-        fields: of a `GemmSpec` that asks for it.
-        serves: whether it is possible for the problem.
-    """
-
-    what: str
-    us: float
-    lost: str
-    fields: tuple[tuple[str, object], ...] = ()
-    serves: bool = True
+    what: str  # in words, in D's coordinates
+    us: float  # predicted microseconds of the whole problem
+    lost: str  # why it was not taken; empty for the one that was
+    fields: tuple[tuple[str, object], ...] = ()  # of a `GemmSpec` that asks for it
+    serves: bool = True  # whether it is possible for the problem
 
 
 @dataclass(frozen=True)
@@ -71,15 +63,14 @@ class KernelPlan:
 
     Attributes:
         spec, problem, device: the request, and the GPU that the plan is for.
-        steps: the launches of a run in order: re-layouts, the GEMM, the reduction of its splits, finishes. Empty if D
-            is empty.
+        steps: the launches in order: re-layouts, the GEMM, the reduction of its splits, finishes; none if D is empty.
         tiles: CTA tiles along (m, n, l), rounded up to whole clusters.
         waves: tiles divided by the tiles in flight.
         workspace_bytes: device memory a run needs beside its operands.
-        counter_bytes: counters, zero on entry and reset on exit. Concurrent runs need their own.
+        counter_bytes: of counters, zero on entry and reset on exit. Concurrent runs need their own.
         reasons: why each choice was made, one line each.
-        chosen_by: what chose the plan, for which GPU, and whether it was measured or predicted. Empty for plans of
-            `planning.planner`, which the cost model chose. It does not count in comparisons of plans.
+        chosen_by: what chose the plan, for which GPU, and whether it was measured or predicted; empty if the cost model
+            did. It does not count in comparisons of plans.
     """
 
     spec: GemmSpec
@@ -111,8 +102,7 @@ class KernelPlan:
     @property
     def why(self) -> Why:
         """The candidates with predicted times and why each lost; computed on first use."""
-        config = self.config
-        path = None if config is None else FAMILIES[config.family].weigh
+        path = None if self.config is None else FAMILIES[self.config.family].weigh
         found: Why = Why(()) if path is None else load(path)(self)
         return found
 
@@ -163,8 +153,7 @@ class KernelPlan:
 
     @property
     def _shared(self) -> SharedPlan:
-        config = self.config
-        return SharedPlan.of(config) if isinstance(config, KernelConfig) else SharedPlan((), ())
+        return SharedPlan.of(self.config) if isinstance(self.config, KernelConfig) else SharedPlan((), ())
 
     def _in_d(self, name: str) -> str:
         """The name of an operand's region or barrier, such as "A" or "A words", by the caller's operands."""
@@ -220,8 +209,7 @@ class KernelPlan:
         """Everything as plain, JSON-serialisable data."""
         names = (*(f.name for f in dataclasses.fields(self)), *DERIVED)
         data = {name: getattr(self, name) for name in names}
-        data["spec"] = repr(self.spec)
-        data["device"] = self.device.name
+        data |= {"spec": repr(self.spec), "device": self.device.name}
         data["steps"] = [
             {"name": x.name, "config": x.config.to_data(), "arguments": x.fixed()} for x in self.steps
         ]
@@ -232,11 +220,7 @@ class KernelPlan:
 
 
 def launch_arguments(
-    plan: KernelPlan,
-    addresses: Mapping[str, int],
-    workspace: int,
-    numbers: Mapping[str, float],
-    stream: int,
+    plan: KernelPlan, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float], stream: int
 ) -> Iterator[tuple[Config, tuple[Any, ...]]]:
     """(config, host arguments) of every launch of a run, in order.
 

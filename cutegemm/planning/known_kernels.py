@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cutegemm.arch.device import Device
+from cutegemm.config.numbers import Number
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES, Candidate
 from cutegemm.planning.cost import REDUCTIONS, Column, Counts, Rows
 
@@ -51,17 +52,14 @@ def known(device: Device) -> Known:
 def _number(kernel: str) -> float:
     """The number of a kernel's name; a fit makes many devices of the same kernels."""
     kind, tile, cluster, schedule, consumers, reduction = kernel.split()
-    extents = [KINDS.index(kind), *(int(x) for x in (*tile.split("x"), *cluster.split("x")))]
+    extents = (int(x) for x in (*tile.split("x"), *cluster.split("x")))
     codes = TENSOR_CORE_SCHEDULES.index(schedule), int(consumers), REDUCTIONS.index(reduction)
-    columns = np.array([*extents, *codes], dtype=np.float64)[:, None]
-    return float(_numbers(*columns)[0])
+    return float(_numbers(KINDS.index(kind), *extents, *codes))
 
 
-def _numbers(
-    kind: Column, m: Column, n: Column, k: Column, across: Column, along: Column, schedule: Column, consumers: Column,
-    reduction: Column,
-) -> Column:  # fmt: skip
-    """A unique number for each kernel."""
+def _numbers(kind: Number, m: Number, n: Number, k: Number, *rest: Number) -> Number:
+    """A unique number for each kernel, from numbers or from columns of them."""
+    across, along, schedule, consumers, reduction = rest
     how = ((across * 16 + along) * 4 + schedule) * 8 + consumers
     return (((kind * RADIX + m) * RADIX + n) * RADIX + k) * 2.0**16 + how * 8 + reduction
 
@@ -71,8 +69,7 @@ def kinds(counts: Counts) -> Column:
     promoted = counts.promoted > 0
     plain = np.where((counts.size == 2) & ~promoted, PLAIN, OTHER)
     eight = np.where(counts.size == 1, np.where(promoted, PROMOTED, WHOLE_SUMS), plain)
-    found: Column = np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)
-    return found
+    return np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)
 
 
 def factors(device: Device, of: Rows, counts: Counts) -> Column:
@@ -82,5 +79,4 @@ def factors(device: Device, of: Rows, counts: Counts) -> Column:
         kinds(counts), of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction
     )
     places = np.searchsorted(numbers, wanted)
-    found: Column = np.where((numbers[places] == wanted) & (counts.loaded == 0), each[places], 1.0)
-    return found
+    return np.where((numbers[places] == wanted) & (counts.loaded == 0), each[places], 1.0)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel's grid, and what its CTAs share: partial sums of splits, counters, partial results of reductions."""
+"""A kernel's grid, what its tile scheduler counts in 32-bit integers, and what its CTAs share.
+
+They share partial sums of splits, counters, and partial results of reductions.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import dataclasses
 import math
 from typing import NamedTuple
 
+from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
 from cutegemm.config import FinishConfig, GemmConfig, KernelConfig
@@ -17,7 +21,7 @@ from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
 from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
-from cutegemm.planning.steps import Copy, Finish
+from cutegemm.planning.steps import Copy, Ends, Finish
 from cutegemm.problems import Problem, output_extent
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -26,6 +30,11 @@ COUNTER_BYTES = 4
 COPIED = 1024
 # largest number of the tile schedulers' 32-bit integers
 MOST_COUNTED = (1 << 31) - 1
+# most accumulators of a thread of the reduction launch, if columns allow such slices
+MOST_VALUES = 16
+# splits per warpgroup of the reduction launch, and its most warpgroups
+PARTS_EACH = 4
+MOST_ADDERS = 4
 
 
 class Grid(NamedTuple):
@@ -49,10 +58,8 @@ def check_sms(spec: GemmSpec, cluster_size: int) -> None:
 
 
 def check_fewest(spec: GemmSpec, problem: Problem, limits: Limits) -> None:
-    """Apply the limits of launches before any tile is tried: to the fewest work tiles that any tile leaves.
-
-    A tile's accumulators lie in the registers of an SM, so a tile has at most that many elements.
-    """
+    """Apply the limits of launches before any tile is tried: to the fewest work tiles that any tile leaves."""
+    # a tile's accumulators lie in the registers of an SM
     fewest = problem.m * problem.n * problem.batch // limits.registers_per_sm
     if spec.scheduler == "per_tile":
         check_ctas(spec, problem, fewest, limits)
@@ -67,24 +74,16 @@ def check_ctas(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> N
 
 
 def check_works(spec: GemmSpec, problem: Problem, count: int, batches: str = "batch") -> None:
-    """Refuse a problem with more work tiles than a tile scheduler counts.
-
-    Args:
-        count: the largest number that it reaches.
-        batches: what the caller calls the problem's batches.
-    """
+    """Refuse work tiles of which the last has a number beyond 32 bits; `batches`: the caller's name of the batch."""
     if count > MOST_COUNTED:
-        rule = (
-            f"needs a count of {count:,} work tiles or more, and a tile scheduler counts to {MOST_COUNTED:,}"
-        )
+        limit = f"a tile scheduler counts to {MOST_COUNTED:,}"
+        rule = f"needs a count of {count:,} work tiles or more, and {limit}"
         raise _size_fault(spec, problem, rule, batches)
 
 
 def last_work(config: KernelConfig, works: int, clusters: int) -> int:
-    """The largest number of a work tile that a tile scheduler reaches.
-
-    A consumer stops at the first number beyond the last work tile's. In pingpong it takes every second one.
-    """
+    """The largest number of a work tile that a tile scheduler reaches."""
+    # a consumer stops at the first number beyond the last work tile's; in pingpong it takes every second one
     return works - 1 + clusters * (2 if config.pingpong else 1)
 
 
@@ -99,11 +98,10 @@ def check_extents(problem: Problem, blocks: tuple[int, int, int]) -> None:
 
 def check_copies(copies: tuple[Copy, ...]) -> None:
     """Refuse copies of operands whose extents the copying kernel cannot round up in 32-bit integers."""
+    most = MOST_COUNTED - (COPIED - 1)
     for x in copies:
-        most = MOST_COUNTED - (COPIED - 1)
-        for field, extent in zip(
-            {"a": "mk", "b": "kn"}[x.operand], (x.source.rows, x.source.cols), strict=True
-        ):
+        axes = {"a": "mk", "b": "kn"}[x.operand]
+        for field, extent in zip(axes, (x.source.rows, x.source.cols), strict=True):
             if extent > most:
                 rule = f"a copy of {x.operand.upper()} rounds it up to a multiple of {COPIED}"
                 raise field_error(PlanError, field, extent, rule, most)
@@ -111,10 +109,10 @@ def check_copies(copies: tuple[Copy, ...]) -> None:
 
 def _size_fault(spec: GemmSpec, problem: Problem, rule: str, batches: str = "batch") -> PlanError:
     """An error that names what a caller can change: the field that asks for a CTA per tile, else the largest extent."""
-    for field, nearest in (("scheduler", "persistent"), ("schedule", AUTO)):
-        given = getattr(spec, field)
-        if given == "per_tile" or (given == "simt" and problem.a.dtype.bytes < 4):
-            return field_error(PlanError, field, given, rule, nearest)
+    if spec.scheduler == "per_tile":
+        return field_error(PlanError, "scheduler", "per_tile", rule, "persistent")
+    if spec.schedule == "simt" and problem.a.dtype.bytes < 4:
+        return field_error(PlanError, "schedule", "simt", rule, AUTO)
     field, extent = max((("m", problem.m), ("n", problem.n), (batches, problem.batch)), key=lambda x: x[1])
     return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")
 
@@ -127,21 +125,20 @@ def resident_clusters(spec: GemmSpec, config: KernelConfig, device: Device) -> i
 
 def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Device) -> Grid:
     """The launch of a kernel."""
-    cluster_m, cluster_n = config.cluster
-    across_m = math.ceil(problem.m / (config.tile[0] * cluster_m))
-    across_n = math.ceil(problem.n / (config.tile[1] * cluster_n))
+    rows, columns, depth = block_of(config)
+    across_m, across_n = math.ceil(problem.m / rows), math.ceil(problem.n / columns)
     # work tiles: the clusters' tiles, times the splits that clusters do not reduce
-    count = across_m * across_n * problem.batch * (config.splits // config.cluster_splits)
+    count = across_m * across_n * problem.batch * config.outer_splits
     check_sms(spec, config.cluster_size)
     resident = resident_clusters(spec, config, device)
     # with Stream-K every cluster gets at least one k tile
-    most = count * math.ceil(problem.k / config.tile[2]) if config.streamed else count
+    most = count * math.ceil(problem.k / depth) if config.streamed else count
     clusters = min(most, resident) if config.persistent else count
-    check_extents(problem, block_of(config))
+    check_extents(problem, (rows, columns, depth))
     check_ctas(spec, problem, clusters * config.cluster_size, device.limits)
     check_works(spec, problem, last_work(config, count, clusters))
     _check_k_tiles(problem, config, count, clusters)
-    tiles = (across_m * cluster_m, across_n * cluster_n, problem.batch)
+    tiles = (across_m * config.cluster[0], across_n * config.cluster[1], problem.batch)
     return Grid(tiles, clusters, count / resident)
 
 
@@ -152,8 +149,8 @@ def block_of(config: KernelConfig) -> tuple[int, int, int]:
 
 def _check_k_tiles(problem: Problem, config: KernelConfig, works: int, clusters: int) -> None:
     """Refuse splits of K whose products the tile scheduler's 32-bit integers cannot hold."""
-    k_tiles = math.ceil(problem.k / config.tile[2])
     depth = config.tile[2]
+    k_tiles = math.ceil(problem.k / depth)
     stored = config.instruction.stored(depth)
     if k_tiles * stored > MOST_COUNTED:
         rule = f"operands have {k_tiles * stored:,} elements along k, and a kernel counts to {MOST_COUNTED:,}"
@@ -168,6 +165,46 @@ def _check_k_tiles(problem: Problem, config: KernelConfig, works: int, clusters:
         raise field_error(PlanError, "scheduler", "stream_k", rule, "persistent")
 
 
+def group_works(config: KernelConfig, extents: tuple[int, int, int, int], packed: int) -> int:
+    """The most work tiles that a launch of groups may have, wherever the groups end.
+
+    Args:
+        extents: (m, n, k, l) as the kernel sees them: of all groups if they lie in one matrix, else of each.
+        packed: groups that lie in one matrix; 0 if each has a matrix of D.
+    """
+    each = (config.rows * config.cluster[0], config.columns * config.cluster[1])
+    tiles = [math.ceil(x / y) for x, y in zip(extents, each, strict=False)]
+    if packed:
+        # a group begins with a tile of its own, so each may have one more than its rows fill
+        axis = "mn".index(config.grouped)
+        tiles[axis] = extents[axis] // each[axis] + min(packed, extents[axis])
+    found: int = tiles[0] * tiles[1] * extents[3]
+    return found
+
+
+def check_groups(
+    spec: GemmSpec, problem: Problem, ends: Ends, swapped: bool, launch: tuple[KernelConfig, int, int]
+) -> None:
+    """Refuse groups that a tile scheduler cannot count, with the ends for which it counts furthest.
+
+    Args:
+        problem: of all groups, with their number as its batch.
+        swapped: whether the kernel computes D's transpose.
+        launch: the kernel, its most work tiles, and its clusters.
+    """
+    m, n, k = block_of(launch[0])
+    check_extents(problem, (n, m, k) if swapped else (m, n, k))
+    # a warp looks at a group per lane, also beyond the last group
+    most = min(MOST_COUNTED // ends.width - ends.lead, MOST_COUNTED - LIMITS.warp)
+    if ends.count > most:
+        rule = f"a tile scheduler finds their ends among {MOST_COUNTED:,} words of 32 bits"
+        raise field_error(PlanError, "groups", ends.count, rule, most)
+    if problem.m * ends.indices > MOST_COUNTED:
+        rule = f"{ends.indices} words of 32 bits an index, of which a kernel counts {MOST_COUNTED:,}"
+        raise field_error(PlanError, "m", problem.m, rule, MOST_COUNTED // ends.indices)
+    check_works(spec, problem, last_work(*launch), "groups")
+
+
 class Parts(NamedTuple):
     """Byte offsets of splits in workspace and among the run's counters, by name, and the sizes of both."""
 
@@ -178,10 +215,7 @@ class Parts(NamedTuple):
 
 
 def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
-    """Plan a launch's partial sums and counters: those of every slice of a tile, and one of a dynamic scheduler.
-
-    `start` bytes of workspace are taken already.
-    """
+    """Plan partial sums, counters of every slice of a tile, and one of a dynamic scheduler, behind `start` bytes."""
     parts_at, counters_at = SPLIT_PLACES
     count = math.prod(tiles) * config.slices * config.counts_kept
     counted = {counters_at: 0} if count else {}
@@ -211,9 +245,9 @@ class Reductions(NamedTuple):
 
 
 def plan_reductions(
-    config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], start: int
+    config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], end: int
 ) -> Reductions:
-    """Plan the reductions of a launch of some CTA tiles; `start` bytes of workspace are taken already."""
+    """Plan the reductions of a launch of some CTA tiles, behind `end` bytes of workspace."""
     height, width = output_extent(config.epilogue, problem.m, problem.n)
     parts = (
         math.ceil(height / config.partial_width[0]),
@@ -221,7 +255,6 @@ def plan_reductions(
         tiles[0] * tiles[1] * config.partials_per_tile,
     )
     steps: list[Finish] = []
-    end = start
     for result in config.epilogue.reductions:
         if result.partial or result.block:
             continue
@@ -233,22 +266,13 @@ def plan_reductions(
     return Reductions(tuple(steps), parts, end)
 
 
-# most accumulators of a thread of the reduction launch, if columns allow such slices
-MOST_VALUES = 16
-# splits per warpgroup of the reduction launch, and its most warpgroups
-PARTS_EACH = 4
-MOST_ADDERS = 4
-
-
 def adding_config(
     config: KernelConfig, tiles: tuple[int, int, int], sms: int, *, in_turn: bool = False
 ) -> KernelConfig:
     """The reduction launch's kernel: it reduces a kernel's partial sums, in enough slices for all SMs.
 
     Args:
-        config: of the GEMM, with its epilogue.
-        tiles: CTA tiles along (m, n, l).
-        sms: of the device.
+        config: of the GEMM, with its epilogue; tiles: CTA tiles along (m, n, l).
         in_turn: whether splits are added one after another, as a cluster adds them; else several warpgroups each add
             consecutive ones.
     """

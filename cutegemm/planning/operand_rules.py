@@ -8,22 +8,21 @@ import functools
 
 from cutegemm.arch.instructions import Instruction
 from cutegemm.arch.limits import Limits
-from cutegemm.config import MatrixConfig
+from cutegemm.config import MatrixConfig, OutputConfig
 from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
 from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.problems import Operand, Problem, alignment
 
-
-def widest(element_bytes: int) -> int:
-    """The most columns of a subtile, a power of two."""
-    return min(MOST_COLUMNS, MOST_BYTES // element_bytes)
-
-
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
 # bytes of an L2 cache line
 L2_LINE = 128
+
+
+def widest(element_bytes: int) -> int:
+    """The most columns of a subtile, a power of two."""
+    return min(MOST_COLUMNS, MOST_BYTES // element_bytes)
 
 
 def major(operand: Operand, row: str, col: str) -> str:
@@ -48,14 +47,18 @@ def access_bytes(x: Operand, widths: tuple[int, ...], gate: int | None = None, *
 
 
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:
-    """The configs of the epilogue's tensors if threads read them element by element.
-
-    Strides of row and column inputs are run-time arguments.
-    """
+    """The configs of the epilogue's tensors if threads read them element by element."""
+    # strides of row and column inputs are run-time arguments
     given = [(dict(problem.inputs)[name], kind == "matrix") for name, kind in epilogue.tensors.items()]
     return tuple(
         MatrixConfig(dtype=x.dtype, major=major(x, "m", "n") if matrix else "strided") for x, matrix in given
     )
+
+
+def epilogue_outputs(epilogue: Graph, problem: Problem) -> tuple[OutputConfig, ...]:
+    """The configs of the matrices that the epilogue stores, with the default store."""
+    given = (dict(problem.outputs)[x.name] for x in epilogue.stores)
+    return tuple(OutputConfig(dtype=x.dtype, major=major(x, "m", "n")) for x in given)
 
 
 def gated_half(problem: Problem, epilogue: Graph) -> tuple[Problem, int | None]:

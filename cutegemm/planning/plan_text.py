@@ -18,8 +18,6 @@ _REDUCED = {
     "launch": "the next launch",
     "atomic": "workspace, by atomics",
 }
-
-
 # where groups lie, by `planning.group_forms.FORMS`
 _GROUPS = {
     "rows": "of rows",
@@ -39,8 +37,10 @@ def describe(plan: KernelPlan) -> str:
 
 def problem_text(problem: Problem, form: str = "") -> str:
     """The extents and types of a problem; `form` is that of groups."""
+    a, b = problem.a.dtype, problem.b.dtype
+    operands = f"A, B {a.value}" if a is b else f"A {a.value}, B {b.value}"
     outputs = (f", {_shown(name)} {x.dtype.value}" for name, x in problem.outputs)
-    return f"{shape_text(problem, form)}; {operands_text(problem)}{''.join(outputs)}"
+    return f"{shape_text(problem, form)}; {operands}{''.join(outputs)}"
 
 
 def shape_text(problem: Problem, form: str = "") -> str:
@@ -56,12 +56,6 @@ def average_text(plan: KernelPlan) -> str:
     return f"{_count(of.batch, 'GEMM')} of {of.m} x {of.n} x {of.k}"
 
 
-def operands_text(problem: Problem) -> str:
-    """The types of A and B, such as "A, B bf16"."""
-    a, b = problem.a.dtype, problem.b.dtype
-    return f"A, B {a.value}" if a is b else f"A {a.value}, B {b.value}"
-
-
 def _shown(name: str) -> str:
     """The name of an output in texts."""
     return "D" if name == "d" else name
@@ -69,9 +63,9 @@ def _shown(name: str) -> str:
 
 def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
     """(label, text) of each fact about a plan's launches, which `describe` and the command line print."""
-    grouped = plan.multiply is not None and plan.multiply.groups is not None
-    yield "problem", f"M x N x K = {problem_text(plan.problem, form_of(plan) if grouped else '')}"
-    if grouped:
+    form = form_of(plan)
+    yield "problem", f"M x N x K = {problem_text(plan.problem, form)}"
+    if form:
         yield "groups", f"sizes are read on the device; planned as {average_text(plan)}"
     if plan.steps:
         yield "launches", " -> ".join(step.name for step in plan.steps)
@@ -118,10 +112,8 @@ def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str,
     yield "smem", f"{plan.smem_bytes:,} of {config.limits.smem_bytes:,} B: {regions}"
     boxes = (f"{b.operand} {b.count} x {b.extents[0]} x {b.extents[1]}" for b in plan.boxes)
     yield "tma boxes", ", ".join(boxes)
-    yield (
-        "barriers",
-        ", ".join(f"{b.count} {b.name} ({_count(b.arrivals, 'arrival')})" for b in plan.barriers),
-    )
+    barriers = (f"{b.count} {b.name} ({_count(b.arrivals, 'arrival')})" for b in plan.barriers)
+    yield "barriers", ", ".join(barriers)
     yield (
         "grid",
         f"{plan.clusters} clusters, {scheduler}, {along}; "

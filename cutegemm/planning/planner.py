@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`plan(spec, problem)`: how a spec serves a problem. Pure Python: no GPU, no tensors, no torch, no DSL.
 
-Checks what spec and problem must agree on (`requirements`), then hands over to the planner of a family of kernels
-(`simt_tiles`, `choose`), which chooses every "auto" and works out what follows.
+`requirements` checks both. The planner of a family of kernels (`simt_tiles`, `choose`) chooses every "auto".
 """
 
 from __future__ import annotations
@@ -42,30 +41,24 @@ def plan(spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: O
         >>> plan(GemmSpec(), problem(4096, 4096, 4096)).config.family
         'warp_specialized'
     """
-    return _checked(spec, problem, device, order)
+    return plan_adjacent(spec, problem, device, "", order)
 
 
-def plan_adjacent(spec: GemmSpec, problem: Problem, device: Device, axis: str) -> KernelPlan:
-    """As `plan`, for a batch of groups along an axis of D, or along K (`Request.adjacent`).
+def plan_adjacent(
+    spec: GemmSpec, problem: Problem, device: Device, adjacent: str, order: Order = by_cost
+) -> KernelPlan:
+    """As `plan`, also for a batch of groups along an axis of D, or along K (`Request.adjacent`).
 
     Raises:
         PlanError, SpecError, InputError: as for `plan`.
     """
-    return _checked(spec, problem, device, by_cost, axis)
-
-
-def _checked(
-    spec: GemmSpec, problem: Problem, device: Device, order: Order, adjacent: str = ""
-) -> KernelPlan:
     requirements.check_arguments(spec, problem, device, order)
     requirements.check_extents(problem)
     return _planned(spec, problem, device, order, adjacent)
 
 
 @functools.lru_cache(REMEMBERED)
-def _planned(
-    spec: GemmSpec, problem: Problem, device: Device, order: Order, adjacent: str = ""
-) -> KernelPlan:
+def _planned(spec: GemmSpec, problem: Problem, device: Device, order: Order, adjacent: str) -> KernelPlan:
     requirements.check_dtypes(spec, problem)
     requirements.check_majors(spec, problem)
     if 0 in (problem.m, problem.n, problem.batch):

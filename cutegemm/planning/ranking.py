@@ -13,10 +13,9 @@ from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import candidates, cost, generator, known_kernels
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import Rows
-from cutegemm.planning.loads import Way, along_k
 from cutegemm.planning.requirements import Request, may_saturate
 from cutegemm.planning.seen import Seen, Side, by_way
-from cutegemm.planning.ways import Kind, Option, ways_of
+from cutegemm.planning.ways import Kind, Option, Way, along_k, ways_of
 from cutegemm.spec import Tile
 
 # configs that are sorted; one that is predicted slower than so many others is not tried
@@ -82,16 +81,13 @@ def _device(asked: Request) -> Device:
 
 def gemm_of(way: Way) -> Seen:
     """The GEMM that the kernels of a way see."""
-    device = way.seen.device
-    x = device.loads
-    how = way.seen.instruction
-    rates = {"shift": x.shift, "cp_async": x.copy}
-    sides, by_threads = [], 0
+    device, how = way.seen.device, way.seen.instruction
+    x, sides, by_threads = device.loads, [], 0
     for operand, view in zip(way.operands, way.views, strict=True):
         side = Side.of(view, along_k(view, operand.role), operand.halves * how.parts)
         if operand.load in THREAD_LOADS:
             size = operand.dtype.bytes
-            rate = rates.get(operand.load, x.gather * size)
+            rate = {"shift": x.shift, "cp_async": x.copy}.get(operand.load, x.gather * size)
             side, by_threads = side._replace(shifted=operand.load == "shift", ns=size / rate), by_threads + 1
         sides.append(side)
     once = x.first if by_threads else 0.0

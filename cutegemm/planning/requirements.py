@@ -29,11 +29,7 @@ def epilogue_of(spec: GemmSpec, problem: Problem) -> Graph:
 
 
 def check_arguments(spec: object, problem: object, device: object, order: object) -> None:
-    """Check the types of `plan`'s arguments.
-
-    Raises:
-        SpecError, InputError: one has another type.
-    """
+    """Raise a `SpecError` or an `InputError` for an argument of `plan` that has another type."""
     checked_spec(spec)
     if not isinstance(problem, Problem):
         rule = "must be a Problem; cutegemm.problem(m, n, k) makes one"
@@ -47,13 +43,10 @@ def check_arguments(spec: object, problem: object, device: object, order: object
 
 def check_extents(problem: Problem) -> None:
     """Check that A is M x K, B is K x N, and that every operand has one matrix for all batches or one for each."""
-    wanted = {"a": (problem.m, problem.k), "b": (problem.k, problem.n)}
-    for name, shape in wanted.items():
-        operand = getattr(problem, name)
-        if (operand.rows, operand.cols) != shape:
-            rule = f"must be {shape}, as the problem's m, n and k say"
-            raise field_error(PlanError, name, (operand.rows, operand.cols), rule)
     read = {"a": problem.a, "b": problem.b, **dict(problem.inputs)}
+    for name, shape in (("a", (problem.m, problem.k)), ("b", (problem.k, problem.n))):
+        if (found := (read[name].rows, read[name].cols)) != shape:
+            raise field_error(PlanError, name, found, f"must be {shape}, as the problem's m, n and k say")
     for name, operand in (*read.items(), *problem.outputs):
         legal = (1, problem.batch) if name in read else (problem.batch,)
         if operand.batch not in legal:
@@ -63,7 +56,7 @@ def check_extents(problem: Problem) -> None:
 
 def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
     """Check that given types are the problem's, and that all types are legal beside those of the operands."""
-    for name in ("a", "b", "c", "d"):
+    for name in "abcd":
         given, operand = getattr(spec, f"{name}_dtype"), getattr(problem, name)
         if operand is not None and given not in (AUTO, operand.dtype):
             rule = f"the problem's {name.upper()} is {operand.dtype.value}"
@@ -95,12 +88,11 @@ def check_majors(spec: GemmSpec, problem: Problem) -> None:
         if operand is None or given == AUTO:
             continue
         unit, count = (operand.unit_row, operand.rows) if given == row else (operand.unit_col, operand.cols)
-        if unit or count <= 1:
-            # a single row or column lies either way
-            continue
-        actual = col if operand.unit_col else row if operand.unit_row else AUTO
-        rule = f"the problem's {name.upper()} has strides {operand.strides[:2]} (row, column)"
-        raise field_error(PlanError, f"{name}_major", given, rule, actual)
+        # a single row or column lies either way
+        if not unit and count > 1:
+            actual = col if operand.unit_col else row if operand.unit_row else AUTO
+            rule = f"the problem's {name.upper()} has strides {operand.strides[:2]} (row, column)"
+            raise field_error(PlanError, f"{name}_major", given, rule, actual)
 
 
 def check_epilogue(epilogue: Graph, problem: Problem) -> None:
@@ -157,9 +149,8 @@ def cuda_cores_reason(spec: GemmSpec, problem: Problem) -> str | None:
 
 
 def may_saturate(epilogue: Graph, problem: Problem) -> bool:
-    """Whether sums of integers may leave int32. K is then not split: wgmma saturates each partial sum by itself, and
-    partial sums that have saturated do not add up to the saturated sum. Scales of blocks multiply short sums.
-    """
+    """Whether sums of integers may leave int32. K is then not split: wgmma saturates each partial sum by itself."""
+    # scales of blocks multiply short sums
     most = exact_depth(problem.a.dtype, problem.b.dtype)
     return most is not None and problem.k > most and not epilogue.scales
 
@@ -193,25 +184,19 @@ def check_blocks(spec: GemmSpec, problem: Problem, epilogue: Graph, cuda_cores: 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A spec for a problem on a device.
-
-    Attributes:
-        spec, problem, device: as asked.
-        epilogue: the spec's, or the plain one by default.
-        reasons: of the choices so far, one line each.
-        pinned: columns and depth that every tile must have (`invariance`); None for any.
-        factors: the caller's operands that are a and b; ("b", "a") of D's transpose.
-        adjacent: the caller's axis along which the batches are groups of one matrix or may be longer than the problem
-            says, so that a tile that reaches beyond one loads what lies there; "" without.
-    """
+    """A spec for a problem on a device."""
 
     spec: GemmSpec
     problem: Problem
-    epilogue: Graph
+    epilogue: Graph  # the spec's, or the plain one by default
     device: Device
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # of the choices so far, one line each
+    # columns and depth that every tile must have (`invariance`)
     pinned: tuple[int | None, int | None] = (None, None)
+    # the caller's operands that are a and b; ("b", "a") of D's transpose
     factors: tuple[str, str] = ("a", "b")
+    # the caller's axis along which the batches are groups of one matrix or may be longer than the problem says, so that
+    # a tile that reaches beyond one loads what lies there; "" without
     adjacent: str = ""
 
     @property

@@ -18,19 +18,13 @@ from cutegemm.problems import Operand, Problem
 
 
 class Side(NamedTuple):
-    """An operand of the GEMM that a kernel sees.
+    """An operand of the GEMM that a kernel sees."""
 
-    Attributes:
-        bytes: of both halves of a gated pair.
-        k_major: whether it is contiguous along K; astride: whether TMA loads rows that straddle L2 cache lines.
-        shifted: whether threads shift its rows; ns: per element that threads load.
-    """
-
-    bytes: Number
-    k_major: Number
-    astride: Number
-    shifted: Number = False
-    ns: Number = 0.0
+    bytes: Number  # of both halves of a gated pair
+    k_major: Number  # whether it is contiguous along K
+    astride: Number  # whether TMA loads rows that straddle L2 cache lines
+    shifted: Number = False  # whether threads shift its rows
+    ns: Number = 0.0  # per element that threads load
 
     @classmethod
     def of(cls, operand: Operand, k_major: bool, halves: int = 1) -> Side:
@@ -41,19 +35,7 @@ class Side(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The GEMM that a kernel sees; fields that differ between ways are columns.
-
-    Attributes:
-        m, n, k, batch: extents; a, b: operands; size: bytes of an element of either.
-        bytes: of all matrices; inputs: matrices of D's shape, which the epilogue reads.
-        out_bytes: of an element of D; row_major: whether D is; words: whether threads store it.
-        gates, halves: accumulator columns and rows per output; products: of an element of `size`.
-        loaded: nanoseconds per stage that threads load, besides its elements; once: nanoseconds of copies before the
-            launch and of the threads' first stage; constant: whether operands may be loaded early.
-        scaled: whether each stage's products are scaled; read: scales that a thread reads for a column of B.
-        promoted: elements of K after which unscaled partial sums are promoted; 0 is never.
-        adjacent_m, adjacent_n: whether a tile that reaches beyond M or N loads what lies there (`Request.adjacent`).
-    """
+    """The GEMM that a kernel sees; fields that differ between ways are columns."""
 
     m: Number
     n: Number
@@ -61,35 +43,34 @@ class Seen(NamedTuple):
     batch: Number
     a: Side
     b: Side
-    size: Number
-    bytes: Number
-    inputs: Number
-    out_bytes: Number
-    row_major: Number
-    words: Number
-    gates: Number = 1
-    halves: Number = 1
-    loaded: Number = 0.0
-    once: Number = 0.0
-    constant: Number = False
-    scaled: Number = False
-    read: Number = 0.0
-    promoted: Number = 0
-    products: Number = 1
-    adjacent_m: Number = False
-    adjacent_n: Number = False
+    size: Number  # bytes of an element of A or B
+    bytes: Number  # of all matrices
+    inputs: Number  # matrices of D's shape, which the epilogue reads
+    out_bytes: Number  # of an element of D
+    row_major: Number  # whether D is
+    words: Number  # whether threads store D
+    gates: Number = 1  # accumulator columns per output
+    halves: Number = 1  # accumulator rows per output
+    loaded: Number = 0.0  # nanoseconds per stage that threads load, besides its elements
+    once: Number = 0.0  # nanoseconds of copies before the launch and of the threads' first stage
+    constant: Number = False  # whether operands may be loaded early
+    scaled: Number = False  # whether each stage's products are scaled
+    read: Number = 0.0  # scales that a thread reads for a column of B
+    promoted: Number = 0  # elements of K after which unscaled partial sums are promoted; 0 is never
+    products: Number = 1  # of an element of `size`
+    adjacent_m: Number = False  # whether a tile that reaches beyond M loads what lies there
+    adjacent_n: Number = False  # the same of N (`Request.adjacent`)
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:
         """The GEMM of a problem; by default TMA loads its operands."""
         inputs, outputs = ([x for _, x in pairs] for pairs in (problem.inputs, problem.outputs))
         a, b = sides or (Side.of(problem.a, problem.a.unit_col), Side.of(problem.b, problem.b.unit_row))
+        whole = problem.m * problem.n
         return cls(
             *(problem.m, problem.n, problem.k, problem.batch, a, b, problem.a.dtype.bytes),
             bytes=float(a.bytes + b.bytes + sum(x.bytes for x in (*inputs, *outputs))),
-            inputs=sum(
-                min(x.rows, x.cols) > 1 and x.rows * x.cols * 2 >= problem.m * problem.n for x in inputs
-            ),
+            inputs=sum(min(x.rows, x.cols) > 1 and 2 * x.rows * x.cols >= whole for x in inputs),
             out_bytes=max((x.dtype.bytes for x in outputs), default=2),
             row_major=any(x.unit_col for x in outputs),
             words=any(x.tma_reason() is not None for x in outputs),

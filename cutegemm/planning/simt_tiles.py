@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planning a CUDA-core kernel: tile and splits of K are the fastest predicted of a short list.
 
-A spec may give the extents of a listed tile, the stages of its pipeline, and the splits of K; the rest of a tile
-follows from its extents. K is split if tiles are too few to occupy every SM. Splits depend on the problem and the
-device alone, so equal calls give equal bits.
+A spec may give the extents of a listed tile, the stages of its pipeline, and the splits of K. Splits depend on the
+problem and the device alone, so equal calls give equal bits.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import itertools
 import math
 
 from cutegemm.arch.device import CoreModel, Device
-from cutegemm.config import OperandConfig, OutputConfig, SimtConfig, SimtTile
+from cutegemm.config import OperandConfig, SimtConfig, SimtTile
 from cutegemm.config.simt import FOUR, STAGED_STAGES, WARP
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
@@ -22,7 +21,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import check_ctas, check_extents, plan_reductions
-from cutegemm.planning.operand_rules import access_bytes, epilogue_inputs, gated_half, major
+from cutegemm.planning.operand_rules import access_bytes, epilogue_inputs, epilogue_outputs, gated_half, major
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Multiply
 from cutegemm.planning.ways import Order
@@ -184,28 +183,21 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
 def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, int | None]:
     """The kernel of a tile, and B and its gate as the kernel sees them."""
     problem, epilogue = asked.problem, asked.epilogue
-    outputs = dict(problem.outputs)
     seen, gate = gated_half(problem, epilogue)
     half = seen.b
-    vector = (
-        *(loads(tile, seen, gate) or (1, 1)),
-        min((vector_elements(x, OUTPUT_WIDTHS) for x in outputs.values()), default=1),
-    )
+    stored = min((vector_elements(x, OUTPUT_WIDTHS) for _, x in problem.outputs), default=1)
+    vector = (*(loads(tile, seen, gate) or (1, 1)), stored)
     if tile.staged and tile.slices == 1 and min(vector[:2]) == 1:
         # loads of single elements need registers for addresses; if warps share K, a few spills are accepted instead
         tile = dataclasses.replace(tile, residents=max(1, tile.residents // 2))
+    halves = 2 if epilogue.gated else 1
     config = SimtConfig(
         operands=(
             OperandConfig(role="a", dtype=problem.a.dtype, major=major(problem.a, "m", "k")),
-            OperandConfig(
-                role="b", dtype=half.dtype, major=major(half, "k", "n"), halves=2 if epilogue.gated else 1
-            ),
+            OperandConfig(role="b", dtype=half.dtype, major=major(half, "k", "n"), halves=halves),
         ),
         inputs=epilogue_inputs(epilogue, problem),
-        outputs=tuple(
-            OutputConfig(dtype=outputs[x.name].dtype, major=major(outputs[x.name], "m", "n"))
-            for x in epilogue.stores
-        ),
+        outputs=epilogue_outputs(epilogue, problem),
         device_scalars=problem.device_scalars,
         limits=asked.device.limits,
         **dataclasses.asdict(tile),
@@ -280,20 +272,17 @@ def _kinds(problem: Problem, pairs: bool, whole: bool, summed: bool) -> list[Sim
 def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
     """The tiles that satisfy a spec's tile and stages."""
     if isinstance(spec.tile, Tile):
-        given = tuple(spec.tile)
-        legal = [x.tile for x in kinds]
+        given, legal = tuple(spec.tile), [x.tile for x in kinds]
         kinds = [x for x in kinds if x.tile == given]
         if not kinds:
             listed = ", ".join("x".join(map(str, x)) for x in legal)
             rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
-            apart = [sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True)) for x in legal]
-            nearest = Tile(*legal[apart.index(min(apart))])
-            raise field_error(PlanError, "tile", spec.tile, rule, nearest)
+            apart = lambda x: sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True))
+            raise field_error(PlanError, "tile", spec.tile, rule, Tile(*min(legal, key=apart)))
     if spec.stages == AUTO:
         return kinds
-    found = [
-        x for x in kinds if spec.stages == STAGED_STAGES or (not x.staged and spec.stages > STAGED_STAGES)
-    ]
+    more = spec.stages > STAGED_STAGES
+    found = [x for x in kinds if spec.stages == STAGED_STAGES or (more and not x.staged)]
     if not found:
         rule = f"tiles that come through registers have {STAGED_STAGES}"
         if not all(x.staged for x in kinds):

@@ -20,22 +20,14 @@ Named = dict[str, dict[str, Any]]  # group -> field -> value
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """A copy of an operand, or of one half of a gated b, into workspace.
+    """A copy of an operand, or of one half of a gated b, into workspace."""
 
-    Attributes:
-        operand: "a" or "b".
-        source, target: how the matrix lies, and how its copy does.
-        source_offset: from the operand's first element to the source's, bytes.
-        offset: of the copy in the workspace, bytes.
-        run: as `RelayoutConfig.run`; the copy's columns lie along K then.
-    """
-
-    operand: str
+    operand: str  # "a" or "b"
     source: Operand
     target: Operand
-    source_offset: int = 0
-    offset: int
-    run: int = 0
+    source_offset: int = 0  # bytes from the operand's first element to the source's
+    offset: int  # bytes, of the copy in the workspace
+    run: int = 0  # as `RelayoutConfig.run`; the copy's columns lie along K then
 
     @property
     def unit(self) -> str:
@@ -52,12 +44,7 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class Relayout:
-    """All copies of a run, in one launch.
-
-    Attributes:
-        config: the kernel.
-        copies: what it copies.
-    """
+    """All copies of a run, in one launch."""
 
     config: RelayoutConfig
     copies: tuple[Copy, ...]
@@ -91,23 +78,14 @@ class Relayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """How a launch reads the ends of its groups (`kernels.schedule.group_ends`).
+    """How a launch reads the ends of its groups (`kernels.schedule.group_ends`)."""
 
-    Attributes:
-        width: 32-bit words of a number.
-        lead: 1 where the first group's begin stands before the ends.
-        tail: whether rows of no group are zeroed.
-        count: groups.
-        indices: 32-bit words of the indices that name the rows of groups; 0 where rows lie as they are multiplied.
-        rows: how many rows indices may name.
-    """
-
-    width: int = 1
-    lead: int = 0
-    tail: bool = True
-    count: int = 1
-    indices: int = 0
-    rows: int = 0
+    width: int = 1  # 32-bit words of a number
+    lead: int = 0  # 1 where the first group's begin stands before the ends
+    tail: bool = True  # whether rows of no group are zeroed
+    count: int = 1  # groups
+    indices: int = 0  # 32-bit words of an index that names a row; 0 if rows lie as they are multiplied
+    rows: int = 0  # how many rows indices may name
 
     @property
     def schedule(self) -> dict[str, int]:
@@ -124,32 +102,21 @@ class Ends:
 
 @dataclass(frozen=True, kw_only=True)
 class Multiply:
-    """The GEMM, or the reduction of the splits that the GEMM before it left, which applies the epilogue.
-
-    Attributes:
-        config: the kernel.
-        extents: (m, n, k, l): of the output, and the product's k.
-        operands: a, b, inputs and stored outputs as the kernel sees them, by name; a gated pair as one half.
-        factors: the caller's operands that are the kernel's a and b; ("b", "a") if operands are swapped.
-        gate: elements between the first elements of a gated pair's halves.
-        raster: (axis, group).
-        clusters: launched.
-        parts: partial results per result of a reduction over rows, columns and all.
-        in_workspace: byte offsets of what lies in workspace instead of the caller's tensors: copied operands, and
-            partial results of reductions that a launch finishes.
-        counted: byte offsets of its counters among the run's.
-        groups: how the ends of groups are read; None without groups.
-    """
+    """The GEMM, or the reduction of the splits that the GEMM before it left, which applies the epilogue."""
 
     config: GemmConfig
-    extents: tuple[int, int, int, int]
+    extents: tuple[int, int, int, int]  # (m, n, k, l): of the output, and the GEMM's k
+    # a, b, inputs and stored outputs as the kernel sees them, by name; a gated pair as one half
     operands: Mapping[str, Operand] = field(hash=False)
-    factors: tuple[str, str] = ("a", "b")
-    gate: int | None = None
-    raster: tuple[str, int]
+    factors: tuple[str, str] = ("a", "b")  # the caller's operands that are the kernel's a and b
+    gate: int | None = None  # elements between the first elements of a gated pair's halves
+    raster: tuple[str, int]  # (axis, group)
     clusters: int
+    # partial results per result of a reduction over rows, columns and all
     parts: tuple[int, int, int] = (0, 0, 0)
+    # byte offsets of copied operands and of partial results that a launch finishes, by name
     in_workspace: Mapping[str, int] = field(default_factory=dict, hash=False)
+    # byte offsets of its counters among the run's
     counted: Mapping[str, int] = field(default_factory=dict, hash=False)
     groups: Ends | None = None
 
@@ -181,12 +148,9 @@ class Multiply:
             | {f"{name}.l": x.batch for name, x in self.operands.items()},
             # the kernel sees b as n x k
             "strides": strides | {"b": (col, row, batch), "a.gate": self.gate, "b.gate": self.gate},
-            "schedule": {
-                "group": self.raster[1],
-                "clusters": self.clusters,
-                **dict(zip(("partials.m", "partials.n", "partials.all"), self.parts)),
-                **(self.groups.schedule if self.groups else {}),
-            },
+            "schedule": {"group": self.raster[1], "clusters": self.clusters}
+            | dict(zip(("partials.m", "partials.n", "partials.all"), self.parts))
+            | (self.groups.schedule if self.groups else {}),
         }
 
     def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
@@ -201,20 +165,12 @@ class Multiply:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """The finish of a reduction: it reduces partial results in workspace to results.
-
-    Attributes:
-        config: the kernel.
-        output: the reduction's name.
-        offset: of the partial results in the workspace, bytes.
-        parts: partial results per result.
-        results: their number.
-    """
+    """The finish of a reduction: it reduces partial results in workspace to results."""
 
     config: FinishConfig
-    output: str
-    offset: int
-    parts: int
+    output: str  # the reduction's name
+    offset: int  # bytes, of the partial results in the workspace
+    parts: int  # partial results per result
     results: int
 
     @property

@@ -2,8 +2,7 @@
 """Swapped operands: D^T = B^T A^T, planned as an ordinary GEMM of the transposes.
 
 N then lies along the instruction's 64 rows and M along its columns, in steps of 8. That suits D of few rows, where
-weights are read at the speed of memory. Kernels see an ordinary GEMM. Specs, plans and errors are in D's coordinates;
-this module translates.
+weights are read at the speed of memory. This module translates specs, plans and errors to D's coordinates and back.
 """
 
 from __future__ import annotations
@@ -76,10 +75,7 @@ def _transposed_epilogue(epilogue: Graph) -> Graph:
 @functools.lru_cache(256)
 def _transposed_spec(spec: GemmSpec) -> GemmSpec:
     """The spec of the transposed request; types, majors and epilogue have been checked and are left out."""
-    checked = (
-        "a_dtype", "b_dtype", "c_dtype", "d_dtype", "a_major", "b_major", "c_major", "d_major", "scale_a", "scale_b",
-        "epilogue",
-    )  # fmt: skip
+    checked = (*(f"{x}_{y}" for x in "abcd" for y in ("dtype", "major")), "scale_a", "scale_b", "epilogue")
     changed: dict[str, Any] = dict.fromkeys(checked, AUTO)
     if isinstance(spec.evict_first, tuple):
         changed["evict_first"] = tuple(sorted(OTHER.get(name, name) for name in spec.evict_first))

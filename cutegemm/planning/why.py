@@ -8,7 +8,7 @@ import itertools
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.device import Device
-from cutegemm.config import KernelConfig, SimtConfig, SimtTile
+from cutegemm.config import KernelConfig, SimtConfig
 from cutegemm.config.spills import spills
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
@@ -19,12 +19,11 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.grouped import average_plan, groups_along
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
-from cutegemm.planning.loads import Way
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import options, predicted
 from cutegemm.planning.requirements import requested
 from cutegemm.planning.steps import Relayout
-from cutegemm.planning.ways import Option, ways_of
+from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.problems import Operand
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -68,15 +67,13 @@ def _fate(fields: Fields, option: Option, own: Option, device: Device) -> Weighe
 
 def option_of(made: KernelPlan, adjacent: str = "") -> Option:
     """The option that a plan's tensor-core kernel comes from, with its predicted time; `adjacent` as in `Request`."""
-    candidate = candidate_of(made)
-    assert candidate is not None and isinstance(made.config, KernelConfig)
+    assert isinstance(made.config, KernelConfig)
     asked, _ = requested(made.spec, made.problem, made.device, adjacent)
     copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
-    names = ("b", "a") if made.swapped else ("a", "b")
-    loads = tuple(
-        "relayout" if name in copied else x.load for name, x in zip(names, made.config.operands, strict=True)
-    )
+    operands = zip("ba" if made.swapped else "ab", made.config.operands, strict=True)
+    loads = tuple("relayout" if name in copied else x.load for name, x in operands)
     way = next(x for x in ways_of(asked) if x.swapped == made.swapped and x.loads == loads)
+    candidate = Candidate.of(made.config)
     return Option(predicted(way, [candidate])[0], way, candidate)
 
 
@@ -91,8 +88,7 @@ def predicted_us(made: KernelPlan) -> float:
 def faster_in_bf16(made: KernelPlan) -> str:
     """That bf16 operands are predicted faster than a plan's of 8 bits, in words; empty where they are not.
 
-    They lie as those of 8 bits do, without scales and zero points; D that is an integer becomes a number of as many
-    bits, or of bf16.
+    They lie as those of 8 bits do, without scales and zero points. An integer D becomes fp32, or bf16 if it has 8 bits.
     """
     step, problem = made.multiply, made.problem
     if problem.a.dtype.bits != 8 or step is None or step.groups is not None:
@@ -101,19 +97,16 @@ def faster_in_bf16(made: KernelPlan) -> str:
     if isinstance(graph, Graph):
         graph = AUTO if set(graph.tensors) & INTEGERS else dataclasses.replace(graph, scales=())
     kept = graph.tensors if isinstance(graph, Graph) else ("c",)
-    fields = {name: getattr(made.spec, name) for name in ("sms", "batch_invariant")}
     try:
-        other = plan(
-            GemmSpec(epilogue=graph, **fields),
-            dataclasses.replace(
-                problem,
-                a=_wider(problem.a),
-                b=_wider(problem.b),
-                inputs=tuple((name, x) for name, x in problem.inputs if name in kept),
-                outputs=tuple((name, _wider(x) if x.dtype.whole else x) for name, x in problem.outputs),
-            ),
-            made.device,
+        seen = dataclasses.replace(
+            problem,
+            a=_wider(problem.a),
+            b=_wider(problem.b),
+            inputs=tuple((name, x) for name, x in problem.inputs if name in kept),
+            outputs=tuple((name, _wider(x) if x.dtype.whole else x) for name, x in problem.outputs),
         )
+        spec = GemmSpec(epilogue=graph, sms=made.spec.sms, batch_invariant=made.spec.batch_invariant)
+        other = plan(spec, seen, made.device)
     except GemmError:
         # the epilogue reads integers, which go with operands of integers
         return ""
@@ -135,19 +128,14 @@ def weigh_simt(made: KernelPlan) -> Why:
     config = made.config
     assert isinstance(config, SimtConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
-    named: dict[Fields, tuple[float, SimtTile]] = {
-        simt_tiles.fields_of(x): (ns, x) for ns, x in simt_tiles.weighed(asked)
-    }
+    named = {simt_tiles.fields_of(x): (ns, x) for ns, x in simt_tiles.weighed(asked)}
     own = simt_tiles.fields_of(config)
-    if own not in named:
-        named[own] = simt_tiles.estimate(made.problem, config, made.device), config
-    least = named[own][0]
-    return Why(
-        tuple(
-            Weighed(_tile_words(x), ns / 1e3, "" if fields == own else _lost(ns, least), fields)
-            for fields, (ns, x) in sorted(named.items(), key=lambda pair: pair[1][0])
-        )
-    )
+    least, _ = named.setdefault(own, (simt_tiles.estimate(made.problem, config, made.device), config))
+    found = []
+    for fields, (ns, x) in sorted(named.items(), key=lambda pair: pair[1][0]):
+        what = f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
+        found.append(Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields))
+    return Why(tuple(found))
 
 
 def candidate_of(made: KernelPlan) -> Candidate | None:
@@ -189,7 +177,3 @@ def _lost(ns: float, least: float) -> str:
 def _loads(way: Way) -> list[tuple[str, str]]:
     """How operands arrive that TMA does not load as they lie, by name in D's coordinates."""
     return sorted((x, load) for x, load in zip(way.seen.factors, way.loads, strict=True) if load != "tma")
-
-
-def _tile_words(x: SimtTile) -> str:
-    return f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")

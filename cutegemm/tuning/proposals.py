@@ -16,7 +16,7 @@ from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import invariance
-from cutegemm.planning.candidates import BLOCK_K, SHIFTED
+from cutegemm.planning.candidates import BLOCK_K
 from cutegemm.planning.planner import KernelPlan, plan
 from cutegemm.planning.why import fields_of, predicted_us
 from cutegemm.problems import Problem
@@ -28,6 +28,8 @@ BOTH_WAYS = 256
 # loads of an unaligned operand that are tried for the best candidates
 UNALIGNED_LOADS = ("relayout", "shift", "cp_async", "gather")
 LIKELY_LOADS = UNALIGNED_LOADS[:2]
+# rows plus columns of a tile up to which threads load stages twice as deep
+SHIFTED = 136
 # rows or columns within which tiles count as similar
 WIDTH = 48
 # further candidates whose larger operand is tried with "shift"
