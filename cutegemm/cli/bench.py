@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 def bench(
     m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
     dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    groups: inputs.Groups = None, along: inputs.Along = "",
     json: inputs.Json = False,
 ) -> None:  # fmt: skip
-    """Time a kernel and torch.matmul; needs a Hopper GPU.
+    """Time a kernel and torch's function; needs a Hopper GPU.
 
     The rounds are interleaved, so that both run at the same clocks.
     """
     from cutegemm.cli.facts import comparison
     from cutegemm.compiling.progress import announced
 
-    case = inputs.case((m, n, k), spec, epilogue, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors)
+    case = inputs.case(
+        (m, n, k), spec, epilogue, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors,
+        groups=groups, along=along,
+    )  # fmt: skip
     with announced(lambda: "timing"):
         facts = comparison.compared({comparison.OURS: case})
     print_facts("bench", facts, as_text, json)
@@ -46,6 +50,7 @@ def as_text(facts: Comparison) -> str:
 def tune(
     m: inputs.M, n: inputs.N, k: inputs.K, spec: inputs.Spec = "", epilogue: inputs.Epilogue = "",
     dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    groups: inputs.NoGroups = None, along: inputs.NoAlong = "",
     candidates: Annotated[int, typer.Option(min=1, help="how many kernels are measured at most")] = 32,
     seconds: Annotated[float | None, typer.Option(help="start no further candidate after this time")] = None,
     again: Annotated[bool, typer.Option("--again", help="also measure a problem that has an entry")] = False,
@@ -57,6 +62,7 @@ def tune(
     """
     from cutegemm.cli.facts import comparison
 
+    inputs.refuse_groups(groups, along, "tune")
     case = inputs.case((m, n, k), spec, epilogue, dtype=dtype, b_dtype=b_dtype, batch=batch, majors=majors)
     facts = comparison.tuned(case, candidates=candidates, seconds=seconds, again=again)
     print_facts("tune", facts, lambda x: "\n".join(wrapped("", y.text, 0) for y in x.outcomes), json)

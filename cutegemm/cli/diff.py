@@ -27,6 +27,7 @@ def diff(
     k: Annotated[int, typer.Argument(min=1, help="columns of A, rows of B")] = 256,
     epilogue: inputs.Epilogue = "", gpu: inputs.GpuName = "",
     dtype: inputs.Dtype = "", b_dtype: inputs.BDtype = "", batch: inputs.Batch = 1, majors: inputs.Majors = "",
+    groups: inputs.Groups = None, along: inputs.Along = "",
     code: Annotated[bool, typer.Option("--code", help="print the changed lines of PTX and SASS")] = False,
     ir: Annotated[bool, typer.Option("--ir", help="also compare the MLIR that the DSL traces")] = False,
     emulate: Annotated[bool, typer.Option(help="run both in the emulator and compare counters")] = True,
@@ -40,19 +41,11 @@ def diff(
     from cutegemm.cli.facts.difference import difference
     from cutegemm.compiling.progress import announced
 
-    one, two = (
-        inputs.case(
-            (m, n, k),
-            inputs.spec_of(x, name),
-            epilogue,
-            gpu,
-            dtype=dtype,
-            b_dtype=b_dtype,
-            batch=batch,
-            majors=majors,
-        )
-        for name, x in (("SPEC1", first), ("SPEC2", second))
-    )
+    side = partial(
+        inputs.case, (m, n, k), epilogue=epilogue, gpu=gpu, dtype=dtype, b_dtype=b_dtype, batch=batch,
+        majors=majors, groups=groups, along=along,
+    )  # fmt: skip
+    one, two = (side(spec=inputs.spec_of(x, name)) for name, x in (("SPEC1", first), ("SPEC2", second)))
     with announced(lambda: "comparing"):
         facts = difference(one, two, emulate=emulate, time=time, trace=ir)
     print_facts("diff", facts, partial(as_text, code=code), json)

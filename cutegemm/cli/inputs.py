@@ -58,17 +58,13 @@ BDtype = Annotated[
 Batch = Annotated[int, typer.Option(min=0, metavar="L", help="GEMMs of this shape in one call")]
 _MAJORS = "unit-stride axes of A and B: kn (both row-major), kk (TN), mn, mk"
 Majors = Annotated[str, option("--majors", "AXES", _MAJORS, lambda: MAJORS)]
-Groups = Annotated[
-    int | None,
-    typer.Option(
-        "--groups",
-        metavar="G",
-        min=1,
-        help="plan grouped_mm of G groups; M (or N or K, see --along) counts all",
-    ),
-]
+_GROUPS = "a call of grouped_mm with G groups; M (or N or K, see --along) counts all"
+Groups = Annotated[int | None, typer.Option("--groups", metavar="G", min=1, help=_GROUPS)]
 _ALONG = "axis that the groups lie along: m (rows of A), n (columns of B) or k"
 Along = Annotated[str, option("--along", "AXIS", _ALONG, lambda: AXES)]
+# of a command that refuses groups
+NoGroups = Annotated[int | None, typer.Option("--groups", metavar="G", hidden=True)]
+NoAlong = Annotated[str, typer.Option("--along", metavar="AXIS", hidden=True)]
 Json = Annotated[bool, typer.Option("--json", help="print JSON (`cutegemm schema` prints its schema)")]
 
 
@@ -81,6 +77,12 @@ class Case:
     device: Device
     source: str
     form: str = ""
+
+    @property
+    def flops(self) -> int:
+        """The most multiplications and additions of a call; with groups, as many as for one matrix of all rows."""
+        # every row, column or k belongs to at most one group
+        return self.problem.flops // (self.problem.batch if self.form else 1)
 
 
 def case(
@@ -128,6 +130,22 @@ def case(
 
     kinds = wanted.epilogue.tensors if isinstance(wanted.epilogue, Graph) else {}
     return Case(wanted, all_groups(made, form, kinds), device, source, form)
+
+
+def refuse_groups(groups: int | None, along: str, command: str) -> None:
+    """Refuse groups in a command that has none.
+
+    Raises:
+        InputError: they are given.
+    """
+    for name, given in (("--groups", groups), ("--along", along)):
+        if given or given == 0:
+            rule = (
+                f"{command} measures kernels of build, and no tuned entry is for groups; time specs with `cutegemm "
+                "bench --groups` or `diff --groups`: fields such as tile, cluster, schedule, stages and swap, as "
+                "`explain --groups --why` lists them"
+            )
+            raise field_error(InputError, name, given, rule)
 
 
 def device_of(name: str) -> tuple[Device, str]:

@@ -138,7 +138,8 @@ def mixture(
         rows = dispatched(x, to.rows, to.place)
         y = grouped_perceptron(rows, gate_up.mT, SWIGLU, down.mT, to.bounds, fallback)
         return combined(y, weights, *to[:3])
-    told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
+    # a literal alpha, because Dynamo fails on float defaults in checkpointed regions (docs/pytorch.md)
+    told: dict[str, Any] = {"cu_seqlens": to.bounds, "alpha": 1.0, "fallback": fallback}
     hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)
     y = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)
     return summed(y, to.place)

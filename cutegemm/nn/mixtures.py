@@ -123,7 +123,8 @@ def forward(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
         up, down = (_matrices(module, name, dtype) for name in (first, last))
         return mixture(x, top_k_index, top_k_weights, up, down, fallback).to(given)
     to = routes(top_k_index, module.num_experts)
-    told: dict[str, Any] = {"cu_seqlens": to.bounds, "fallback": fallback}
+    # alpha: see `experts.mixture`
+    told: dict[str, Any] = {"cu_seqlens": to.bounds, "alpha": 1.0, "fallback": fallback}
 
     def product(x: Tensor, name: str, rows: Tensor | None = None, **more: Any) -> Tensor:
         bias = getattr(module, f"{name}_bias") if module.has_bias else None

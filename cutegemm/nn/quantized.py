@@ -21,7 +21,7 @@ from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.quantized.frozen import Storage, frozen_linear
-from cutegemm.ops.quantized.made import Quantized
+from cutegemm.ops.quantized.made import Quantized, rows_aligned
 from cutegemm.ops.quantized.quantize import quantize
 
 # name in `convert` -> type
@@ -91,12 +91,18 @@ class QuantizedLinear(torch.nn.Linear):
 
 
 def apply_but(module: torch.nn.Module, fn: Any, recurse: bool, names: Sequence[Any]) -> Any:
-    """`torch.nn.Module._apply`, but some parameters keep their types."""
+    """`torch.nn.Module._apply`, but some parameters keep their types, and 8-bit ones the padding of their rows."""
     whole = {id(x) for name, x in module._parameters.items() if name in names}
 
     def moved(x: Tensor) -> Tensor:
         found: Tensor = fn(x)
-        return x.to(found.device) if id(x) in whole and found.dtype != x.dtype else found
+        if id(x) not in whole:
+            return found
+        if found.dtype != x.dtype:
+            found = x.to(found.device)
+        # a copy on another device has no padding, and every GEMM would align the rows again
+        padded = x.dim() > 1 and not x.is_contiguous() and found.is_contiguous()
+        return rows_aligned(found) if padded and x.dtype in TYPES_8.values() else found
 
     apply: Any = torch.nn.Module._apply
     return apply(module, moved, recurse)

@@ -32,6 +32,12 @@ class Form(NamedTuple):
         """Whether groups lie along K."""
         return self.axis == "k"
 
+    def apart(self, name: str, kind: str | None) -> bool:
+        """Whether each group has a matrix or vector of its own of an operand, an output, or an input of a kind."""
+        if self.packed:
+            return name == self.weights or kind in self.own
+        return not (self.deep and name in ("a", "b"))
+
     def kept(self, spec: GemmSpec, problem: Problem) -> set[str]:
         """The operands, inputs and outputs that the average problem has as they are."""
         if self.packed:
@@ -64,10 +70,11 @@ def all_groups(batched: Problem, form: str, kinds: dict[str, str]) -> Problem:
     how, groups = FORMS[form], batched.batch
 
     def lying(name: str, x: Operand) -> Operand:
-        if how.packed and kinds.get(name) in how.own:
+        if not how.apart(name, kinds.get(name)):
+            return dataclasses.replace(x, batch=1)
+        if kinds.get(name) in how.own:
             return dataclasses.replace(x, batch=groups, strides=(*x.strides[:2], x.rows * x.cols))
-        one = name in ("a", "b") if how.deep else how.packed and name != how.weights
-        return dataclasses.replace(x, batch=1) if one else x
+        return x
 
     return dataclasses.replace(
         batched,

@@ -26,7 +26,7 @@ from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import check_groups, group_works, plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import REMEMBERED, plan_adjacent
-from cutegemm.planning.steps import Ends, Finish, Multiply
+from cutegemm.planning.steps import Ends, Multiply, Relayout
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
@@ -78,9 +78,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     try:
         made, config = _alike(_of_average(spec, problem, how, ends.indices > 0, device))
     except PlanError as error:
-        if error.field != "batch":
-            raise
-        raise field_error(PlanError, "groups", problem.batch, error.rule.replace("batch", "groups")) from None
+        raise _of_groups(spec, problem, error, ends.indices > 0) from None
     step = made.multiply
     assert step is not None
     m, n = step.extents[:2]
@@ -153,7 +151,10 @@ def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, dev
         if (lies := major(problem.a, "m", "k")) != "k":
             rule = "threads copy rows that indices name, whose elements are adjacent along K"
             raise field_error(PlanError, "a_major", lies, rule, "k")
-        asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
+        try:
+            asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
+        except SpecError as error:
+            raise field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative") from None
     return Average(asked, _average(spec, problem, form), form, device, indexed)
 
 
@@ -246,17 +247,28 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     raise next(given_by_caller, refusals[0])
 
 
+def _of_groups(spec: GemmSpec, problem: Problem, error: PlanError, indexed: bool) -> PlanError:
+    """An error about the batch that stands for groups, as one about the groups."""
+    if error.field == "batch":
+        return field_error(PlanError, "groups", problem.batch, error.rule.replace("batch", "groups"))
+    gathers = indexed and error.field == "a_load"
+    if gathers and spec.a_load == AUTO:
+        return PlanError(f"cannot be gathered by the kernel: {error.rule}; give a[rows] instead", "rows")
+    if gathers or error.nearest == "relayout":
+        return field_error(PlanError, error.field or "", error.value, error.rule, AUTO)
+    return error
+
+
 def _check_fixed(spec: GemmSpec, form: Form) -> None:
     """Refuse fields that no kernel of groups has."""
     if spec.schedule == "simt":
-        rule = "groups are multiplied by tensor cores"
-        raise field_error(PlanError, "schedule", "simt", rule, AUTO)
+        raise _without_tensor_cores()
     whole = "groups take persistent kernels without splits"
     if (spec.depth or 1) > 1:
         raise field_error(PlanError, "cluster", spec.cluster, whole, spec.plane)
     for name in ("a_load", "b_load"):
         if getattr(spec, name) == "relayout":
-            raise field_error(PlanError, name, "relayout", "groups take one launch, without copies", AUTO)
+            raise _copied(name)
     if spec.arithmetic == TF32X3:
         rule = "a copy before cuts elements into parts, and groups take one launch"
         raise field_error(PlanError, "math", spec.math, rule, TF32)
@@ -267,6 +279,15 @@ def _check_fixed(spec: GemmSpec, form: Form) -> None:
     for name, legal, rule in fixed:
         if getattr(spec, name) not in (AUTO, legal):
             raise field_error(PlanError, name, getattr(spec, name), rule, legal)
+
+
+def _without_tensor_cores() -> PlanError:
+    return field_error(PlanError, "schedule", "simt", "groups are multiplied by tensor cores", AUTO)
+
+
+def _copied(name: str) -> PlanError:
+    """The error of an operand that would be copied before the launch; `name` is that of its load."""
+    return field_error(PlanError, name, "relayout", "groups take one launch, without copies", AUTO)
 
 
 def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[KernelPlan, KernelConfig]:
@@ -304,9 +325,10 @@ def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:
     made = plan_adjacent(of.spec, of.problem, of.device, of.form.axis)
     found = made.config
     if not isinstance(found, KernelConfig):
-        raise PlanError("groups are multiplied by tensor-core kernels only, of fp16, bf16, fp8 or tf32")
-    if not all(isinstance(x, Multiply | Finish) for x in made.steps):
-        raise PlanError("groups take one launch, and the operands need copies first")
+        raise _without_tensor_cores()
+    before = next((x for x in made.steps if isinstance(x, Relayout)), None)
+    if before is not None:
+        raise _copied(f"{before.copies[0].operand}_load")
     axis = of.form.swapped if made.swapped else of.form.axis
     changed: dict[str, Any] = {"grouped": axis, "masked": not (of.form.packed or of.form.deep)}
     # a group may have more rows than the average

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from cutegemm.epilogue.graph import Graph
+from cutegemm.planning.group_forms import FORMS
 from cutegemm.problems import Operand, Problem
 from cutegemm.running.arguments.named import Order, Signature
 from cutegemm.running.numerics.reference import TORCH_DTYPE
@@ -44,7 +45,7 @@ class Operands:
             memory.view(torch.uint8).fill_(POISON)
 
 
-def operands(problem: Problem, graph: Graph, device: str, seed: int = 0) -> Operands:
+def operands(problem: Problem, graph: Graph, device: str, seed: int = 0, form: str = "") -> Operands:
     """Operands of a problem with standard normal elements.
 
     Args:
@@ -52,6 +53,8 @@ def operands(problem: Problem, graph: Graph, device: str, seed: int = 0) -> Oper
         graph: the epilogue.
         device: torch's name of the device.
         seed: of the elements.
+        form: of the problem's groups, one of `planning.group_forms.FORMS`; "" without groups. Their ends are not among
+            the operands (`group_ends`).
     """
     draw = torch.Generator(device).manual_seed(seed)
     scalars = problem.device_scalars
@@ -67,13 +70,30 @@ def operands(problem: Problem, graph: Graph, device: str, seed: int = 0) -> Oper
             view = view.mT
         if kind in ("row", "col"):
             view = view.squeeze(-2 if kind == "row" else -1)
-        named[name] = view if problem.batch > 1 and operand.batch > 1 else view[0]
+        if form:
+            # also with one group
+            stacked = FORMS[form].apart(name, graph.tensors.get(name))
+        else:
+            stacked = problem.batch > 1 and operand.batch > 1
+        named[name] = view if stacked else view[0]
         if name in outputs:
             stored.append(memory)
     for name in scalars:
         named[name] = torch.tensor(SCALAR, dtype=torch.float32, device=device)
     numbers = tuple(INTEGER if graph.numbers[x] == "integer" else SCALAR for x in order.numbers)
     return Operands(order, tuple(named[x] for x in order.names), numbers, tuple(stored))
+
+
+def group_ends(extent: int, groups: int, device: str, seed: int = 0) -> torch.Tensor:
+    """Ends of groups, int32 (G,), of an axis whose every row is in a random group.
+
+    Example:
+        >>> int(group_ends(100, 4, "cpu")[-1])
+        100
+    """
+    draw = torch.Generator(device).manual_seed(seed)
+    chosen = torch.randint(groups, (extent,), generator=draw, device=device)
+    return torch.bincount(chosen, minlength=groups).cumsum(0).to(torch.int32)
 
 
 def _view(x: Operand, offset: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import cutegemm
 from cutegemm.errors import InputError
@@ -139,7 +140,7 @@ def test_the_first_launch_applies_the_gate(monkeypatch):
     watch(experts_module, "grouped_mm")
     watch(experts_module, "grouped_perceptron")
     watch(mixtures, "grouped_mm")
-    told = {"cu_seqlens", "fallback"}
+    told = {"cu_seqlens", "alpha", "fallback"}
     for kind, recorded, calls in [
         ("Mixtral", False, [{"rows", "epilogue", "tail"} | told, {"weight"} | told]),
         ("GptOss", False, [{"rows", "bias"} | told, {"weight", "bias"} | told]),
@@ -263,3 +264,23 @@ def test_a_model_keeps_its_own_config():
     convert(model)
     assert model.config._experts_implementation == before
     assert copy.deepcopy(model).config.to_dict() == model_of("Mixtral").config.to_dict()
+
+
+def test_checkpointed_layers_compile_with_dynamic_shapes():
+    """Two layers' experts, which multiply with biases and without a fused gate, in one graph for all tokens."""
+    model = model_of("GptOss", num_hidden_layers=2, layer_types=["full_attention"] * 2)
+    convert(model, fallback="reference")
+    layers = torch.nn.ModuleList(experts for _, experts in experts_of(model))
+    x, index, weights = inputs_of(layers[0], True)
+
+    def function(x):
+        for layer in layers:
+            x = checkpoint(layer, x, index, weights, use_reentrant=False)
+        return x
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    given = (x, weights, *layers.parameters())
+    grads = [torch.autograd.grad(f(x).float().square().sum(), given) for f in (compiled, function)]
+    for found, told in zip(*grads, strict=True):
+        torch.testing.assert_close(found, told, rtol=2e-2, atol=2e-2)

@@ -215,6 +215,18 @@ def test_transforms_of_a_stored_layer():
         torch.func.grad(lambda x: mine[0](x).sum())(x[0])
 
 
+def test_rows_stay_padded_on_another_device():
+    """A copy of a tensor has no padding; TMA reads rows that begin at multiples of 16 bytes, so layers restore it."""
+    layer = model()[:1].eval()
+    nn.convert(layer, weights="fp8", activations="fp8")
+    kept = layer[0].weight.clone()
+    layer._apply(torch.clone)
+    assert layer[0].weight.stride() == (304, 1) and torch.equal(layer[0].weight.float(), kept.float())
+    # as for fully_shard
+    layer[0].weight.data = layer[0].weight.data.contiguous()
+    assert layer._apply(torch.clone)[0].weight.is_contiguous()
+
+
 def test_a_converted_model_compiles_and_traces():
     """One graph with the eager call's bits, with and without a gradient; one node of torch.fx."""
     mine, x = model(), torch.randn(6, 300, dtype=BF16)

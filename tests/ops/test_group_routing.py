@@ -111,6 +111,28 @@ def test_weights_are_floating(kind, recorded):
         call(b=B.clone().requires_grad_(recorded), weight=weight)
 
 
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.ones(9), r"weight\.shape=\(9,\): must be \(10,\), one weight per row"),
+        (torch.ones(10, 1), r"weight\.shape=\(10, 1\): must be \(10,\)"),
+        (torch.ones(10, device="meta"), r"weight\.device='meta': must be a's device, cpu"),
+    ],
+    ids=["shape", "dimensions", "device"],
+)
+def test_weights_are_checked_by_name(weight, message):
+    """The error names the shape or the device, whichever is wrong."""
+    with pytest.raises(InputError, match=message):
+        call(weight=weight)
+
+
+@pytest.mark.parametrize("name", ["rows", "scatter", "weight", "offs", "counts", "cu_seqlens"])
+def test_a_misspelt_argument_is_suggested(name):
+    """Also those that only groups have."""
+    with pytest.raises(InputError, match=f"nearest legal value: '{name}'"):
+        call(**{f"{name}_": torch.arange(10)})
+
+
 def test_a_new_d_has_the_type_that_was_asked_for():
     """Of every form and whoever adds up; that of a given D is not asked for anew."""
     batches = torch.randn(3, 8, 16).to(BF16)

@@ -12,7 +12,7 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.planning.group_forms import check_form
 from cutegemm.planning.grouped import Ends, plan_groups
 from cutegemm.planning.requirements import check_dtypes, check_majors
-from cutegemm.spec import AUTO
+from cutegemm.spec import AUTO, GemmSpec
 
 
 def chosen(case: Case) -> Choice:
@@ -28,7 +28,7 @@ def chosen(case: Case) -> Choice:
         rule = "groups without elements run no kernel"
         nearest = tuple(max(x, 1) for x in (of.m, of.n, of.k))
         raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, nearest)
-    graph = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(False)
+    graph = epilogue_of(spec)
     check_form(graph, case.form)
     check_dtypes(spec, of)
     check_majors(spec, of)
@@ -36,3 +36,8 @@ def chosen(case: Case) -> Choice:
     whole = replace(spec, epilogue=graph, d_dtype=AUTO, d_major=AUTO)
     ends = Ends(tail=case.form != "depth")
     return from_model(plan_groups(whole, of, case.form, ends, case.device))
+
+
+def epilogue_of(spec: GemmSpec) -> Graph:
+    """The epilogue of a call of groups."""
+    return spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(False)

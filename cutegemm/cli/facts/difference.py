@@ -12,6 +12,7 @@ from cutegemm.cli.facts.machine_code import CodeChange, compared, planned
 from cutegemm.cli.inputs import Case
 from cutegemm.compiling import kernel_cache, resources
 from cutegemm.errors import HardwareError, MissingPackageError, needing
+from cutegemm.planning.plan_text import shape_text
 
 # fields of plans that are shown elsewhere
 _LEFT_OUT = {"spec", "chosen_by", "steps", "reasons", "smem", "barriers", "boxes"}
@@ -66,7 +67,7 @@ def difference(
     # opcodes are counted in the code
     figures = [{name: v for name, v in x.items() if name != "instructions"} for x in used]
     return Difference(
-        f"{of.shape}; {kinds}", specs, configs[0] == configs[1], _plan_changes(plans),
+        f"{shape_text(of, before.form)}; {kinds}", specs, configs[0] == configs[1], _plan_changes(plans),
         _changes(figures[0], figures[1], every=True), code, counters, note, timed, why,
     )  # fmt: skip
 
@@ -112,7 +113,7 @@ def _words(value: Any) -> str:
 
 
 def _counters(before: Case, after: Case) -> tuple[list[Changed], str]:
-    if before.problem.flops > emulation.MOST_FLOPS:
+    if before.flops > emulation.MOST_FLOPS:
         return [], f"emulated up to {emulation.MOST_FLOPS:,} FLOP; give a smaller M N K"
     sides = [emulation.emulate_problem(x, races=False) for x in (before, after)]
     return _changes(sides[0].counters, sides[1].counters), ""

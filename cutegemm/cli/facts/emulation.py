@@ -71,8 +71,7 @@ def emulate_problem(case: Case, races: bool = True, policy: str = "eager") -> Em
     from cutegemm.cli.facts.machine_code import planned
 
     of = case.problem
-    # with groups every row, column or k belongs to at most one of them
-    if of.flops // (of.batch if case.form else 1) > MOST_FLOPS:
+    if case.flops > MOST_FLOPS:
         rule = f"the emulator needs minutes beyond {MOST_FLOPS:,} FLOP; use fewer tiles"
         raise field_error(InputError, "M N K", (of.m, of.n, of.k), rule, (256, 256, 256))
     plan = planned(case)

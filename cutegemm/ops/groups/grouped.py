@@ -28,12 +28,15 @@ from cutegemm.ops.transforms.group_sharding import by_parts, check_unsharded, sh
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.named import unread
-from cutegemm.running.groups import Groups, check_tail
+from cutegemm.running.groups import TOLD, Groups, check_tail
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 from cutegemm.spec import AUTO, GemmSpec
 
 _PLAIN_READS = ("c", "alpha", "beta", "bias")
-_OPTIONS = (*_PLAIN_READS, "epilogue", "out", "out_dtype", "tail", "spec", "fallback", "accumulate_main_grad")
+_OPTIONS = (
+    *_PLAIN_READS, *TOLD, "rows", "scatter", "weight", "epilogue", "out", "out_dtype", "tail", "spec", "fallback",
+    "accumulate_main_grad",
+)  # fmt: skip
 
 
 def grouped_mm(

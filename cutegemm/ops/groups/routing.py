@@ -156,9 +156,13 @@ def check_weight(weight: Any, count: int, like: Tensor) -> None:
     if weight.dtype not in OPERANDS:
         rule = "must be float16, bfloat16 or float32"
         raise field_error(InputError, "weight.dtype", weight.dtype, rule)
-    if tuple(weight.shape) != (count,) or weight.device != like.device:
-        rule = f"must be ({count},) on {like.device}: one weight per row"
-        raise field_error(InputError, "weight", tuple(weight.shape), rule)
+    if tuple(weight.shape) != (count,):
+        rule = f"must be ({count},), one weight per row"
+        raise field_error(InputError, "weight.shape", tuple(weight.shape), rule)
+    if weight.device != like.device:
+        raise field_error(
+            InputError, "weight.device", str(weight.device), f"must be a's device, {like.device}"
+        )
 
 
 def _weighs(call: Call, weight: Tensor) -> bool:

@@ -126,7 +126,9 @@ class _Frozen(torch.autograd.Function):
         values, scale = ctx.saved_tensors
         dx = db = None
         if ctx.needs_input_grad[0]:
-            dx = matmul(above, dequantized(values, scale, storage.kind, above.dtype), fallback=fallback)
+            wide = dequantized(values, scale, storage.kind, above.dtype)
+            # a literal alpha, because Dynamo fails on float defaults in a second backward graph (docs/pytorch.md)
+            dx = matmul(above, wide, alpha=1.0, fallback=fallback)
         if ctx.needs_input_grad[3]:
             db = above.sum(0, dtype=torch.float32).to(ctx.bias)
         return dx, None, None, db, None, None

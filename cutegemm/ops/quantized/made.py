@@ -80,12 +80,12 @@ def _made(
             other = one[0].mT, one[1]
         elif twin:
             other = eight_bits.quantised(x.mT, kind, dtype, None, exponents)
-    values = [_rows_aligned(one[0]), *([] if other is None else [_rows_aligned(other[0])])]
+    values = [rows_aligned(one[0]), *([] if other is None else [rows_aligned(other[0])])]
     scales = [] if scale is not None else [one[1]]
     return values + scales + ([] if other is None or _shared(kind) else [other[1]])
 
 
-def _rows_aligned(values: Tensor) -> Tensor:
+def rows_aligned(values: Tensor) -> Tensor:
     """Values with unit stride along K and a row pitch of a multiple of 16 bytes; a copy if needed."""
     k = values.shape[-1]
     pitch = k + -k % ROW_ALIGN
@@ -144,4 +144,4 @@ for _key in ("CPU", "CUDA"):
     library.impl("quantize", _op, _key)
 torch.library.register_fake("cutegemm::quantize", _described, lib=library)
 
-__all__ = ["Quantized", "quantized", "twins"]
+__all__ = ["Quantized", "quantized", "rows_aligned", "twins"]
