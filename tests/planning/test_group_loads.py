@@ -24,26 +24,28 @@ def refusal(spec, extents=(250, 126, 190), majors="kn", dtype="bf16", along="m")
 
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_a_copy_before_the_launch_is_named(name, swap):
+def test_a_copy_before_the_launch_is_named(name, swap, monkeypatch):
     """An operand that is copied first is a field with a value, and another load is the nearest."""
     of = all_groups(problem(250, 126, 190, batch=3), "rows", {})
     other = {"a": "b", "b": "a"}[name]
     spec = GemmSpec(**{f"{name}_load": "relayout", f"{other}_load": "gather"}, swap=swap)
     made = plan(spec, problem(250, 126, 190), DEFAULT)
     average = grouped.Average(GemmSpec(), of, FORMS["rows"], DEFAULT, False)
+    monkeypatch.setattr(grouped, "plan_adjacent", lambda *_: made)
     with pytest.raises(PlanError) as e:
-        grouped._config(made, average)
+        grouped._planned(average)
     assert str(e.value) == (
         f"{name}_load='relayout': groups take one launch, without copies; nearest legal value: 'auto'"
     )
 
 
-def test_a_kernel_without_tensor_cores_is_named():
+def test_a_kernel_without_tensor_cores_is_named(monkeypatch):
     """A kernel on the CUDA cores is a schedule."""
     made = plan(GemmSpec(), problem(64, 64, 64, dtype="fp32"), DEFAULT)
     average = grouped.Average(GemmSpec(), made.problem, FORMS["masked"], DEFAULT, False)
+    monkeypatch.setattr(grouped, "plan_adjacent", lambda *_: made)
     with pytest.raises(PlanError) as e:
-        grouped._config(made, average)
+        grouped._planned(average)
     said = "schedule='simt': groups are multiplied by tensor cores; nearest legal value: 'auto'"
     assert str(e.value) == said
     assert str(refusal("schedule='simt'")) == said
