@@ -53,6 +53,10 @@ COUNTS = {
 # with --shallow: the same of many rows and few k tiles, as in experts' second layers; K is one of these
 SHALLOW = {"block": {"prefill": 14}, "blocks": {"prefill": 6}, "tensor": {"prefill": 8}}
 DEPTHS = (384, 512, 640, 768, 1024, 1280)
+# with --whole: of K whose sums are not promoted
+WHOLE, WHOLE_DEPTHS = {"tensor": {"prefill": 16}}, (256, 384, 512)
+# the counts of each, and the values of K if they are not drawn
+DRAWN = {"": (COUNTS, ()), "shallow": (SHALLOW, DEPTHS), "whole": (WHOLE, WHOLE_DEPTHS)}
 CONFIGS = 12
 TORCH = "torch"
 SCREEN, FINAL = (
@@ -62,14 +66,15 @@ SCREEN, FINAL = (
 PREHEAT, FINALISTS = 0.05, 5
 
 
-def cases(seed: int, shallow: bool = False) -> list[beside.Case]:
-    """The problems of all kinds whose operands TMA loads, families interleaved."""
+def cases(seed: int, which: str = "") -> list[beside.Case]:
+    """The problems of all kinds whose operands TMA loads, families interleaved; `which` of `DRAWN`."""
     found = []
-    for kind, counts in (SHALLOW if shallow else COUNTS).items():
+    every, depths = DRAWN[which]
+    for kind, counts in every.items():
         for family, count in counts.items():
             many = fresh_draws.draw(family, seed, 4 * count + 4)
-            if shallow:
-                many = [dataclasses.replace(x, k=DEPTHS[i % len(DEPTHS)]) for i, x in enumerate(many)]
+            if depths:
+                many = [dataclasses.replace(x, k=depths[i % len(depths)]) for i, x in enumerate(many)]
                 many = [x for x in many if fresh_draws.for_training(x.n, x.k)]
             # about a fifth of the extents is not a multiple of 16, which TMA needs for 8-bit operands
             drawn = (x for x in many if x.k % 16 == x.n % 16 == 0)
@@ -79,10 +84,10 @@ def cases(seed: int, shallow: bool = False) -> list[beside.Case]:
     return [case for _, case in sorted(found, key=lambda x: x[0])]
 
 
-def drawn(seed: int, kernels: int, shallow: bool = False) -> dict[str, Any]:
+def drawn(seed: int, kernels: int, which: str = "") -> dict[str, Any]:
     """The configs of each problem that are measured, and their kernels."""
     device, every, pools, promoted = RECORDS[0], fp8.kinds(["auto"]), [], []
-    problems = cases(seed, shallow)
+    problems = cases(seed, which)
     for case in problems:
         ours = every[case.kind].ours["ours auto"]
         of = ours.problem(every[case.kind].draw(case, 0, "meta"))
@@ -165,7 +170,15 @@ def main(arguments: Sequence[str]) -> int:
     add("--jobs", type=Path, required=True, help="file of problems and configs")
     add("--draw", action="store_true", help="write it, and compile the kernels")
     add("--seed", type=int, default=16, help="a training seed")
-    add("--shallow", action="store_true", help="draw problems of many rows and few k tiles")
+    for name, what in (("shallow", "few k tiles"), ("whole", "so few that sums are not promoted")):
+        add(
+            f"--{name}",
+            dest="which",
+            action="store_const",
+            const=name,
+            default="",
+            help=f"of many rows, {what}",
+        )
     add("--kernels", type=int, default=900, help="maximum to compile")
     add("--lines", type=Path, help="file with a line per problem")
     add("--out", type=Path, help="write the table of the lines here")
@@ -174,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     until = time.monotonic() + args.seconds
     if args.draw:
-        made = drawn(args.seed, args.kernels, args.shallow)
+        made = drawn(args.seed, args.kernels, args.which)
         args.jobs.write_text(json.dumps(made))
         configs = [config_from_data(x) for x in made["kernels"]]
         runs.compiled(configs, len(made["jobs"]), runs.console())
