@@ -141,9 +141,8 @@ def fresh(path: Path, device: Device) -> list[Measured]:
             took, _, extra = row[len(sweep_draws.COLUMNS) :]
             chosen = took if "chosen" in extra else chosen
             turned = transposed_problem(of) if config[0] else of
-            replaced = (
-                x.get("kind", "") not in BLOCKS and x["suite"] != CHAIN and drifts(turned, config[1], device)
-            )
+            listed = "counter" not in x and x.get("kind", "") not in BLOCKS and x["suite"] != CHAIN
+            replaced = listed and drifts(turned, config[1], device)
             if not replaced and not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
                 configs.append(config)
                 us.append(took)
