@@ -11,7 +11,9 @@ from cutegemm.planning.planner import plan
 
 LARGE = (8192, 8192, 8192)
 ALONE = {"tile": Tile(128, 128, 64), "cluster": (1, 1)}
-REASON = "CTAs take tiles from a counter: without a cluster they would drift apart, and L2 does not hold A and B"
+REASON = (
+    "CTAs take tiles from a counter: without a cluster they would drift apart, and L2 does not hold A and B"
+)
 BLOCKS = ALONE | {"tile": Tile(128, 128, 128), "scale_a": ("block", 1, 128), "scale_b": ("block", 128, 128)}
 
 
