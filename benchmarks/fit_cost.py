@@ -125,8 +125,8 @@ class Measured:
 def fresh(path: Path, device: Device) -> list[Measured]:
     """The problems of a sweep whose operands TMA loads.
 
-    Configs that specify more than a candidate are left out, and those whose tiles were listed for each CTA where the
-    planner now takes a counter.
+    Configs that specify more than a candidate are left out. So are kernels that were measured with a list of tiles for
+    each CTA and that the planner now gives a counter; tables with `counter` (`sweep_table`) have none.
     """
     found = []
     for x in json.loads(path.read_text())["cases"]:
@@ -136,12 +136,13 @@ def fresh(path: Path, device: Device) -> list[Measured]:
         if of.a.tma_reason() is not None or of.b.tma_reason() is not None:
             continue
         configs, us, chosen = [], [], None
+        # no counter with scales of blocks or constant operands (`kernel_fields.takes_numbers`)
+        listed = not x.get("counter", False) and x.get("kind", "") not in BLOCKS and x["suite"] != CHAIN
         for row in x["rows"]:
             config = sweep_draws.read_config(row)
             took, _, extra = row[len(sweep_draws.COLUMNS) :]
             chosen = took if "chosen" in extra else chosen
             turned = transposed_problem(of) if config[0] else of
-            listed = "counter" not in x and x.get("kind", "") not in BLOCKS and x["suite"] != CHAIN
             replaced = listed and drifts(turned, config[1], device)
             if not replaced and not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
                 configs.append(config)

@@ -4,8 +4,8 @@
     python -m benchmarks.sweep_table --jobs jobs.json --lines sweep.jsonl --out benchmarks/results/sweeps/NAME.json
 
 A config's time is the median of its long samples. Without long samples it is the least short sample, times the slowdown
-from short to long samples of the same problem. `counter` says that CTAs took tiles from a counter where they would
-drift apart (`kernel_fields.drifts`); older tables lack it.
+from short to long samples of the same problem. `counter` says that CTAs took tiles from a counter where the planner
+does so by default (`kernel_fields.takes_numbers`). Older tables lack it: all their CTAs had lists of tiles.
 """
 
 from __future__ import annotations

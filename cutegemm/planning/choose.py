@@ -46,6 +46,9 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     if not config.promote and seen.spec.promote == AUTO and (most := seen.instruction.whole):
         short = f"K={seen.problem.k:,} is at most {most:,}, and every output is bf16 or fp8"
         reasons = (*reasons, f"sums are not promoted: {short}")
+    if config.dynamic and seen.spec.scheduler == AUTO:
+        alone = "without a cluster they would drift apart, and L2 does not hold A and B"
+        reasons = (*reasons, f"CTAs take tiles from a counter: {alone}")
     storing = config
     if not config.stores:
         in_turn = seen.spec.batch_invariant is True

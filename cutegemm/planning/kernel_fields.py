@@ -104,7 +104,7 @@ def turns_back(way: Way, candidate: Candidate) -> bool:
     return steady and loads and large and waves and not kept
 
 
-# waves of tiles from which on CTAs without a cluster have drifted apart
+# tiles per SM from which on CTAs without a cluster drift apart
 DRIFT_WAVES = 4
 
 
@@ -123,8 +123,8 @@ def drifts(problem: Problem, candidate: Candidate, device: Device) -> bool:
 def takes_numbers(way: Way, candidate: Candidate) -> bool:
     """Whether CTAs take tiles from a counter: as given, or if they would drift apart.
 
-    A counter keeps the tiles of one moment side by side. A launch that loads constant operands early must know its
-    first tile. With scales of blocks the counter costs more than it gains.
+    With a counter, CTAs compute neighbouring tiles at the same time. A launch that loads constant operands early must
+    know its first tile. With scales of blocks the counter costs more than it gains.
     """
     spec = way.spec
     if spec.scheduler != AUTO:

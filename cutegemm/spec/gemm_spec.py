@@ -54,7 +54,8 @@ class GemmSpec(checks.Named):
             mainloop, per consumer warpgroup.
         scheduler: "persistent" (one CTA per SM computes many tiles), "per_tile" (one CTA per tile), "stream_k" (one CTA
             per SM; the last tiles are split along K so that all CTAs end together; cooperative only) or "dynamic"
-            (one CTA per SM takes tiles from a global counter; for GPUs that other kernels use at the same time).
+            (one CTA per SM takes tiles from a global counter; for GPUs that other kernels use at the same time). "auto"
+            is "persistent", or "dynamic" for CTAs without a cluster that compute many tiles of operands larger than L2.
         raster: ("m" | "n", group): tiles are rasterized in panels that are `group` clusters wide along that axis.
         sms: use at most this many SMs.
         swap: compute D^T = B^T A^T, for D of few rows. D's columns then map to the 64 rows of wgmma and D's rows to its
@@ -83,7 +84,7 @@ class GemmSpec(checks.Named):
             of the instruction's K and of tile.k; None never promotes. "auto" promotes if tensor cores keep few bits
             (fp8: 13 fraction bits) or truncate sums ("tf32x3"), so that a long sum's error stays near that of fp32.
             It does not promote fp8 sums of K up to 512 if all outputs are bf16 or fp8: for operands of both signs,
-            D's error grows by 1.2 %. Integer sums are exact and are never promoted.
+            D's error grows by up to 1.2 %. Integer sums are exact and are never promoted.
         math: "exact" (elements are multiplied as they are; fp32 runs on CUDA cores), "tf32" (fp32 operands on
             tensor cores: elements are rounded to 10 fraction bits, products are added in fp32) or "tf32x3"
             (each element is split into two tf32 parts; three GEMMs of parts give errors near fp32's). "auto" is

@@ -36,6 +36,10 @@ CASES = {
         GemmSpec(tile=Tile(128, 64, 64), split_k=2, split_reduction="workspace"),
         problem(128, 64, 256),
     ),
+    "tiles from a counter": (
+        GemmSpec(tile=Tile(64, 64, 64), swap=False, scheduler="dynamic", schedule="pingpong", sms=2),
+        problem(200, 136, 136),
+    ),
     "fused": (GemmSpec(tile=Tile(128, 64, 64), epilogue=fused), problem(128, 64, 64, epilogue=fused)),
 }
 

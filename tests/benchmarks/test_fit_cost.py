@@ -41,6 +41,18 @@ def test_few_k_tiles_in_8_bits_choose_well():
     assert regret <= 1.02 < statistics.geometric_mean(fit_cost.Data(held, H200).regret(H200.cost, {}))
 
 
+def test_kernels_that_took_tiles_from_a_counter_are_fitted_to(tmp_path):
+    """Those of older tables had lists of tiles, and the planner would now choose a counter: they are left out."""
+    rows = [[0, 128, 128, 64, across, 1, "pingpong", 2, 1, 1, "none", 900.0, 1, {}] for across in (1, 2, 4)]
+    case = {"suite": "square", "majors": "kk", "batch": 1, "m": 8192, "n": 8192, "k": 8192, "rows": rows}
+    path, clusters = tmp_path / "table.json", []
+    for more in ({}, {"counter": True}, {"kind": "block", "dtype": "fp8_e4m3"}):
+        path.write_text(json.dumps({"cases": [case | more]}))
+        (found,) = fit_cost.fresh(path, H200)
+        clusters.append([x.cluster for _, x in found.configs])
+    assert clusters == [[(2, 1), (4, 1)], *2 * [[(1, 1), (2, 1), (4, 1)]]]
+
+
 def test_older_sweeps_read_the_same_whatever_the_record():
     """A fit to them gives the same rates twice: what their specs leave open is not planned by rates of the record."""
     paths = [fit_cost.SWEEPS / "deep_k.json"]

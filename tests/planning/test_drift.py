@@ -11,6 +11,9 @@ from cutegemm.planning.planner import plan
 
 LARGE = (8192, 8192, 8192)
 ALONE = {"tile": Tile(128, 128, 64), "cluster": (1, 1)}
+REASON = (
+    "CTAs take tiles from a counter: without a cluster they would drift apart, and L2 does not hold A and B"
+)
 BLOCKS = ALONE | {"tile": Tile(128, 128, 128), "scale_a": ("block", 1, 128), "scale_b": ("block", 128, 128)}
 
 
@@ -47,11 +50,20 @@ def test_ctas_without_a_cluster_take_many_tiles_of_large_operands_from_a_counter
         (ALONE | {"a_load": "gather"}, LARGE, {}),
         (ALONE | {"schedule": "multistage"}, LARGE, {}),
         (BLOCKS, LARGE, {"dtype": "fp8"}),
+        (ALONE | {"split_k": 2}, LARGE, {}),
     ],
 )
 def test_others_have_lists(fields, shape, more):
     """Where a counter would not help, or cannot."""
     assert not takes_numbers(fields, shape, **more)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_the_plan_says_why_tiles_come_from_a_counter(swap):
+    """Only where nobody asked for it."""
+    given = ({}, {"scheduler": "dynamic"}, {"scheduler": "persistent"})
+    plans = [plan(GemmSpec(**ALONE, swap=swap, **x), problem(*LARGE)) for x in given]
+    assert [x.reasons.count(REASON) for x in plans] == [1, 0, 0]
 
 
 def test_the_rule_is_about_the_gpu():

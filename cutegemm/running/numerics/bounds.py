@@ -27,7 +27,7 @@ INT32 = torch.iinfo(torch.int32)
 # error of one fp32 accumulation on tensor cores: four times fp32's roundoff, because they truncate
 STEP = 2.0**-22
 # up to this many instructions, a sum is not much larger than its products, so these keep their bits
-NEAR_STEPS = 8
+NEAR_STEPS = 4
 # error of a product of two-part elements: the omitted product of low parts, and the rounding of both low parts
 LEFT_OUT = 2.0**-20 + 2.0**-21
 # most that an operation which flushes subnormals may lose
@@ -157,8 +157,8 @@ def _accumulated(k: int, how: Instruction | None, promote: int, scaled: bool) ->
         return U * (3 + math.ceil(k / K_BLOCK)) if scaled else U
     if how is not None:
         steps = min(k, promote or k) / how.k * len(how.products)
-        # in long sums single products fall below the kept bits; each loses half a unit on average
-        each = 1.0 if steps <= NEAR_STEPS else how.k / 8
+        # the longer a sum of one sign, the more bits of each product fall below those kept, until all do
+        each = min(how.k / 8, max(1.0, steps / NEAR_STEPS))
         added = float(2.0 ** (1 - how.fraction)) * (4 + steps * each)
         if how.parts > 1:
             added += LEFT_OUT
