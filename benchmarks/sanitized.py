@@ -55,6 +55,10 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(tile=SMALL, swap=False, scheduler="dynamic", cluster=(2, 1), sms=4, stages=2),
         (264, 136, 264),
     ),
+    "dynamic_alone": (
+        GemmSpec(tile=SMALL, swap=False, scheduler="dynamic", sms=4, stages=2),
+        (264, 136, 264),
+    ),
     # unaligned loads by TMA
     "shift": (GemmSpec(tile=SMALL, swap=False, a_load="shift", b_load="shift"), (133, 77, 259)),
     # more columns than a TMA box has, so unaligned loads by cp.async
