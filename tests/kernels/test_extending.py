@@ -45,7 +45,7 @@ def example(name, tmp_path):
 @pytest.mark.parametrize("m, n, k", [(200, 136, 192)])
 def test_a_scheduler_is_one_class(tmp_path, monkeypatch, m, n, k):
     """The page's scheduler, put in the table, gives another kernel that computes the same GEMM without a race."""
-    spec = GemmSpec(tile=Tile(64, 64, 64), sms=3, swap=False)
+    spec = GemmSpec(tile=Tile(64, 64, 64), sms=3, swap=False, scheduler="persistent")
     gemm = build(spec)
     a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
     first, static = emulator.run(gemm, a, b, options=RACES), gemm.ptx
