@@ -2,9 +2,9 @@
 """Block scales: the producer loads the scales of a stage's block of K into shared memory, beside the stage.
 
 A stage has one scale for each row and column of the tile, or one for each group of rows or columns that share a scale
-wherever the tile begins. Threads of the producer's other warps copy one scale each by cp.async, and the copies arrive on
-the stage's full barrier. Exponents (ue8m0) are widened to fp32 in registers and stored. Consumers read their scales before WGMMA
-multiplies the stage, or during it.
+wherever the tile begins. The threads of the producer's last three warps copy one scale each by cp.async, and the copies
+arrive on the stage's full barrier. Exponents (ue8m0) are widened to fp32 in registers and stored. Consumers read their
+scales before WGMMA multiplies the stage, or during it.
 
 A thread holds two rows of every 64, and two of every eight columns (PTX ISA, wgmma D fragment). If each row or column
 has its own scale, the scales of sixteen are stored in the order of the threads that read them: the two rows or four
