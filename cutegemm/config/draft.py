@@ -11,6 +11,7 @@ import functools
 from dataclasses import dataclass
 
 from cutegemm.arch.instructions import EXACT, Instruction, instruction
+from cutegemm.config import scale_places
 from cutegemm.config.numbers import Number, least, most, where
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OutputConfig
 from cutegemm.config.registers import most_accumulators, set_registers
@@ -120,7 +121,14 @@ class KernelDraft(EpilogueConfig):
     @property
     def work_readers(self) -> Number:
         """Warps of a cluster that read work tiles of a dynamic scheduler."""
-        return self.cluster_size * (self.consumers * self.limits.warpgroup // self.limits.warp + 1)
+        loading = self.producing_warps
+        return self.cluster_size * (self.consumers * self.limits.warpgroup // self.limits.warp + loading)
+
+    @property
+    def producing_warps(self) -> int:
+        """Warps of the producer warpgroup that load: the first alone, unless threads load operands or scales."""
+        every = self.gathers or scale_places.loaders(self) > 0
+        return int(self.limits.warpgroup // self.limits.warp) if every else 1
 
     @property
     def adds_up(self) -> Number:

@@ -28,10 +28,13 @@ def staged(config: Kernel) -> Number:
 
 
 def loaders(config: Kernel) -> int:
-    """Threads that load scales: those of the producer, whose first warp is alone if no operand is gathered."""
+    """Threads that load scales, the last of the producer: all but the first warp, which issues TMA loads alone.
+
+    Where one warp does both, it is slower than WGMMA.
+    """
     if not config.epilogue.scales or not config.multiplies:
         return 0
-    return int(config.limits.warpgroup if config.gathers else config.limits.warp)
+    return int(config.limits.warpgroup - config.limits.warp)
 
 
 def block_subtiles(config: Kernel) -> int:

@@ -65,8 +65,7 @@ class WarpSpecializedGemm:
             if cutlass.const_expr(config.registers is not None):
                 cute.arch.setmaxregister_decrease(config.registers[0])
             producer = Producer(frame, dependence, thread)
-            # without operands that threads load one warp issues everything
-            if cutlass.const_expr(config.gathers):
+            if cutlass.const_expr(config.producing_warps > 1):
                 producer.run()
             elif thread // hw.WARP == 0:
                 producer.run()

@@ -206,8 +206,8 @@ def test_scales_of_columns_are_read_before_the_wgmmas_in_words():
 
 
 def test_every_thread_that_loads_scales_arrives_on_a_stage():
-    """One warp beside TMA's thread; with gathered operands the producer's 128 threads, twice."""
-    for load, arrivals in (("auto", 1 + 32), ("gather", 2 * 128)):
+    """Three warps beside TMA's thread; with gathered operands beside the producer's 128 threads."""
+    for load, arrivals in (("auto", 1 + 96), ("gather", 128 + 96)):
         spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES, a_load=load, b_load=load)
         made = plan(spec, problem(256, 256, 512, dtype="fp8", majors="kk", epilogue=spec.epilogue))
         gathered = SharedPlan.of(made.config)

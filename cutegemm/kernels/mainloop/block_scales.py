@@ -2,9 +2,9 @@
 """Block scales: the producer loads the scales of a stage's block of K into shared memory, beside the stage.
 
 A stage has one scale for each row and column of the tile, or one for each group of rows or columns that share a scale
-wherever the tile begins. Each producer thread copies one scale by cp.async, and the copies arrive on the stage's full
-barrier. Exponents (ue8m0) are widened to fp32 in registers and stored. Consumers read their scales before WGMMA
-multiplies the stage, or during it.
+wherever the tile begins. The threads of the producer's last three warps copy one scale each by cp.async, and the copies
+arrive on the stage's full barrier. Exponents (ue8m0) are widened to fp32 in registers and stored. Consumers read their
+scales before WGMMA multiplies the stage, or during it.
 
 A thread holds two rows of every 64, and two of every eight columns (PTX ISA, wgmma D fragment). If each row or column
 has its own scale, the scales of sixteen are stored in the order of the threads that read them: the two rows or four
@@ -55,28 +55,37 @@ class BlockScales:
         self, work: cutlass.Constexpr, k: Any, stage: Any, thread: Any, pipeline: cutlass.Constexpr
     ) -> None:
         """Issue the copies of the scales of a work tile's k-th block of K; they arrive on the stage's full barrier."""
-        config, at = self.config, 0
         if cutlass.const_expr(len(self.tensors) > 0):
-            for scale, tensor in zip(config.epilogue.scales, self.tensors, strict=True):
-                count, kept = config.scales_of(scale), scale_places.kept(config, scale)
-                if cutlass.const_expr(count > 1):
-                    # pad with valid scales: the compiler may widen a thread's reads over the padding
-                    count = kept
-                for first in cutlass.range_constexpr(0, count, scale_places.loaders(config)):
-                    entry = thread + first
-                    if entry < count:
-                        place = self._place(scale, tensor, work, entry, k)
-                        self._load_one(tensor, place, at + _ordered(scale, entry), stage)
-                at += kept
-            exponents = [x.element_type.width == EXPONENT for x in self.tensors]
-            if cutlass.const_expr(any(exponents)):
-                # threads stored exponents, and cp.async's arrival would not release those stores
-                if cutlass.const_expr(not all(exponents)):
-                    cute.arch.cp_async_commit_group()
-                    cute.arch.cp_async_wait_group(0)
-                cute.arch.mbarrier_arrive(pipeline.full + stage)
-            else:
-                cute.arch.cp_async_mbarrier_arrive_noinc(pipeline.full + stage)
+            first = hw.WARPGROUP - scale_places.loaders(self.config)
+            if thread >= first:
+                self._load(work, k, stage, thread - first, pipeline)
+
+    @cute.jit
+    def _load(
+        self, work: cutlass.Constexpr, k: Any, stage: Any, thread: Any, pipeline: cutlass.Constexpr
+    ) -> None:
+        """As `load`, by one of the threads that load scales."""
+        config, at = self.config, 0
+        for scale, tensor in zip(config.epilogue.scales, self.tensors, strict=True):
+            count, kept = config.scales_of(scale), scale_places.kept(config, scale)
+            if cutlass.const_expr(count > 1):
+                # pad with valid scales: the compiler may widen a thread's reads over the padding
+                count = kept
+            for first in cutlass.range_constexpr(0, count, scale_places.loaders(config)):
+                entry = thread + first
+                if entry < count:
+                    place = self._place(scale, tensor, work, entry, k)
+                    self._load_one(tensor, place, at + _ordered(scale, entry), stage)
+            at += kept
+        exponents = [x.element_type.width == EXPONENT for x in self.tensors]
+        if cutlass.const_expr(any(exponents)):
+            # threads stored exponents, and cp.async's arrival would not release those stores
+            if cutlass.const_expr(not all(exponents)):
+                cute.arch.cp_async_commit_group()
+                cute.arch.cp_async_wait_group(0)
+            cute.arch.mbarrier_arrive(pipeline.full + stage)
+        else:
+            cute.arch.cp_async_mbarrier_arrive_noinc(pipeline.full + stage)
 
     @cute.jit
     def _load_one(self, tensor: cute.Tensor, place: Any, entry: Any, stage: Any) -> None:
