@@ -26,6 +26,7 @@ from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import check_groups, group_works, plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import REMEMBERED, plan_adjacent
+from cutegemm.planning.requirements import requested
 from cutegemm.planning.steps import Ends, Multiply, Relayout
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
@@ -39,6 +40,8 @@ WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
 # stages of an average group along K up to which they are half as deep
 FEW_STAGES = 4
+# rows of a group in a tile below which loading weights bounds either kernel, and the cost model cannot tell them apart
+FEW_GATHERED = 128
 # largest extent of an average group: more rows or depth change nothing of its kernel
 MOST_AVERAGE = 1 << 30
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
@@ -124,6 +127,38 @@ def average_plan(plan: KernelPlan) -> KernelPlan:
         return plan
     form = FORMS[form_of(plan)]
     return _alike(_of_average(plan.spec, plan.problem, form, step.groups.indices > 0, plan.device))[0]
+
+
+def copy_pays(plan: KernelPlan, moved: int) -> bool:
+    """Whether copying the rows of A before the launch is predicted to be faster than a plan that gathers them.
+
+    Args:
+        plan: of groups of rows that indices name.
+        moved: bytes that the copy reads and writes in device memory.
+    """
+    config, problem, device = plan.config, plan.problem, plan.device
+    if not isinstance(config, KernelConfig):
+        return False
+    form, size = FORMS["rows"], problem.k
+    a = dataclasses.replace(problem.a, strides=(size, 1, *problem.a.strides[2:]))
+    gathering = _of_average(plan.spec, problem, form, True, device)
+    if min(config.tile["mn".index(config.grouped)], gathering.problem.m) < FEW_GATHERED:
+        return False
+    plain = _of_average(plan.spec, dataclasses.replace(problem, a=a), form, False, device)
+    more = _predicted(gathering) - _predicted(plain)
+    # an average group has more rows than a group has on average
+    real = problem.m / (problem.batch * gathering.problem.m)
+    return more * real > device.loads.relayout + moved / device.dram_gbs
+
+
+def _predicted(of: Average) -> float:
+    """Nanoseconds that the cost model predicts for the average problem; NaN where it ranks no config."""
+    # imports NumPy
+    from cutegemm.planning.ranking import options
+
+    made, _ = _alike(of)
+    asked, _ = requested(made.spec, made.problem, of.device, of.form.axis)
+    return next((x.ns for x in options(asked)), math.nan)
 
 
 def groups_along(plan: KernelPlan) -> str:
@@ -344,4 +379,13 @@ def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:
         raise (swap.error_in_d(error) if made.swapped else error) from None
 
 
-__all__ = ["FORMS", "INDEXED_LOAD", "Ends", "average_plan", "form_of", "groups_along", "plan_groups"]
+__all__ = [
+    "FORMS",
+    "INDEXED_LOAD",
+    "Ends",
+    "average_plan",
+    "copy_pays",
+    "form_of",
+    "groups_along",
+    "plan_groups",
+]

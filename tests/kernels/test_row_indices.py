@@ -8,7 +8,8 @@ import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.compiling.resources import SpillWarning
 from cutegemm.errors import InputError, PlanError
-from cutegemm.ops.groups import group_call, grouped
+from cutegemm.ops.groups import gathering, group_call, grouped
+from cutegemm.running.arguments.call import Memo
 from tests.support.groups import ENDS, GPU_SHAPES, SMALL, SWAPPED, OnGpu, drawn
 from tests.support.watched import RACES
 
@@ -156,6 +157,23 @@ def test_the_kernel_gathers_by_default(monkeypatch):
         assert len(copies) == count
         wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference")
         torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_rows_are_copied_where_a_copy_pays(monkeypatch):
+    """Both ways give the same, also for indices out of range; the load that a spec requests is used anyway."""
+    copies, own = [], grouped.gathered
+    monkeypatch.setattr(grouped, "gathered", lambda *x: copies.append(x) or own(*x))
+    b, told, rows = drawn(2, 64, 72), torch.tensor([90, 200]), indices()
+    for pays, spec, count in [(False, None, 0), (True, None, 1), (True, GemmSpec(a_load="cp_async"), 0)]:
+        copies.clear()
+        monkeypatch.setattr(gathering, "_pays", Memo())
+        monkeypatch.setattr(gathering, "copy_pays", lambda *_, pays=pays: pays)
+        a = drawn(TOKENS, 64)
+        found = cutegemm.grouped_mm(a, b, told, rows=rows, spec=spec, fallback="emulator")
+        assert len(copies) == count
+        wanted = cutegemm.grouped_mm(a, b, told, rows=rows, fallback="reference")
+        torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
+        assert not found[0].any()
 
 
 @pytest.mark.gpu

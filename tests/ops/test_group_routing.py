@@ -8,8 +8,11 @@ import cutegemm
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.errors import GemmError, InputError
+from cutegemm.ops.groups import gathering
 from cutegemm.ops.groups.gathering import gathers
+from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.results import Shapes
+from cutegemm.running.numerics import group_reference
 
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 OFFS = torch.tensor([4, 4, 9])
@@ -175,6 +178,46 @@ def test_indices_that_are_not_contiguous():
     rows = torch.arange(20)
     assert [gathers(A, B, x, None, "emulator") for x in (rows[:10], rows[::2])] == [True, False]
     assert torch.equal(call(rows=rows[::2]), call(rows=rows[::2].clone()))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "each", "layer", "kernel"),
+    [
+        (256, 2, (8, 28672, 4096), True),
+        (4096, 2, (8, 28672, 4096), False),
+        (4096, 1, (32, 4096, 7168), False),
+        (16384, 8, (128, 1536, 2048), True),
+    ],
+)
+def test_the_faster_way_is_chosen_once(tokens, each, layer, kernel, monkeypatch):
+    """A copy is longer than what it saves where the product is short; a repeated call plans nothing."""
+    groups, n, k = layer
+    # memory that is never written
+    a, b = torch.empty(tokens, k, dtype=BF16), torch.empty(groups, n, k, dtype=BF16).mT
+    rows = torch.zeros(tokens * each, dtype=torch.int32)
+    monkeypatch.setattr(gathering, "_pays", Memo())
+    assert gathers(a, b, rows, None, "emulator") is kernel
+    monkeypatch.delattr(gathering, "GroupedGemm")
+    assert gathers(a, b, rows, None, "emulator") is kernel
+    assert gathers(a, b, rows, GemmSpec(a_load="cp_async"), "emulator")
+    assert gathers(a.requires_grad_(), b, rows, None, "emulator")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("shape", [(57, 200), (200, 57), (30, 30), (5, 0)], ids=str)
+def test_a_copy_in_words_has_the_bits_of_the_reference(shape, dtype, monkeypatch):
+    """Rows in blocks, or beside a row of zeros; an index out of range gives zeros even where A has a NaN."""
+    monkeypatch.setattr(gathering, "BLOCK", 1000)
+    tokens, count = shape
+    for kind in (BF16, E4M3, torch.int8, torch.float32):
+        a = torch.randn(tokens, 64).mul(9).to(kind)[:, 16:48]
+        if kind is BF16:
+            a[0] = a[-1] = float("nan")
+        rows = torch.randint(-3, tokens + 3, (count,)).to(dtype)
+        rows[:2] = torch.tensor([torch.iinfo(dtype).min, tokens])[:count]
+        found, told = gathering._copied(a, rows), group_reference.gathered(a, rows)
+        assert torch.equal(found.view(torch.uint8), told.view(torch.uint8))
+        assert torch.equal(gathering.gathered(a, rows).view(torch.uint8), told.view(torch.uint8))
 
 
 def test_rows_of_nothing_have_scales():

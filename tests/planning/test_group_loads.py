@@ -5,12 +5,12 @@ import dataclasses
 
 import pytest
 
-from cutegemm import GemmSpec, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.cli.facts.chosen import chosen
 from cutegemm.cli.inputs import case
 from cutegemm.errors import GemmError, PlanError
-from cutegemm.planning import grouped
+from cutegemm.planning import grouped, ranking
 from cutegemm.planning.group_forms import FORMS, all_groups
 from cutegemm.planning.planner import plan
 
@@ -94,6 +94,37 @@ def test_rows_that_a_kernel_cannot_gather_are_named(kind):
     with pytest.raises(PlanError) as e:
         grouped.plan_groups(dataclasses.replace(spec, a_load="cp_async"), of, "rows", ends, DEFAULT)
     assert (e.value.field, e.value.nearest) == ("a_load", "auto")
+
+
+def gathering(rows=8192, device=DEFAULT, **fields):
+    """The plan of eight groups whose rows indices name."""
+    of = all_groups(problem(rows, 28672, 4096, batch=8, majors="kk"), "rows", {})
+    ends = dataclasses.replace(grouped.Ends(), indices=1, rows=4096)
+    return grouped.plan_groups(GemmSpec(**fields), of, "rows", ends, device)
+
+
+def test_a_copy_of_rows_pays_where_the_gather_costs_more():
+    """The difference of two predictions is compared with the time of the copy's launch and bytes."""
+    slow = dataclasses.replace(DEFAULT, loads=dataclasses.replace(DEFAULT.loads, relayout=1e9))
+    assert grouped.copy_pays(gathering(), 10**8)
+    assert not grouped.copy_pays(gathering(), 10**10)
+    assert not grouped.copy_pays(gathering(device=slow), 10**8)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"tile": Tile(128, 128, 64), "swap": False}], ids=["any tile", "a large tile"]
+)
+def test_few_rows_of_a_group_are_not_copied(fields, monkeypatch):
+    """Predictions are not even asked."""
+    monkeypatch.delattr(grouped, "_predicted")
+    assert not grouped.copy_pays(gathering(512, **fields), 0)
+
+
+def test_a_copy_does_not_pay_where_nothing_is_predicted(monkeypatch):
+    """The cost model may rank none of the configs that a spec leaves."""
+    made = gathering()
+    monkeypatch.setattr(ranking, "options", lambda _: iter(()))
+    assert not grouped.copy_pays(made, 0)
 
 
 def test_a_schedule_that_cannot_gather_rows_is_named():
