@@ -8,7 +8,7 @@ generator's table.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cutegemm.arch.instructions import Instruction
@@ -23,7 +23,7 @@ from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
 # types of outputs with at most eight significant bits
-COARSE = (DType.BF16, DType.FP8_E4M3, DType.FP8_E5M2)
+COARSE = frozenset({DType.BF16, DType.FP8_E4M3, DType.FP8_E5M2})
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
 TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
@@ -144,8 +144,18 @@ def promotion(
         return K_BLOCK
     if spec.promote != AUTO:
         return int(spec.promote or 0)
-    if epilogue.reductions or any(x.dtype not in COARSE for x in outputs):
+    if not rounds_coarsely(epilogue, (x.dtype for x in outputs)):
         return multiply.promote
+    return coarse_promotion(multiply, k)
+
+
+def rounds_coarsely(epilogue: Graph, dtypes: Iterable[DType]) -> bool:
+    """Whether every output is rounded to so few bits that long unpromoted sums do no harm; reductions are not."""
+    return not epilogue.reductions and COARSE.issuperset(dtypes)
+
+
+def coarse_promotion(multiply: Instruction, k: int | None) -> int:
+    """Elements of K between promotions where outputs are rounded coarsely; 0 is never. `k` is as for `promotion`."""
     return 0 if k is not None and k <= multiply.whole else multiply.coarse
 
 

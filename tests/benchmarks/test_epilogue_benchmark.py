@@ -149,7 +149,7 @@ def go(path, b: epilogue.Bench, todo: list[Case]) -> runs.Outcome:
 
 
 def test_second_run_goes_on(tmp_path):
-    """What is measured is skipped; epilogue and beta tell problems of one size apart."""
+    """A second run skips rows that the file has; cases of one size that differ in epilogue or beta are separate."""
     path = tmp_path / "epilogue.json"
     assert go(path, bench(), SMALL[:2]).measured == 2
     again = go(path, bench(), SMALL)

@@ -143,7 +143,7 @@ def test_default_is_right(quack):
 
 
 def test_missing_library_is_left_out(monkeypatch):
-    """What is not installed says so."""
+    """A library that cannot be imported is left out, and the reason names the import error."""
     monkeypatch.setitem(sys.modules, "quack", ModuleType("quack"))
     monkeypatch.setitem(sys.modules, "quack.gemm_interface", None)
     with pytest.raises(libraries.LeftOut, match="quack-kernels cannot be imported: ModuleNotFoundError"):

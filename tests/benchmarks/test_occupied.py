@@ -20,7 +20,7 @@ def test_the_spinning_kernel_counts_itself_and_ends_when_it_is_told():
 
 
 def test_rounds_turn_the_order():
-    """Who comes first changes from round to round, and the median is each one's own."""
+    """Every other round replays the contenders in reverse order; each result is the median of its own times."""
     log = []
 
     def replay(name, times):

@@ -152,7 +152,7 @@ def test_kernels_are_compiled_without_a_gpu(monkeypatch):
 
 
 def test_the_meta_device_poses_the_same_problem():
-    """What is compiled for is what runs: strides, types, scales that lie on the device."""
+    """A draw on the meta device has the strides, types and device scales of one on the CPU, so kernels fit both."""
     for kinds, of in (
         (EVERY, case("block", "fp8_e4m3", k=300)),
         (majors.KINDS, case("fp8", "fp8_e4m3", "mn")),

@@ -124,7 +124,7 @@ def test_load_refuses_another_schema(tmp_path):
 
 
 def test_merge_keeps_later_rows_and_all_dates():
-    """Of equal keys the later document's row stays; every date of measuring is kept."""
+    """If two documents have the same row, the later one's is kept; the dates of both documents are kept."""
     documents = [
         {"schema": 1, "environment": ENVIRONMENT | {"date": date}, "rows": rows(ours=us)}
         for date, us in (("2026-01-05", 10.0), ("2026-01-04", 8.0))

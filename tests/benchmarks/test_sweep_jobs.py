@@ -87,7 +87,7 @@ def option(name, worth=1.0, kind="a", must=False):
 
 
 def test_kernels_that_serve_many_problems_come_first():
-    """Of three kernels, what must be is taken, then the one that two problems share, within their number."""
+    """If only two kernels may be taken, they are the required one and the one that two problems share."""
     pools = [[option("a", must=True), option("b", 0.9), option("c")], [option("b", 0.9), option("d")]]
     few = sweep_draws.taken(pools, 2)
     assert [[x.kernels for x in pool] for pool in few] == [[{"a"}, {"b"}], [{"b"}]]

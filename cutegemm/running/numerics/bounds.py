@@ -18,7 +18,7 @@ from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
-from cutegemm.planning.candidates import COARSE
+from cutegemm.planning.candidates import coarse_promotion, rounds_coarsely
 from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.accepted import INFINITY, Bound, U, bound_of_blocks
 from cutegemm.running.numerics.eight_bits import powers
@@ -140,9 +140,9 @@ def _instruction(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> Instructi
 
 def _largest_default(graph: Graph, k: int, how: Instruction, outputs: Iterable[torch.dtype]) -> int:
     """Elements of K between promotions that the planner chooses at most for such outputs; 0 is never."""
-    rounded = {reference.TORCH_DTYPE[x] for x in COARSE}.issuperset(outputs)
-    short = rounded and k <= how.whole and not (graph.scales or graph.reductions)
-    return 0 if short else how.coarse
+    if graph.scales or not rounds_coarsely(graph, map(as_dtype, outputs)):
+        return how.coarse
+    return coarse_promotion(how, k)
 
 
 def _accumulated(k: int, how: Instruction | None, promote: int, scaled: bool) -> float:
