@@ -144,7 +144,7 @@ def promotion(
         return K_BLOCK
     if spec.promote != AUTO:
         return int(spec.promote or 0)
-    if not rounds_coarsely(epilogue, (x.dtype for x in outputs)):
+    if not multiply.promote or not rounds_coarsely(epilogue, (x.dtype for x in outputs)):
         return multiply.promote
     return coarse_promotion(multiply, k)
 
