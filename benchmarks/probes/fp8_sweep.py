@@ -20,7 +20,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,13 @@ SCREEN, FINAL = (
 PREHEAT, FINALISTS = 0.05, 5
 
 
-def cases(seed: int, which: str = "") -> list[beside.Case]:
-    """The problems of all kinds whose operands TMA loads, families interleaved; `which` of `DRAWN`."""
+def cases(seed: int, which: str = "", kinds: Collection[str] = tuple(COUNTS)) -> list[beside.Case]:
+    """The problems of some kinds whose operands TMA loads, families interleaved; `which` of `DRAWN`."""
     found = []
     every, depths = DRAWN[which]
     for kind, counts in every.items():
+        if kind not in kinds:
+            continue
         for family, count in counts.items():
             many = fresh_draws.draw(family, seed, 4 * count + 4)
             if depths:
@@ -84,10 +86,10 @@ def cases(seed: int, which: str = "") -> list[beside.Case]:
     return [case for _, case in sorted(found, key=lambda x: x[0])]
 
 
-def drawn(seed: int, kernels: int, which: str = "") -> dict[str, Any]:
+def drawn(seed: int, kernels: int, which: str = "", kinds: Collection[str] = tuple(COUNTS)) -> dict[str, Any]:
     """The configs of each problem that are measured, and their kernels."""
     device, every, pools, promoted = RECORDS[0], fp8.kinds(["auto"]), [], []
-    problems = cases(seed, which)
+    problems = cases(seed, which, kinds)
     for case in problems:
         ours = every[case.kind].ours["ours auto"]
         of = ours.problem(every[case.kind].draw(case, 0, "meta"))
@@ -179,6 +181,7 @@ def main(arguments: Sequence[str]) -> int:
             default="",
             help=f"of many rows, {what}",
         )
+    add("--kinds", type=runs.names_among(COUNTS), default=list(COUNTS), help="kinds of scales")
     add("--kernels", type=int, default=900, help="maximum to compile")
     add("--lines", type=Path, help="file with a line per problem")
     add("--out", type=Path, help="write the table of the lines here")
@@ -187,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     until = time.monotonic() + args.seconds
     if args.draw:
-        made = drawn(args.seed, args.kernels, args.which)
+        made = drawn(args.seed, args.kernels, args.which, args.kinds)
         args.jobs.write_text(json.dumps(made))
         configs = [config_from_data(x) for x in made["kernels"]]
         runs.compiled(configs, len(made["jobs"]), runs.console())

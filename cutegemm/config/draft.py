@@ -183,7 +183,10 @@ class KernelDraft(EpilogueConfig):
     @property
     def held_values(self) -> Number:
         """Accumulators that a thread holds in the mainloop: sums, partial sums promoted to them, and scales."""
-        return self.tile_values * (1 + self.partial_sets) + self.scale_values
+        partial = self.tile_values * self.partial_sets
+        # WGMMAs of the next row are issued while about half of a row's sums are still to be added
+        rows = where(self.wgmma_rows > 1, partial // self.wgmma_rows * 3 // 2, partial)
+        return self.tile_values + where(self.scales_in_place, rows, partial) + self.scale_values
 
     @property
     def partial_sets(self) -> Number:
@@ -206,12 +209,26 @@ class KernelDraft(EpilogueConfig):
     def scale_values(self) -> Number:
         """Registers that a thread's scales of a stage take.
 
-        Where rows and columns have their own, their products are ready when the WGMMAs end: one for each partial sum.
+        Where rows and columns have their own, products may be ready when the WGMMAs end, one for each partial sum.
         """
         scales = self.epilogue.scales
         read = most(SCALES_READ, sum(self.scales_read(x) for x in scales)) if scales else 0
-        crossed = len(scales) == 2 and all(x.extent == 1 for x in scales)
-        return most(read, self.tile_values // self.wgmma_rows) if crossed else read
+        ready = self.crossed_scales & (self.scales_in_place ^ True)
+        return where(ready, most(read, self.tile_values), read)
+
+    @property
+    def crossed_scales(self) -> bool:
+        """Whether every row and every column of a tile has a scale of its own."""
+        scales = self.epilogue.scales
+        return len(scales) == 2 and all(x.extent == 1 for x in scales)
+
+    @property
+    def scales_in_place(self) -> Number:
+        """Whether a thread multiplies the two scales of a sum only when it adds the sum, which saves registers.
+
+        So do warpgroups that have two rows of WGMMAs, or that are three.
+        """
+        return self.crossed_scales & ((self.wgmma_rows > 1) | (self.team > 2))
 
     @property
     def column_scales(self) -> bool:
