@@ -77,10 +77,10 @@ START = CostModel(
 # known only from kernels with short K, which the sweeps lack; these rates stay fixed
 KNOWN = ("line", "inputs", "input_piece")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
-EIGHT = {"NVIDIA H200": ["blocks_h200.json", "eight_h200.json"]}
+EIGHT = {"NVIDIA H200": ["eight_h200.json", "scales_h200.json", "scales_2_h200.json"]}
 # fp8 GEMMs with few k tiles, to which only the factors of kernels are fitted: much of their times is that of launches
 # and epilogues, whose rates are not fitted to 8-bit operands
-SHALLOW = {"NVIDIA H200": ["shallow_h200.json", "rows_h200.json", "whole_h200.json"]}
+SHALLOW = {"NVIDIA H200": ["shallow_h200.json", "scales_shallow_h200.json", "whole_h200.json"]}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
 # elements of K between promotions of fp8 kernels with D in bf16, in tables that do not say it

@@ -123,7 +123,10 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     instructions = m / device.limits.mma_m * (k * x.size / K_BYTES) * x.products
     landed = (here + n) * k * x.size
     turns, launched = of.schedule == PINGPONG, of.reduction == BY_LAUNCH
-    parts, passes = 4 * m * n, m / (device.limits.mma_m * np.where(turns, 1, of.consumers))
+    team = np.where(turns, 1, of.consumers)
+    parts, passes = 4 * m * n, m / (device.limits.mma_m * team)
+    # every thread reads its scales of columns once a stage
+    read = 4 * team * device.limits.warpgroup * n * x.read
     out = _outputs(x, of, waves, turns)
     beside = np.minimum(out["stored"], of.consumers * STAGING_BYTES) * ~launched + parts * (of.held > 1)
     beside = beside + x.inputs * of.consumers * STAGING_BYTES
@@ -139,7 +142,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         stages=stages,
         ring=np.clip(ring, 1, np.where(here < m, MOST_NARROW_STAGES, MOST_STAGES)),
         mma=instructions * n / CYCLE_COLUMNS,
-        smem=(instructions * (device.limits.mma_m + n) * K_BYTES + landed) / SMEM_BYTES,
+        smem=(instructions * (device.limits.mma_m + n) * K_BYTES + landed + read) / SMEM_BYTES,
         fetched=fetched,
         landed=landed,
         traffic=ctas * stages * fetched,
@@ -161,7 +164,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         loaded=m * k * x.a.ns + n * k * x.b.ns + x.loaded,
         once=np.full_like(m, x.once),
         scaled=passes * x.scaled,
-        read=passes * n * x.read,
+        read=n * x.read,
         promoted=passes * n * k * _share_promoted(x) * (1 - np.asarray(x.scaled)),
         lifted=m * n * k * stages * ctas * _share_promoted(x),
         size=np.full_like(m, x.size),
