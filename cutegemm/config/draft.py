@@ -183,17 +183,18 @@ class KernelDraft(EpilogueConfig):
     @property
     def held_values(self) -> Number:
         """Accumulators that a thread holds in the mainloop: sums, partial sums promoted to them, and scales."""
-        partial = self.tile_values * self.partial_sets
-        # WGMMAs of the next row are issued while about half of a row's sums are still to be added
-        rows = where(self.wgmma_rows > 1, partial // self.wgmma_rows * 3 // 2, partial)
-        return self.tile_values + where(self.scales_in_place, rows, partial) + self.scale_values
+        # warpgroups that issue in turn add the sums of a row before they issue the next row's WGMMAs
+        rows = where(self.crossed_scales & (self.team > 1), self.wgmma_rows, 1)
+        return self.tile_values + self.tile_values * self.partial_sets // rows + self.scale_values
 
     @property
     def partial_sets(self) -> Number:
         """Sets of partial sums: with two, a stage is multiplied while the sums of the one before are promoted."""
         if not self.promote:
             return 0
-        room = 3 * self.tile_values + self.scale_values <= most_accumulators(self)
+        # a product of two scales for each sum, if they differ by row and column
+        scaled = most(self.scale_values, self.tile_values * self.crossed_scales)
+        room = 3 * self.tile_values + scaled <= most_accumulators(self)
         # both sets are of a whole tile; a stage is read while the next is multiplied
         two = room & (self.wgmma_rows == 1) & (self.stages > 1)
         if not self.epilogue.scales:
@@ -209,26 +210,19 @@ class KernelDraft(EpilogueConfig):
     def scale_values(self) -> Number:
         """Registers that a thread's scales of a stage take.
 
-        Where rows and columns have their own, products may be ready when the WGMMAs end, one for each partial sum.
+        Where rows and columns have their own, and a thread several rows of WGMMAs, the products of a row's scales are
+        ready when its WGMMAs end, one for each sum, beside the next row's scales.
         """
         scales = self.epilogue.scales
         read = most(SCALES_READ, sum(self.scales_read(x) for x in scales)) if scales else 0
-        ready = self.crossed_scales & (self.scales_in_place ^ True)
-        return where(ready, most(read, self.tile_values), read)
+        ready = self.tile_values // self.wgmma_rows + SCALES_READ
+        return where(self.crossed_scales & (self.wgmma_rows > 1), most(read, ready), read)
 
     @property
     def crossed_scales(self) -> bool:
         """Whether every row and every column of a tile has a scale of its own."""
         scales = self.epilogue.scales
         return len(scales) == 2 and all(x.extent == 1 for x in scales)
-
-    @property
-    def scales_in_place(self) -> Number:
-        """Whether a thread multiplies the two scales of a sum only when it adds the sum, which saves registers.
-
-        So do warpgroups that have two rows of WGMMAs, or that are three.
-        """
-        return self.crossed_scales & ((self.wgmma_rows > 1) | (self.team > 2))
 
     @property
     def column_scales(self) -> bool:

@@ -191,6 +191,27 @@ def test_wgmmas_of_a_stage_follow_one_another(kinds):
     assert code.count("QGMMA") == 2 * 4 and code.count("WARPGROUP.DEPBAR") == 2
 
 
+@pytest.mark.parametrize(
+    ("widest", "schedule"),
+    [
+        (Tile(128, 160, 128), "cooperative"),
+        (Tile(192, 96, 128), "cooperative"),
+        (Tile(256, 96, 128), "cooperative"),
+        (Tile(64, 160, 128), "pingpong"),
+        (Tile(128, 80, 128), "pingpong"),
+    ],
+    ids=str,
+)
+def test_the_widest_tiles_of_two_scales_do_not_spill(widest, schedule):
+    """With a scale for each row and each column; eight columns more would hold too much, and are refused."""
+    spec = GemmSpec(scale_a=ROWS, scale_b=ROWS, tile=widest, schedule=schedule, swap=False, d_dtype="bf16")
+    of = problem(1024, 1024, 1024, dtype="fp8", majors="kk", epilogue=spec.epilogue)
+    assert compile_config(plan(spec, of).config).resources.frame_bytes == 0
+    wider = Tile(widest.m, widest.n + 8, 128)
+    with pytest.raises(GemmError, match=f"tile.n={wider.n}: .* accumulators"):
+        plan(dataclasses.replace(spec, tile=wider), of)
+
+
 def test_scales_of_columns_are_read_before_the_wgmmas_in_words():
     """Four columns or two rows at once; no read comes between the WGMMAs of a stage, which would wait for it."""
     spec = GemmSpec(

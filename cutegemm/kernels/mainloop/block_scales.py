@@ -13,8 +13,6 @@ columns of a thread are one word of 8 or 16 bytes.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,20 +149,17 @@ class BlockScales:
             acc, part: ((2, 2, MMA_COLUMNS / 8), MMA_M, MMA_N), and one row of the same.
         """
         sums, known = acc[None, row, None], {}
-        product, add = operator.mul, cute.math.fma
-        if self.config.scales_in_place:
-            product, add = _in_place("mul.f32"), _in_place("fma.rn.f32")
         for value in range(cute.size(part)):
             if not self.config.epilogue.scales:
-                sums[value] = _in_place("add.f32")(part[value], sums[value])
+                sums[value] = _add_in_place(part[value], sums[value])
                 continue
             # as the fragment has them: two columns, two rows, groups of eight columns
             place = value // 2 % 2, value // 4 * 2 + value % 2
             which = tuple((x, self._index(x, *place)) for x in self.config.epilogue.scales)
             if which not in known:
                 factors = [found[x] for x in which]
-                known[which] = factors[0] if len(factors) == 1 else product(*factors)
-            sums[value] = add(acc.element_type(part[value]), known[which], sums[value])
+                known[which] = factors[0] if len(factors) == 1 else factors[0] * factors[1]
+            sums[value] = cute.math.fma(acc.element_type(part[value]), known[which], sums[value])
 
     def _index(self, scale: BlockScale, row: int, column: int) -> int:
         """Which of a thread's scales its `row`-th row and `column`-th column have."""
@@ -173,22 +168,17 @@ class BlockScales:
         return column if scale.extent == 1 else column // 2 * GROUP // self.config.scale_step(scale)
 
 
-def _in_place(instruction: str) -> Callable[..., Any]:
-    """An instruction of fp32 values, as inline PTX that stays in its place between the WGMMAs.
+def _add_in_place(part: Any, total: Any) -> Any:
+    """part + total in fp32, as inline PTX that stays in its place between the WGMMAs.
 
     The compiler would move a plain addition behind the WGMMA that overwrites the partial sums, and copy them while
-    WGMMA may still write them. Products of scales it would compute early, and hold one for each sum.
+    WGMMA may still write them.
     """
-
-    def run(*values: Any) -> Any:
-        sources = ", ".join(f"{{$r{i}}}" for i in range(len(values)))
-        return cute.arch.inline_ptx(
-            f"{instruction} {{$w0}}, {sources};",
-            write_only_types=[cutlass.Float32],
-            read_only_args=[cutlass.Float32(x) for x in values],
-        )
-
-    return run
+    return cute.arch.inline_ptx(
+        "add.f32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[cutlass.Float32],
+        read_only_args=[cutlass.Float32(part), cutlass.Float32(total)],
+    )
 
 
 def _ordered(scale: BlockScale, entry: Any) -> Any:
