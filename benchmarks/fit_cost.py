@@ -46,7 +46,7 @@ Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # sweeps of training problems; all configs of a problem were timed in one run
-FRESH = {"NVIDIA H200": [f"fresh{x}_h200.json" for x in ("", "_2", "_3", "_4", "_5", "_6", "_7")]}
+FRESH = {"NVIDIA H200": [f"fresh{x}_h200.json" for x in ("", "_2", "_3", "_4", "_5", "_6", "_7", "_9")]}
 # sweeps of single candidates and tuning; their problems weigh less, since they have fewer and more similar configs
 OLDER = {
     "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],
@@ -77,7 +77,15 @@ START = CostModel(
 # known only from kernels with short K, which the sweeps lack; these rates stay fixed
 KNOWN = ("line", "inputs", "input_piece")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
-EIGHT = {"NVIDIA H200": ["eight_h200.json", "scales_h200.json", "scales_2_h200.json"]}
+EIGHT = {
+    "NVIDIA H200": [
+        "eight_h200.json",
+        "scales_h200.json",
+        "scales_2_h200.json",
+        "scales_3_h200.json",
+        "scales_4_h200.json",
+    ]
+}
 # fp8 GEMMs with few k tiles, to which only the factors of kernels are fitted: much of their times is that of launches
 # and epilogues, whose rates are not fitted to 8-bit operands
 SHALLOW = {"NVIDIA H200": ["shallow_h200.json", "scales_shallow_h200.json", "whole_h200.json"]}

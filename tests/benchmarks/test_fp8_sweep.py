@@ -24,12 +24,13 @@ def test_problems_are_training_problems_that_tma_loads(monkeypatch):
     assert all(x.k % 16 == 0 and x.n % 16 == 0 for x in problems)
     known = {(x.n, x.k) for family in ("square", "prefill") for x in fresh_draws.draw(family, 16, 30)}
     assert any((x.n, x.k) in known for x in problems)
+    assert {x.kind for x in fp8_sweep.cases(16, kinds=["blocks"])} == {"blocks"}
     shallow = fp8_sweep.cases(17, "shallow")
     assert {x.k for x in shallow} <= set(fp8_sweep.DEPTHS) and {x.kind for x in shallow} == set(
         fp8_sweep.SHALLOW
     )
     assert all(fresh_draws.for_training(x.n, x.k) and x.n % 16 == 0 for x in shallow)
-    monkeypatch.setattr(fp8_sweep, "cases", lambda seed, which: [CASE, CASE])
+    monkeypatch.setattr(fp8_sweep, "cases", lambda seed, which, kinds: [CASE, CASE])
     found = fp8_sweep.drawn(16, 6)
     assert [x["held_back"] for x in found["jobs"]] == [False, True]
     assert 0 < len(json.loads(json.dumps(found))["kernels"]) <= 6

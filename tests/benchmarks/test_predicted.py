@@ -9,22 +9,22 @@ import pytest
 from benchmarks import fit_cost, predicted, table
 from cutegemm.arch.records import H200
 
-EIGHT = [fit_cost.SWEEPS / "eight_h200.json"]
+SCALES = [fit_cost.SWEEPS / "scales_h200.json"]
 
 
 @pytest.fixture(scope="module")
 def found():
     """The families of a small sweep."""
-    return predicted.compared(EIGHT)
+    return predicted.compared(SCALES)
 
 
 def test_every_problem_of_a_sweep_is_compared(found):
     """A choice per problem, which is measured over predicted time and near one."""
     family = found[-1]
-    problems = [x for x in fit_cost.fresh(*EIGHT, H200) if x.family == family.name]
+    problems = [x for x in fit_cost.fresh(*SCALES, H200) if x.family == family.name]
     assert (
         sum(len(x.chosen) for x in found)
-        == len(fit_cost.fresh(*EIGHT, H200))
+        == len(fit_cost.fresh(*SCALES, H200))
         > len(problems)
         == len(family.chosen)
     )
@@ -38,9 +38,9 @@ def test_a_record_that_predicts_twice_the_time_has_half_the_ratio(found):
     """The rates are those of the given record."""
     factors = {
         name: 2 * H200.kernels.get(name, 1.0)
-        for name in fit_cost.Data(fit_cost.fresh(*EIGHT, H200), H200).kernels
+        for name in fit_cost.Data(fit_cost.fresh(*SCALES, H200), H200).kernels
     }
-    slow = predicted.compared(EIGHT, dataclasses.replace(H200, kernels=factors))
+    slow = predicted.compared(SCALES, dataclasses.replace(H200, kernels=factors))
     assert np.allclose(slow[0].near, found[0].near / 2)
 
 
@@ -52,7 +52,7 @@ def test_the_table_has_a_line_a_family(found):
     assert low < float(line[-2]) < high
     text = table.render(table.PREDICTED, {})
     assert f"| {line[0]} | " in text
-    assert "[eight_h200.json](benchmarks/results/sweeps/eight_h200.json)" in text
+    assert "[scales_h200.json](benchmarks/results/sweeps/scales_h200.json)" in text
 
 
 def test_the_plot_is_the_same_each_time(found, tmp_path):
