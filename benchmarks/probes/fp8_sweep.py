@@ -55,8 +55,10 @@ SHALLOW = {"block": {"prefill": 14}, "blocks": {"prefill": 6}, "tensor": {"prefi
 DEPTHS = (384, 512, 640, 768, 1024, 1280)
 # with --whole: of K whose sums are not promoted
 WHOLE, WHOLE_DEPTHS = {"tensor": {"prefill": 16}}, (256, 384, 512)
+# with --few: of few rows
+FEW = {kind: {"decode": 14, "wide_decode": 6} for kind in COUNTS}
 # the counts of each, and the values of K if they are not drawn
-DRAWN = {"": (COUNTS, ()), "shallow": (SHALLOW, DEPTHS), "whole": (WHOLE, WHOLE_DEPTHS)}
+DRAWN = {"": (COUNTS, ()), "shallow": (SHALLOW, DEPTHS), "whole": (WHOLE, WHOLE_DEPTHS), "few": (FEW, ())}
 CONFIGS = 12
 TORCH = "torch"
 SCREEN, FINAL = (
@@ -172,14 +174,18 @@ def main(arguments: Sequence[str]) -> int:
     add("--jobs", type=Path, required=True, help="file of problems and configs")
     add("--draw", action="store_true", help="write it, and compile the kernels")
     add("--seed", type=int, default=16, help="a training seed")
-    for name, what in (("shallow", "few k tiles"), ("whole", "so few that sums are not promoted")):
+    for name, what in (
+        ("shallow", "many rows, few k tiles"),
+        ("whole", "many rows, so few k tiles that sums are not promoted"),
+        ("few", "few rows"),
+    ):
         add(
             f"--{name}",
             dest="which",
             action="store_const",
             const=name,
             default="",
-            help=f"of many rows, {what}",
+            help=f"of {what}",
         )
     add("--kinds", type=runs.names_among(COUNTS), default=list(COUNTS), help="kinds of scales")
     add("--kernels", type=int, default=900, help="maximum to compile")
