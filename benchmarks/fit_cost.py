@@ -79,11 +79,8 @@ KNOWN = ("line", "inputs", "input_piece")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {
     "NVIDIA H200": [
-        "eight_h200.json",
-        "scales_h200.json",
-        "scales_2_h200.json",
-        "scales_3_h200.json",
-        "scales_4_h200.json",
+        *(f"eight{x}_h200.json" for x in ("", "_2")),
+        *(f"scales{x}_h200.json" for x in ("", "_2", "_3", "_4", "_few")),
     ]
 }
 # fp8 GEMMs with few k tiles, to which only the factors of kernels are fitted: much of their times is that of launches

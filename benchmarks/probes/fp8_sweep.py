@@ -57,8 +57,16 @@ DEPTHS = (384, 512, 640, 768, 1024, 1280)
 WHOLE, WHOLE_DEPTHS = {"tensor": {"prefill": 16}}, (256, 384, 512)
 # with --few: of few rows
 FEW = {kind: {"decode": 14, "wide_decode": 6} for kind in COUNTS}
+# with --full: of as many rows as a WGMMA's columns or rows hold, which multiply longest beside their loads
+FULL, FULL_ROWS = {kind: {"decode": 10} for kind in ("block", "blocks")}, 40
 # the counts of each, and the values of K if they are not drawn
-DRAWN = {"": (COUNTS, ()), "shallow": (SHALLOW, DEPTHS), "whole": (WHOLE, WHOLE_DEPTHS), "few": (FEW, ())}
+DRAWN = {
+    "": (COUNTS, ()),
+    "shallow": (SHALLOW, DEPTHS),
+    "whole": (WHOLE, WHOLE_DEPTHS),
+    "few": (FEW, ()),
+    "full": (FULL, ()),
+}
 CONFIGS = 12
 TORCH = "torch"
 SCREEN, FINAL = (
@@ -76,7 +84,8 @@ def cases(seed: int, which: str = "", kinds: Collection[str] = tuple(COUNTS)) ->
         if kind not in kinds:
             continue
         for family, count in counts.items():
-            many = fresh_draws.draw(family, seed, 4 * count + 4)
+            many = fresh_draws.draw(family, seed, (4 if which != "full" else 24) * count + 4)
+            many = [x for x in many if which != "full" or x.m >= FULL_ROWS]
             if depths:
                 many = [dataclasses.replace(x, k=depths[i % len(depths)]) for i, x in enumerate(many)]
                 many = [x for x in many if fresh_draws.for_training(x.n, x.k)]
@@ -178,6 +187,7 @@ def main(arguments: Sequence[str]) -> int:
         ("shallow", "many rows, few k tiles"),
         ("whole", "many rows, so few k tiles that sums are not promoted"),
         ("few", "few rows"),
+        ("full", f"{FULL_ROWS} to 64 rows"),
     ):
         add(
             f"--{name}",

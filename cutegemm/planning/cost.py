@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cutegemm.arch.device import CostModel, Device
 from cutegemm.config import SECTOR
+from cutegemm.config.numbers import Number
 from cutegemm.config.smem_budget import STAGE_BARRIERS
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.planning.epilogue_plan import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
@@ -41,6 +42,9 @@ END_SECTORS = 5
 DELAYS: Column = np.arange(8.0) ** 0.7
 # least stages of a pipeline that are free for loads while others are multiplied
 LEAST_FREE = 0.5
+# tiles of a group that are counted one by one, slope of the logistic curve that is nearest to the normal distribution
+# (Camilli 1994), and largest exponent
+MOST_TILES, NORMAL, EXPONENTS = 12, 1.702, 50.0
 # least nanoseconds of any time
 LEAST_NS = 1.0
 
@@ -109,6 +113,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     """What each config does."""
     m, n, k = of.m, of.n, of.k
     rows, cols = np.ceil(x.m / (m * of.across)), np.ceil(x.n / (n * of.along))
+    rows = np.where(np.logical_and(x.adjacent_m, x.group_rows), _tiles(x.group_rows, m * of.across), rows)
+    cols = np.where(np.logical_and(x.adjacent_n, x.group_rows), _tiles(x.group_rows, n * of.along), cols)
     planes = rows * cols * x.batch
     cluster, outer = of.across * of.along, of.splits / of.held
     size = (cluster * of.held).astype(np.intp)
@@ -135,6 +141,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
     short = x.bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
+    nonempty = _share_with_rows(x.group_rows)
     again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
     return Counts(
         waves=waves,
@@ -146,8 +153,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         fetched=fetched,
         landed=landed,
         traffic=ctas * stages * fetched,
-        memory=x.bytes + again * x.b.bytes,
-        asked=np.maximum(x.a.bytes * _delay(cols), x.b.bytes * _delay(rows)),
+        memory=x.bytes * nonempty + again * x.b.bytes,
+        asked=np.maximum(x.a.bytes * _delay(cols), x.b.bytes * _delay(rows)) * nonempty,
         copy=np.full_like(m, device.dram_gbs),
         flops=2 * m * n * k * stages * ctas * x.products,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
@@ -173,6 +180,27 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     )
 
 
+def _tiles(average: Number, lines: Column) -> Column:
+    """Tiles of a group, in the mean over groups: their rows scatter as those of random routing, about normally.
+
+    A group has one more tile for each multiple of a tile's lines that its rows exceed. Of groups of many tiles the last
+    is half full.
+    """
+    first = _share_with_rows(average)
+    slope = NORMAL / np.sqrt(np.maximum(average, 1.0))
+    steps = np.arange(1.0, MOST_TILES)[:, None] * lines
+    more = 1 / (1 + np.exp(np.clip((steps - average) * slope, -EXPONENTS, EXPONENTS)))
+    found: Column = np.where(
+        average / lines > MOST_TILES / 2, average / lines + 0.5, first + more.sum(axis=0)
+    )
+    return found
+
+
+def _share_with_rows(average: Number) -> Number:
+    """The share of groups that have rows, of which there are few if the average is small; 1 of an average of 0."""
+    return np.where(np.asarray(average) > 0, -np.expm1(-np.asarray(average, dtype=np.float64)), 1.0)
+
+
 def _share_promoted(x: Seen) -> Column:
     """Promotions of a partial sum for each element of K; scales of blocks promote after every block."""
     plain = np.where(x.promoted, 1 / np.maximum(x.promoted, 1), 0.0)
@@ -181,7 +209,7 @@ def _share_promoted(x: Seen) -> Column:
 
 def _delay(clusters: Column) -> Column:
     """How much clusters that request the same bytes at once delay them."""
-    return DELAYS[np.minimum(clusters, len(DELAYS)).astype(np.intp) - 1]
+    return DELAYS[np.clip(clusters, 1, len(DELAYS)).astype(np.intp) - 1]
 
 
 def _box_rows(x: Seen, of: Rows) -> Column:

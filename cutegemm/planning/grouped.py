@@ -26,7 +26,7 @@ from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import check_groups, group_works, plan_reductions, resident_clusters
 from cutegemm.planning.operand_rules import major
 from cutegemm.planning.planner import REMEMBERED, plan_adjacent
-from cutegemm.planning.requirements import requested
+from cutegemm.planning.requirements import MATRICES, Batches, requested
 from cutegemm.planning.steps import Ends, Multiply, Relayout
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
@@ -40,8 +40,8 @@ WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
 # stages of an average group along K up to which they are half as deep
 FEW_STAGES = 4
-# rows of a group in a tile below which loading weights bounds either kernel, and the cost model cannot tell them apart
-FEW_GATHERED = 128
+# rows of a group below which loading weights bounds the time
+FEW_ROWS = 128
 # largest extent of an average group: more rows or depth change nothing of its kernel
 MOST_AVERAGE = 1 << 30
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
@@ -49,13 +49,19 @@ LOADS = (AUTO, "cp_async", "shift", "gather")
 
 
 class Average(NamedTuple):
-    """A spec for groups of a form that are all as large as an average one; `indexed`: whether indices name rows."""
+    """A spec for groups of a form that are all as large as an average one.
+
+    Attributes:
+        indexed: whether indices name rows.
+        batches: what the batches of the problem stand for.
+    """
 
     spec: GemmSpec
     problem: Problem
     form: Form
     device: Device
     indexed: bool
+    batches: Batches = MATRICES
 
 
 def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device: Device) -> KernelPlan:
@@ -142,12 +148,13 @@ def copy_pays(plan: KernelPlan, moved: int) -> bool:
     form, size = FORMS["rows"], problem.k
     a = dataclasses.replace(problem.a, strides=(size, 1, *problem.a.strides[2:]))
     gathering = _of_average(plan.spec, problem, form, True, device)
-    if min(config.tile["mn".index(config.grouped)], gathering.problem.m) < FEW_GATHERED:
+    if min(config.tile["mn".index(config.grouped)], gathering.problem.m) < FEW_ROWS:
+        # the cost model cannot tell two kernels apart that both wait for weights
         return False
     plain = _of_average(plan.spec, dataclasses.replace(problem, a=a), form, False, device)
     more = _predicted(gathering) - _predicted(plain)
-    # an average group has more rows than a group has on average
-    real = problem.m / (problem.batch * gathering.problem.m)
+    # groups of similar size are planned as if they had as many rows
+    real = problem.m / (problem.batch * (gathering.batches.rows or gathering.problem.m))
     return more * real > device.loads.relayout + moved / device.dram_gbs
 
 
@@ -157,14 +164,20 @@ def _predicted(of: Average) -> float:
     from cutegemm.planning.ranking import options
 
     made, _ = _alike(of)
-    asked, _ = requested(made.spec, made.problem, of.device, of.form.axis)
+    asked, _ = requested(made.spec, made.problem, of.device, of.batches)
     return next((x.ns for x in options(asked)), math.nan)
 
 
-def groups_along(plan: KernelPlan) -> str:
-    """The caller's axis along which a plan's groups lie; "" without groups."""
-    form = form_of(plan)
-    return FORMS[form].axis if form else ""
+def batches_of(plan: KernelPlan) -> Batches:
+    """What the batches of a plan's `average_plan` stand for."""
+    form = FORMS.get(form_of(plan))
+    return MATRICES if form is None else _batches(form, plan.problem)
+
+
+def _batches(form: Form, problem: Problem) -> Batches:
+    """What the batches of an average problem of groups stand for."""
+    average = getattr(problem, form.axis) / problem.batch if form.packed else 0.0
+    return Batches(form.axis, _usual_rows(average))
 
 
 def form_of(plan: KernelPlan) -> str:
@@ -190,7 +203,7 @@ def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, dev
             asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
         except SpecError as error:
             raise field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative") from None
-    return Average(asked, _average(spec, problem, form), form, device, indexed)
+    return Average(asked, _average(spec, problem, form), form, device, indexed, _batches(form, problem))
 
 
 def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Operand]:
@@ -238,11 +251,34 @@ def _rows(average: float) -> int:
 
     The next of a series that grows by a quarter to a half, later by doubling.
     """
-    value = math.ceil(average + SPREAD * math.sqrt(average))
+    return _bucket(math.ceil(average + SPREAD * math.sqrt(average)))
+
+
+def _bucket(value: int) -> int:
+    """The number of the series that is not less than a value."""
     whole = 1 << max(value - 1, 0).bit_length()
     parts = 1 if whole <= 16 or whole > FINE else 2 if whole <= 64 else 4
-    rows: int = round_up(value, max(whole // 2 // parts, 1))
-    return rows
+    found: int = round_up(value, max(whole // 2 // parts, 1))
+    return found
+
+
+def _usual_rows(average: float) -> float:
+    """The average rows of groups that `_rows` does not tell apart: a power of two, as most tokens and groups are.
+
+    Where none is among them, their middle. It is 0 where weights bound the time: groups are then planned as if all had
+    as many rows as nearly all have, since a second tile, which reads a group's weights again, costs more than counted.
+    """
+    if average <= 0 or 1 <= average < FEW_ROWS:
+        return 0.0
+    power = float(2.0 ** math.floor(math.log2(average)))
+    last = _rows(average)
+    if average < 1 or _rows(power) == last:
+        return power
+    if _rows(2 * power) == last:
+        return 2 * power
+    first = last // 2 if last > FINE else next((x for x in range(last - 1, 0, -1) if _bucket(x) == x), 0)
+    # of an average a with a + SPREAD * sqrt(a) rows
+    return (math.sqrt(SPREAD**2 / 4 + (first + last) / 2) - SPREAD / 2) ** 2
 
 
 @functools.lru_cache(REMEMBERED)
@@ -258,14 +294,18 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
         given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
     # without a producer nobody loads at any row
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
+    tried: list[dict[str, Any]] = [{"schedule": x} for x in schedules]
+    if 0 < of.batches.rows < 1 and spec.schedule == spec.swap == AUTO:
+        # a CTA without a producer passes many empty groups before it loads anything; WGMMA has at least 64 lines of A
+        tried.insert(0, {"schedule": "cooperative", "swap": form.axis == "m"})
     refusals: list[PlanError] = []
     ways = itertools.product(*(LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)))
     # few operands that threads load come first
     ordered = sorted(ways, key=lambda pair: sum(LOADS.index(x) for x in pair if x in LOADS))
-    for (a_load, b_load), schedule in itertools.product(ordered, schedules):
-        given |= {"a_load": a_load, "b_load": b_load, "schedule": schedule}
+    for (a_load, b_load), fields in itertools.product(ordered, tried):
         try:
-            asked = of._replace(spec=dataclasses.replace(spec, **given))
+            fields = given | {"a_load": a_load, "b_load": b_load} | fields
+            asked = of._replace(spec=dataclasses.replace(spec, **fields))
             found = _narrowed(asked)
         except SpecError as error:
             refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
@@ -357,7 +397,7 @@ def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
 
 def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:
     """The plan of the average problem, and its kernel as one of groups; refused where it cannot be one."""
-    made = plan_adjacent(of.spec, of.problem, of.device, of.form.axis)
+    made = plan_adjacent(of.spec, of.problem, of.device, of.batches)
     found = made.config
     if not isinstance(found, KernelConfig):
         raise _without_tensor_cores()
@@ -386,6 +426,6 @@ __all__ = [
     "average_plan",
     "copy_pays",
     "form_of",
-    "groups_along",
+    "batches_of",
     "plan_groups",
 ]

@@ -14,7 +14,7 @@ from cutegemm.checks import keywords
 from cutegemm.families import load
 from cutegemm.planning import requirements
 from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.requirements import requested
+from cutegemm.planning.requirements import MATRICES, Batches, requested
 from cutegemm.planning.ways import Order, by_cost
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
@@ -41,30 +41,30 @@ def plan(spec: GemmSpec, problem: Problem, device: Device = DEFAULT, *, order: O
         >>> plan(GemmSpec(), problem(4096, 4096, 4096)).config.family
         'warp_specialized'
     """
-    return plan_adjacent(spec, problem, device, "", order)
+    return plan_adjacent(spec, problem, device, MATRICES, order)
 
 
 def plan_adjacent(
-    spec: GemmSpec, problem: Problem, device: Device, adjacent: str, order: Order = by_cost
+    spec: GemmSpec, problem: Problem, device: Device, batches: Batches, order: Order = by_cost
 ) -> KernelPlan:
-    """As `plan`, also for a batch of groups along an axis of D, or along K (`Request.adjacent`).
+    """As `plan`, also for batches that are groups along an axis of D, or along K.
 
     Raises:
         PlanError, SpecError, InputError: as for `plan`.
     """
     requirements.check_arguments(spec, problem, device, order)
     requirements.check_extents(problem)
-    return _planned(spec, problem, device, order, adjacent)
+    return _planned(spec, problem, device, order, batches)
 
 
 @functools.lru_cache(REMEMBERED)
-def _planned(spec: GemmSpec, problem: Problem, device: Device, order: Order, adjacent: str) -> KernelPlan:
+def _planned(spec: GemmSpec, problem: Problem, device: Device, order: Order, batches: Batches) -> KernelPlan:
     requirements.check_dtypes(spec, problem)
     requirements.check_majors(spec, problem)
     if 0 in (problem.m, problem.n, problem.batch):
         why = "D is empty: nothing is launched"
         return KernelPlan(spec=spec, problem=problem, device=device, steps=(), reasons=(why,))
-    asked, family = requested(spec, problem, device, adjacent)
+    asked, family = requested(spec, problem, device, batches)
     assert family.plan is not None
     made: KernelPlan = load(family.plan)(asked, order)
     return made

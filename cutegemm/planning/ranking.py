@@ -94,6 +94,7 @@ def gemm_of(way: Way) -> Seen:
     if way.copies:
         # copies read and write their bytes
         once += x.relayout + (1 + how.parts) * sum(y.source.bytes for y in way.copies) / device.dram_gbs
+    adjacent, group_rows = way.seen.batches
     seen = Seen.of(
         way.problem,
         sides,
@@ -108,7 +109,8 @@ def gemm_of(way: Way) -> Seen:
         read=sum(x.axis == "n" and x.extent == 1 for x in way.epilogue.scales) / 4,
         promoted=0 if way.epilogue.scales else way.promoted,
         products=len(how.products) / how.parts,
-        adjacent_m=way.seen.adjacent == ("n" if way.swapped else "m"),
-        adjacent_n=way.seen.adjacent == ("m" if way.swapped else "n"),
+        adjacent_m=adjacent == ("n" if way.swapped else "m"),
+        adjacent_n=adjacent == ("m" if way.swapped else "n"),
+        group_rows=group_rows,
     )
     return seen._replace(size=seen.size * how.parts)

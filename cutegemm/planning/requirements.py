@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import (
@@ -182,6 +183,22 @@ def check_blocks(spec: GemmSpec, problem: Problem, epilogue: Graph, cuda_cores: 
         raise field_error(PlanError, "swap", True, rule, False)
 
 
+class Batches(NamedTuple):
+    """What the batches of a problem are besides matrices of its size.
+
+    Attributes:
+        adjacent: the caller's axis along which they are groups of one matrix, or may be longer than the problem says,
+            so that a tile that reaches beyond one loads what lies there; "" if neither.
+        rows: of a group along that axis on average; 0 if all are as long as the problem says.
+    """
+
+    adjacent: str = ""
+    rows: float = 0.0
+
+
+MATRICES = Batches()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A spec for a problem on a device."""
@@ -195,9 +212,7 @@ class Request:
     pinned: tuple[int | None, int | None] = (None, None)
     # the caller's operands that are a and b; ("b", "a") of D's transpose
     factors: tuple[str, str] = ("a", "b")
-    # the caller's axis along which the batches are groups of one matrix or may be longer than the problem says, so that
-    # a tile that reaches beyond one loads what lies there; "" without
-    adjacent: str = ""
+    batches: Batches = MATRICES
 
     @property
     def instruction(self) -> Instruction:
@@ -209,8 +224,10 @@ class Request:
         return self.factors["ab".index(name)]
 
 
-def requested(spec: GemmSpec, problem: Problem, device: Device, adjacent: str = "") -> tuple[Request, Family]:
-    """The request of a spec and a problem, and the family of kernels for it; `adjacent` as in `Request`."""
+def requested(
+    spec: GemmSpec, problem: Problem, device: Device, batches: Batches = MATRICES
+) -> tuple[Request, Family]:
+    """The request of a spec and a problem, and the family of kernels for it."""
     epilogue = epilogue_of(spec, problem)
     check_epilogue(epilogue, problem)
     cuda_cores = cuda_cores_reason(spec, problem)
@@ -221,6 +238,6 @@ def requested(spec: GemmSpec, problem: Problem, device: Device, adjacent: str = 
         whole = f"K={problem.k:,} is not split: sums that exceed int32 saturate, those of splits would apart"
     reasons = tuple(x for x in (device.note, cuda_cores, whole) if x)
     asked = Request(
-        spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons, adjacent=adjacent
+        spec=spec, problem=problem, epilogue=epilogue, device=device, reasons=reasons, batches=batches
     )
     return asked, of_schedule(spec.schedule if cuda_cores is None else "simt")

@@ -59,7 +59,10 @@ class Seen(NamedTuple):
     promoted: Number = 0  # elements of K after which unscaled partial sums are promoted; 0 is never
     products: Number = 1  # of an element of `size`
     adjacent_m: Number = False  # whether a tile that reaches beyond M loads what lies there
-    adjacent_n: Number = False  # the same of N (`Request.adjacent`)
+    adjacent_n: Number = False  # the same of N
+    group_rows: Number = (
+        0.0  # of a group along that axis on average; 0 if all are as long as the problem says
+    )
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:

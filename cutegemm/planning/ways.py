@@ -94,7 +94,7 @@ class Way:
     @property
     def promoted(self) -> int:
         """Elements of K between promotions; 0 is never. K of a group along K is known to the device alone."""
-        k = None if self.seen.adjacent == "k" else self.problem.k
+        k = None if self.seen.batches.adjacent == "k" else self.problem.k
         return promotion(self.spec, self.seen.instruction, self.outputs, self.epilogue, k)
 
 

@@ -17,11 +17,11 @@ from cutegemm.errors import GemmError, PlanError
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
-from cutegemm.planning.grouped import average_plan, groups_along
+from cutegemm.planning.grouped import average_plan, batches_of
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import options, predicted
-from cutegemm.planning.requirements import requested
+from cutegemm.planning.requirements import MATRICES, Batches, requested
 from cutegemm.planning.steps import Relayout
 from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.problems import Operand
@@ -37,9 +37,9 @@ Fields = tuple[tuple[str, object], ...]
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
     """The generator's table for a tensor-core plan's request, and what became of each config, the plan's among them."""
-    made, axis = average_plan(made), groups_along(made)
-    asked, _ = requested(made.spec, made.problem, made.device, axis)
-    own, shown, kinds = option_of(made, axis), dict[Fields, Option](), set[tuple[object, ...]]()
+    made, batches = average_plan(made), batches_of(made)
+    asked, _ = requested(made.spec, made.problem, made.device, batches)
+    own, shown, kinds = option_of(made, batches), dict[Fields, Option](), set[tuple[object, ...]]()
     for option in itertools.islice(options(asked), 4 * SHOWN):
         # no two that differ in the cluster alone
         kind = option.way.swapped, option.way.loads, option.candidate._replace(cluster=(1, 1))
@@ -65,10 +65,10 @@ def _fate(fields: Fields, option: Option, own: Option, device: Device) -> Weighe
     return Weighed(what, option.ns / 1e3, lost, fields, serves)
 
 
-def option_of(made: KernelPlan, adjacent: str = "") -> Option:
-    """The option that a plan's tensor-core kernel comes from, with its predicted time; `adjacent` as in `Request`."""
+def option_of(made: KernelPlan, batches: Batches = MATRICES) -> Option:
+    """The option that a plan's tensor-core kernel comes from, with its predicted time."""
     assert isinstance(made.config, KernelConfig)
-    asked, _ = requested(made.spec, made.problem, made.device, adjacent)
+    asked, _ = requested(made.spec, made.problem, made.device, batches)
     copied = {copy.operand for step in made.steps if isinstance(step, Relayout) for copy in step.copies}
     operands = zip("ba" if made.swapped else "ab", made.config.operands, strict=True)
     loads = tuple("relayout" if name in copied else x.load for name, x in operands)
@@ -80,7 +80,7 @@ def option_of(made: KernelPlan, adjacent: str = "") -> Option:
 def predicted_us(made: KernelPlan) -> float:
     """Microseconds that the cost model predicts for a plan; 0 where nothing is launched."""
     if isinstance(made.config, KernelConfig):
-        return option_of(average_plan(made), groups_along(made)).ns / 1e3
+        return option_of(average_plan(made), batches_of(made)).ns / 1e3
     taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
     return 0.0 if taken is None else taken.us
 

@@ -9,7 +9,7 @@ from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.planning import cost, generator, ranking, ways
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.requirements import requested
+from cutegemm.planning.requirements import Batches, requested
 from cutegemm.planning.seen import Seen
 
 
@@ -41,7 +41,7 @@ def test_a_tile_of_groups_loads_what_lies_behind_a_group():
 def test_groups_of_few_rows_are_not_planned_as_short_boxes():
     """Their axis reaches the cost, in either orientation, and the plan of groups explains itself by it."""
     of, spec = problem(2, 2880, 2880, batch=64, majors="kk"), GemmSpec()
-    asked = {axis: requested(spec, of, DEFAULT, axis)[0] for axis in ("", "m", "n")}
+    asked = {axis: requested(spec, of, DEFAULT, Batches(axis))[0] for axis in ("", "m", "n")}
     for axis, flags in (
         ("", {(False, False)}),
         ("m", {(True, False), (False, True)}),
