@@ -80,7 +80,7 @@ KNOWN = ("line", "inputs", "input_piece")
 EIGHT = {
     "NVIDIA H200": [
         *(f"eight{x}_h200.json" for x in ("", "_2")),
-        *(f"scales{x}_h200.json" for x in ("", "_2", "_3", "_4", "_few")),
+        *(f"scales{x}_h200.json" for x in ("", "_2", "_3", "_4", "_few", "_full")),
     ]
 }
 # fp8 GEMMs with few k tiles, to which only the factors of kernels are fitted: much of their times is that of launches
