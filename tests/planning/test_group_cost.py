@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import DEFAULT
-from cutegemm.planning import cost, generator, ranking, ways
+from cutegemm.ops.groups.grouped import planned
+from cutegemm.planning import cost, generator, grouped, ranking, ways, why
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.requirements import Batches, requested
 from cutegemm.planning.seen import Seen
@@ -54,3 +56,53 @@ def test_groups_of_few_rows_are_not_planned_as_short_boxes():
     way = next(x for x in ways.ways_of(asked["m"]) if not x.swapped)
     apart = next(x for x in ways.ways_of(asked[""]) if not x.swapped)
     assert ranking.predicted(way, [tall])[0] > ranking.predicted(apart, [tall])[0]
+
+
+def test_expected_tiles_are_those_of_sizes_that_scatter():
+    """Beside the mean over drawn sizes; at a multiple of a tile half of the groups have one more."""
+    draw = np.random.default_rng(1)
+    for average in (128.0, 300.0, 512.0, 1024.0):
+        sizes = draw.normal(average, np.sqrt(average), 20000)
+        for lines in (64.0, 128.0, 192.0, 256.0):
+            found = cost._tiles(average, np.array([lines]))[0]
+            assert abs(found - np.ceil(sizes / lines).mean()) < 0.06 * found, (average, lines)
+    # nearly all groups are empty
+    assert np.allclose(cost._tiles(1 / 32, np.array([8.0])), 1 / 32, rtol=0.02)
+
+
+def test_groups_end_in_part_of_a_tile():
+    """Larger tiles lose more; groups whose rows the host does not know are as long as the problem says."""
+    large = problem(1024, 2880, 2880, batch=128, majors="kk")
+    tiles = [Candidate((m, 192, 64), (1, 1), "cooperative", 2) for m in (128, 256)]
+    known = counted(large, *tiles, adjacent_m=True, group_rows=512.0).waves
+    unknown = counted(large, *tiles, adjacent_m=True).waves
+    assert known[1] / known[0] > 1.05 * unknown[1] / unknown[0]
+
+
+def test_few_rows_leave_most_groups_empty():
+    """Weights of groups that have rows are read alone, and tiles are small, since few SMs would have one else."""
+    few = problem(1, 4096, 7168, batch=32, majors="kk")
+    one = Candidate((64, 8, 128), (1, 1), "cooperative", 1)
+    alone, every = (counted(few, one, adjacent_m=True, group_rows=x) for x in (1 / 32, 0.0))
+    assert alone.memory[0] < every.memory[0] / 30 and alone.waves[0] < every.waves[0] / 10
+
+
+def test_a_row_for_some_groups_takes_the_fewest_lines():
+    """More groups than rows: D's transpose, with a producer; the plan's prediction is of that batch."""
+    a, b = torch.empty(1, 7168, dtype=torch.bfloat16), torch.empty(32, 4096, 7168, dtype=torch.bfloat16).mT
+    made = planned(a, b, torch.ones(32, dtype=torch.int32))
+    assert made.swapped and made.config.producers and made.config.tile[1] <= 32
+    found = grouped.batches_of(made)
+    assert found == Batches("m", 1 / 32)
+    assert why.predicted_us(made) < 40
+
+
+def test_usual_rows_tell_few_totals_apart():
+    """Kernels are the same for totals between powers of two; below the rows of a tile they are those of all groups."""
+    assert {grouped._usual_rows(x) for x in (300.0, 320.0, 512.0, 700.0, 900.0)} >= {512.0}
+    assert [grouped._usual_rows(x) for x in (0.0, 0.3, 1.0, 100.0, 128.0, 512.0)] == [0, 0.25, 0, 0, 128, 512]
+    for average in np.geomspace(130, 4000, 40):
+        again = grouped._usual_rows(float(average) * 1.0001)
+        assert grouped._rows(average) != grouped._rows(average * 1.0001) or again == grouped._usual_rows(
+            float(average)
+        )
