@@ -29,7 +29,6 @@ SECTOR = 32  # bytes of the smallest access of L2
 CHUNK = 16  # bytes of a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
 MOST_COLUMNS = 64  # of an epilogue subtile
 MOST_BYTES = 128  # of a subtile's row in shared memory
-SCALES_READ = 8  # least registers that scales take while they are multiplied
 WORK_SLOTS = 4  # work tiles by which a dynamic kernel's producer may be ahead of the slowest consumer
 SMEM_RESERVED = 1024  # bytes of an SM's shared memory that the system reserves for each CTA
 
@@ -208,21 +207,13 @@ class KernelDraft(EpilogueConfig):
 
     @property
     def scale_values(self) -> Number:
-        """Registers that a thread's scales of a stage take.
-
-        Where rows and columns have their own, and a thread several rows of WGMMAs, the products of a row's scales are
-        ready when its WGMMAs end, one for each sum, beside the next row's scales.
-        """
-        scales = self.epilogue.scales
-        read = most(SCALES_READ, sum(self.scales_read(x) for x in scales)) if scales else 0
-        ready = self.tile_values // self.wgmma_rows + SCALES_READ
-        return where(self.crossed_scales & (self.wgmma_rows > 1), most(read, ready), read)
+        """Registers that a thread's scales of a stage take."""
+        return scale_places.registers(self)
 
     @property
     def crossed_scales(self) -> bool:
         """Whether every row and every column of a tile has a scale of its own."""
-        scales = self.epilogue.scales
-        return len(scales) == 2 and all(x.extent == 1 for x in scales)
+        return [x.extent for x in self.epilogue.scales] == [1, 1]
 
     @property
     def column_scales(self) -> bool:

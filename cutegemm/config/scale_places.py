@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the scales of operands' blocks lie in a stage, and who loads them (`kernels.mainloop.block_scales`).
+"""Scales of operands' blocks (`kernels.mainloop.block_scales`): where they lie in a stage, who loads them, registers.
 
 Also how a tile falls into blocks of which the epilogue finds scales (`kernels.epilogue.quantized_blocks`).
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutegemm.config.numbers import Number, round_up
+from cutegemm.config.numbers import Number, most, round_up, where
 from cutegemm.epilogue.scales import K_BLOCK, BlockScale
 
 WORDS = 16  # rows or columns whose scales are in the order of the threads that read them
 WORD = 4  # scales that a thread may read at once
+FEWEST = 8  # registers that scales take while they are multiplied
 
 Kernel = Any  # a `KernelDraft`, whose own properties ask
 
@@ -25,6 +26,18 @@ def kept(config: Kernel, scale: BlockScale) -> Number:
 def staged(config: Kernel) -> Number:
     """Places for scales in a stage: of both operands."""
     return sum(kept(config, x) for x in config.epilogue.scales)
+
+
+def registers(config: Kernel) -> Number:
+    """Registers that a thread's scales of a stage take.
+
+    Where rows and columns have their own, and a thread several rows of WGMMAs, the products of a row's scales are ready
+    when its WGMMAs end, one for each sum, beside the next row's scales.
+    """
+    scales = config.epilogue.scales
+    read = most(FEWEST, sum(config.scales_read(x) for x in scales)) if scales else 0
+    ready = config.tile_values // config.wgmma_rows + FEWEST
+    return where(config.crossed_scales & (config.wgmma_rows > 1), most(read, ready), read)
 
 
 def loaders(config: Kernel) -> int:

@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms of groups: where they lie in A, B and D, and which epilogues their kernels support."""
+"""The forms of groups: where they lie in A, B and D, which epilogues their kernels support, and an average group."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
+from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import GemmSpec
+
+# standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
+SPREAD = 2.0
+# rows up to which the series of buckets has several of each power of two
+FINE = 512
+# rows of a group below which loading weights bounds the time
+FEW_ROWS = 128
+# largest extent of an average group: more rows or depth change nothing of its kernel
+MOST_AVERAGE = 1 << 30
 
 
 class Form(NamedTuple):
@@ -116,4 +127,74 @@ def check_form(graph: Graph, form: str) -> None:
             raise field_error(InputError, x.name, kind, f"groups may start in blocks of {what}", BLOCKS[0])
 
 
-__all__ = ["FORMS", "PACKED", "Form", "all_groups", "check_form"]
+def average_problem(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
+    """The problem of batches that are all as large as an average group."""
+    groups, a, b = problem.batch, problem.a, problem.b
+    if form.deep:
+        depth = min(1 << max(math.ceil(problem.k / groups) - 1, 0).bit_length(), MOST_AVERAGE)
+        a = dataclasses.replace(a, cols=depth, batch=groups, strides=(*a.strides[:2], depth * a.strides[1]))
+        b = dataclasses.replace(b, rows=depth, batch=groups, strides=(*b.strides[:2], depth * b.strides[0]))
+        return dataclasses.replace(problem, k=depth, a=a, b=b)
+    if not form.packed:
+        return problem
+    rows = min(rows_of_average(getattr(problem, form.axis) / groups), MOST_AVERAGE)
+    kept, along = form.kept(spec, problem), "mn".index(form.axis)
+
+    def batched(name: str, x: Operand) -> Operand:
+        if name in kept:
+            return x
+        changed: dict[str, Any] = {("rows", "cols")[along]: rows, "batch": groups}
+        return dataclasses.replace(x, strides=(*x.strides[:2], rows * x.strides[along]), **changed)
+
+    changed: dict[str, Any] = {form.axis: rows, form.operand: batched("", getattr(problem, form.operand))}
+    for name in ("inputs", "outputs"):
+        changed[name] = tuple((x, batched(x, y)) for x, y in getattr(problem, name))
+    return dataclasses.replace(problem, **changed)
+
+
+def rows_of_average(average: float) -> int:
+    """Rows of a tile's worth of a group: of sizes that scatter as those of random routing do, nearly all.
+
+    The next of a series that grows by a quarter to a half, later by doubling.
+    """
+    return _bucket(math.ceil(average + SPREAD * math.sqrt(average)))
+
+
+def _bucket(value: int) -> int:
+    """The number of the series that is not less than a value."""
+    whole = 1 << max(value - 1, 0).bit_length()
+    parts = 1 if whole <= 16 or whole > FINE else 2 if whole <= 64 else 4
+    found: int = round_up(value, max(whole // 2 // parts, 1))
+    return found
+
+
+def usual_rows(average: float) -> float:
+    """The average rows of groups of one bucket (`rows_of_average`): a power of two, as most tokens and groups are.
+
+    Where none is among them, their middle. It is 0 where weights bound the time: groups are then planned as if all had
+    as many rows as nearly all have, since a second tile, which reads a group's weights again, costs more than counted.
+    """
+    if average <= 0 or 1 <= average < FEW_ROWS:
+        return 0.0
+    power = float(2.0 ** math.floor(math.log2(average)))
+    last = rows_of_average(average)
+    if average < 1 or rows_of_average(power) == last:
+        return power
+    if rows_of_average(2 * power) == last:
+        return 2 * power
+    first = last // 2 if last > FINE else next((x for x in range(last - 1, 0, -1) if _bucket(x) == x), 0)
+    # of an average a with a + SPREAD * sqrt(a) rows
+    return (math.sqrt(SPREAD**2 / 4 + (first + last) / 2) - SPREAD / 2) ** 2
+
+
+__all__ = [
+    "FEW_ROWS",
+    "FORMS",
+    "PACKED",
+    "Form",
+    "all_groups",
+    "average_problem",
+    "check_form",
+    "rows_of_average",
+    "usual_rows",
+]

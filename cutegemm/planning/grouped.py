@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
-from cutegemm.config.numbers import round_up
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning import swap
-from cutegemm.planning.group_forms import FORMS, Form
+from cutegemm.planning.group_forms import FEW_ROWS, FORMS, Form, average_problem, usual_rows
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import check_groups, group_works, plan_reductions, resident_clusters
@@ -31,19 +30,11 @@ from cutegemm.planning.steps import Ends, Multiply, Relayout
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
-# standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
-SPREAD = 2.0
-# rows up to which the series of buckets has several of each power of two
-FINE = 512
 # rows of average groups from which on most tiles are whole, which TMA stores
 WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
 # stages of an average group along K up to which they are half as deep
 FEW_STAGES = 4
-# rows of a group below which loading weights bounds the time
-FEW_ROWS = 128
-# largest extent of an average group: more rows or depth change nothing of its kernel
-MOST_AVERAGE = 1 << 30
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -177,7 +168,7 @@ def batches_of(plan: KernelPlan) -> Batches:
 def _batches(form: Form, problem: Problem) -> Batches:
     """What the batches of an average problem of groups stand for."""
     average = getattr(problem, form.axis) / problem.batch if form.packed else 0.0
-    return Batches(form.axis, _usual_rows(average))
+    return Batches(form.axis, usual_rows(average))
 
 
 def form_of(plan: KernelPlan) -> str:
@@ -203,7 +194,9 @@ def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, dev
             asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
         except SpecError as error:
             raise field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative") from None
-    return Average(asked, _average(spec, problem, form), form, device, indexed, _batches(form, problem))
+    return Average(
+        asked, average_problem(spec, problem, form), form, device, indexed, _batches(form, problem)
+    )
 
 
 def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Operand]:
@@ -219,66 +212,6 @@ def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Ope
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
     """The panels: those of an average group of few tiles would have larger ones read their weights once a tile."""
     return (found[0], PANEL) if spec.raster == AUTO and found[1] < TURNS_PANEL else found
-
-
-def _average(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
-    """The problem of batches that are all as large as an average group."""
-    groups, a, b = problem.batch, problem.a, problem.b
-    if form.deep:
-        depth = min(1 << max(math.ceil(problem.k / groups) - 1, 0).bit_length(), MOST_AVERAGE)
-        a = dataclasses.replace(a, cols=depth, batch=groups, strides=(*a.strides[:2], depth * a.strides[1]))
-        b = dataclasses.replace(b, rows=depth, batch=groups, strides=(*b.strides[:2], depth * b.strides[0]))
-        return dataclasses.replace(problem, k=depth, a=a, b=b)
-    if not form.packed:
-        return problem
-    rows = min(_rows(getattr(problem, form.axis) / groups), MOST_AVERAGE)
-    kept, along = form.kept(spec, problem), "mn".index(form.axis)
-
-    def batched(name: str, x: Operand) -> Operand:
-        if name in kept:
-            return x
-        changed: dict[str, Any] = {("rows", "cols")[along]: rows, "batch": groups}
-        return dataclasses.replace(x, strides=(*x.strides[:2], rows * x.strides[along]), **changed)
-
-    changed: dict[str, Any] = {form.axis: rows, form.operand: batched("", getattr(problem, form.operand))}
-    for name in ("inputs", "outputs"):
-        changed[name] = tuple((x, batched(x, y)) for x, y in getattr(problem, name))
-    return dataclasses.replace(problem, **changed)
-
-
-def _rows(average: float) -> int:
-    """Rows of a tile's worth of a group: of sizes that scatter as those of random routing do, nearly all.
-
-    The next of a series that grows by a quarter to a half, later by doubling.
-    """
-    return _bucket(math.ceil(average + SPREAD * math.sqrt(average)))
-
-
-def _bucket(value: int) -> int:
-    """The number of the series that is not less than a value."""
-    whole = 1 << max(value - 1, 0).bit_length()
-    parts = 1 if whole <= 16 or whole > FINE else 2 if whole <= 64 else 4
-    found: int = round_up(value, max(whole // 2 // parts, 1))
-    return found
-
-
-def _usual_rows(average: float) -> float:
-    """The average rows of groups that `_rows` does not tell apart: a power of two, as most tokens and groups are.
-
-    Where none is among them, their middle. It is 0 where weights bound the time: groups are then planned as if all had
-    as many rows as nearly all have, since a second tile, which reads a group's weights again, costs more than counted.
-    """
-    if average <= 0 or 1 <= average < FEW_ROWS:
-        return 0.0
-    power = float(2.0 ** math.floor(math.log2(average)))
-    last = _rows(average)
-    if average < 1 or _rows(power) == last:
-        return power
-    if _rows(2 * power) == last:
-        return 2 * power
-    first = last // 2 if last > FINE else next((x for x in range(last - 1, 0, -1) if _bucket(x) == x), 0)
-    # of an average a with a + SPREAD * sqrt(a) rows
-    return (math.sqrt(SPREAD**2 / 4 + (first + last) / 2) - SPREAD / 2) ** 2
 
 
 @functools.lru_cache(REMEMBERED)

@@ -130,31 +130,6 @@ def test_batches_have_scales_of_their_own_or_share_them():
 
 
 @pytest.mark.sliced(False)
-@pytest.mark.parametrize(
-    ("kinds", "fields", "sets"),
-    [
-        ((ROWS, SQUARES), {"tile": Tile(128, 128, 128)}, 2),
-        ((ROWS, SQUARES), {"tile": Tile(128, 128, 128), "stages": 1}, 1),
-        ((ROWS, SQUARES), {"tile": Tile(128, 192, 128)}, 1),
-        ((ROWS, SQUARES), {"tile": Tile(256, 64, 128)}, 1),
-        ((ROWS, ROWS), {"tile": Tile(128, 128, 128)}, 1),
-        ((ROWS, ROWS), {"tile": Tile(128, 64, 128)}, 1),
-        ((ROWS, ROWS), {"tile": Tile(64, 64, 128), "consumers": 1}, 2),
-    ],
-)
-def test_two_sets_of_partial_sums_where_registers_hold_them(kinds, fields, sets):
-    """Beside the sums and a stage's scales; a stage is read while the next is multiplied, so there are two.
-
-    Warpgroups that share a tile with a scale for each column have one set, and issue in turn.
-    """
-    fields = {"consumers": 2, **fields}
-    spec = GemmSpec(scale_a=kinds[0], scale_b=kinds[1], swap=False, schedule="cooperative", **fields)
-    config = plan(spec, problem(512, 512, 512, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
-    held = config.tile_values * (1 + sets) + config.scale_values
-    assert config.partial_sets == sets and config.held_values == held
-
-
-@pytest.mark.sliced(False)
 @pytest.mark.parametrize(("fields", "counts"), [({}, range(1, 5)), ({"tile": Tile(128, 176, 128)}, [11])])
 def test_the_planner_avoids_wide_tiles_of_many_scales(fields, counts):
     """A tile of 176 columns has eleven groups of 16, which lie in one block wherever it begins; it may be given."""
@@ -162,22 +137,6 @@ def test_the_planner_avoids_wide_tiles_of_many_scales(fields, counts):
     asked = problem(2048, 7168, 4096, dtype="fp8", majors="kk", d_dtype="bf16", epilogue=spec.epilogue)
     config = plan(spec, asked, database=False).config
     assert config.scales_of(config.epilogue.scales[1]) in counts
-
-
-@pytest.mark.parametrize(
-    ("fields", "registers"),
-    [
-        ({"tile": Tile(128, 128, 128)}, (24, 240)),
-        ({"tile": Tile(128, 192, 128)}, (40, 232)),
-        ({"tile": Tile(128, 128, 128), "constant": ("a", "b"), "trigger": "start"}, (40, 232)),
-    ],
-)
-def test_a_producer_of_scales_has_registers_for_them(fields, registers):
-    """With 24 it spills where it loads several scales of B, or tiles before earlier launches have ended."""
-    spec = GemmSpec(scale_a=ROWS, scale_b=SQUARES, consumers=2, swap=False, schedule="cooperative", **fields)
-    config = plan(spec, problem(1024, 1024, 4096, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
-    assert config.registers == registers
-    assert compile_config(config).resources.frame_bytes == 0
 
 
 @pytest.mark.parametrize("kinds", [(ROWS, SQUARES), (ROWS, ROWS)], ids=str)
@@ -189,27 +148,6 @@ def test_wgmmas_of_a_stage_follow_one_another(kinds):
     config = plan(spec, problem(1024, 1024, 1024, dtype="fp8", majors="kk", epilogue=spec.epilogue)).config
     code = sass(compile_config(config).cubin)
     assert code.count("QGMMA") == 2 * 4 and code.count("WARPGROUP.DEPBAR") == 2
-
-
-@pytest.mark.parametrize(
-    ("widest", "schedule"),
-    [
-        (Tile(128, 160, 128), "cooperative"),
-        (Tile(192, 96, 128), "cooperative"),
-        (Tile(256, 96, 128), "cooperative"),
-        (Tile(64, 160, 128), "pingpong"),
-        (Tile(128, 80, 128), "pingpong"),
-    ],
-    ids=str,
-)
-def test_the_widest_tiles_of_two_scales_do_not_spill(widest, schedule):
-    """With a scale for each row and each column; eight columns more would hold too much, and are refused."""
-    spec = GemmSpec(scale_a=ROWS, scale_b=ROWS, tile=widest, schedule=schedule, swap=False, d_dtype="bf16")
-    of = problem(1024, 1024, 1024, dtype="fp8", majors="kk", epilogue=spec.epilogue)
-    assert compile_config(plan(spec, of).config).resources.frame_bytes == 0
-    wider = Tile(widest.m, widest.n + 8, 128)
-    with pytest.raises(GemmError, match=f"tile.n={wider.n}: .* accumulators"):
-        plan(dataclasses.replace(spec, tile=wider), of)
 
 
 def test_scales_of_columns_are_read_before_the_wgmmas_in_words():

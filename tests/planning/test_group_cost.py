@@ -11,6 +11,7 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.ops.groups.grouped import planned
 from cutegemm.planning import cost, generator, grouped, ranking, ways, why
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.group_forms import rows_of_average, usual_rows
 from cutegemm.planning.requirements import Batches, requested
 from cutegemm.planning.seen import Seen
 
@@ -99,10 +100,10 @@ def test_a_row_for_some_groups_takes_the_fewest_lines():
 
 def test_usual_rows_tell_few_totals_apart():
     """Kernels are the same for totals between powers of two; below the rows of a tile they are those of all groups."""
-    assert {grouped._usual_rows(x) for x in (300.0, 320.0, 512.0, 700.0, 900.0)} >= {512.0}
-    assert [grouped._usual_rows(x) for x in (0.0, 0.3, 1.0, 100.0, 128.0, 512.0)] == [0, 0.25, 0, 0, 128, 512]
+    assert {usual_rows(x) for x in (300.0, 320.0, 512.0, 700.0, 900.0)} >= {512.0}
+    assert [usual_rows(x) for x in (0.0, 0.3, 1.0, 100.0, 128.0, 512.0)] == [0, 0.25, 0, 0, 128, 512]
     for average in np.geomspace(130, 4000, 40):
-        again = grouped._usual_rows(float(average) * 1.0001)
-        assert grouped._rows(average) != grouped._rows(average * 1.0001) or again == grouped._usual_rows(
+        again = usual_rows(float(average) * 1.0001)
+        assert rows_of_average(average) != rows_of_average(average * 1.0001) or again == usual_rows(
             float(average)
         )
