@@ -57,7 +57,7 @@ DEPTHS = (384, 512, 640, 768, 1024, 1280)
 WHOLE, WHOLE_DEPTHS = {"tensor": {"prefill": 16}}, (256, 384, 512)
 # with --few: of few rows
 FEW = {kind: {"decode": 14, "wide_decode": 6} for kind in COUNTS}
-# with --full: of as many rows as a WGMMA's columns or rows hold, which multiply longest beside their loads
+# with --full: of 40 to 64 rows, which nearly fill a WGMMA of 64
 FULL, FULL_ROWS = {kind: {"decode": 10} for kind in ("block", "blocks")}, 40
 # the counts of each, and the values of K if they are not drawn
 DRAWN = {
@@ -101,6 +101,8 @@ def drawn(seed: int, kernels: int, which: str = "", kinds: Collection[str] = tup
     """The configs of each problem that are measured, and their kernels."""
     device, every, pools, promoted = RECORDS[0], fp8.kinds(["auto"]), [], []
     problems = cases(seed, which, kinds)
+    if not problems:
+        raise ValueError(f"there are no such problems with scales of {', '.join(kinds)}")
     for case in problems:
         ours = every[case.kind].ours["ours auto"]
         of = ours.problem(every[case.kind].draw(case, 0, "meta"))

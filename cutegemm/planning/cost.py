@@ -181,10 +181,15 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
 
 
 def _tiles(average: Number, lines: Column) -> Column:
-    """Tiles of a group, in the mean over groups: their rows scatter as those of random routing, about normally.
+    """The mean number of tiles of a group.
 
-    A group has one more tile for each multiple of a tile's lines that its rows exceed. Of groups of many tiles the last
-    is half full.
+    The numbers of rows of groups are about normally distributed, as those of random routing. A group has one more tile
+    for each multiple of a tile's extent that its rows exceed. Where that is many tiles, the last is half full in the
+    mean.
+
+    Args:
+        average: rows of a group.
+        lines: extent of each config's tile along the groups.
     """
     first = _share_with_rows(average)
     slope = NORMAL / np.sqrt(np.maximum(average, 1.0))
@@ -197,7 +202,7 @@ def _tiles(average: Number, lines: Column) -> Column:
 
 
 def _share_with_rows(average: Number) -> Number:
-    """The share of groups that have rows, of which there are few if the average is small; 1 of an average of 0."""
+    """The share of groups that have rows; 1 if the average is 0, which says that nothing is known of them."""
     return np.where(np.asarray(average) > 0, -np.expm1(-np.asarray(average, dtype=np.float64)), 1.0)
 
 

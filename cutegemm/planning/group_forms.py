@@ -171,8 +171,8 @@ def _bucket(value: int) -> int:
 def usual_rows(average: float) -> float:
     """The average rows of groups of one bucket (`rows_of_average`): a power of two, as most tokens and groups are.
 
-    Where none is among them, their middle. It is 0 where weights bound the time: groups are then planned as if all had
-    as many rows as nearly all have, since a second tile, which reads a group's weights again, costs more than counted.
+    Where none is among them, their middle. 0 says that all groups have as many rows as the average problem: with few
+    rows a group's second tile reads its weights again, which takes longer than the cost model counts.
     """
     if average <= 0 or 1 <= average < FEW_ROWS:
         return 0.0

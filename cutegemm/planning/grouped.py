@@ -2,8 +2,9 @@
 """GEMMs of groups in one launch: each group's rows or columns times a matrix of its own, or each group's part of K.
 
 The kernel is that of a batched problem, whose batches are as large as nearly all groups of random sizes. The size is
-rounded up to one of a few numbers, so that one kernel serves all numbers of tokens in between. Only the device knows
-the size of each group (`kernels.schedule.group_ends`).
+rounded up to one of a few numbers, so that one kernel serves all numbers of tokens in between, but for averages below
+one row, where each power of two may have its own, and at 128 rows (`group_forms.usual_rows`). Only the device knows the
+size of each group (`kernels.schedule.group_ends`).
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def copy_pays(plan: KernelPlan, moved: int) -> bool:
         return False
     plain = _of_average(plan.spec, dataclasses.replace(problem, a=a), form, False, device)
     more = _predicted(gathering) - _predicted(plain)
-    # groups of similar size are planned as if they had as many rows
+    # the prediction is for groups of the usual rows, not of these
     real = problem.m / (problem.batch * (gathering.batches.rows or gathering.problem.m))
     return more * real > device.loads.relayout + moved / device.dram_gbs
 
@@ -228,17 +229,21 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     # without a producer nobody loads at any row
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
     tried: list[dict[str, Any]] = [{"schedule": x} for x in schedules]
-    if 0 < of.batches.rows < 1 and spec.schedule == spec.swap == AUTO:
-        # a CTA without a producer passes many empty groups before it loads anything; WGMMA has at least 64 lines of A
-        tried.insert(0, {"schedule": "cooperative", "swap": form.axis == "m"})
+    preferred: dict[str, Any] = {}
+    if 0 < of.batches.rows < 1 and spec.schedule == spec.swap == spec.tile == AUTO:
+        # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows,
+        # but as few as 8 columns.
+        preferred = {"schedule": "cooperative", "swap": form.axis == "m"}
+        tried.insert(0, preferred)
     refusals: list[PlanError] = []
     ways = itertools.product(*(LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)))
     # few operands that threads load come first
     ordered = sorted(ways, key=lambda pair: sum(LOADS.index(x) for x in pair if x in LOADS))
-    for (a_load, b_load), fields in itertools.product(ordered, tried):
+    for (a_load, b_load), how in itertools.product(ordered, tried):
         try:
-            fields = given | {"a_load": a_load, "b_load": b_load} | fields
-            asked = of._replace(spec=dataclasses.replace(spec, **fields))
+            asked = of._replace(
+                spec=dataclasses.replace(spec, **given, **how | {"a_load": a_load, "b_load": b_load})
+            )
             found = _narrowed(asked)
         except SpecError as error:
             refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
@@ -249,7 +254,8 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
             refused = error
         else:
             return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
-        refusals.append(refused)
+        # a preference that is not possible explains nothing
+        refusals += [] if how is preferred else [refused]
     # an error about a field of the caller's says more than one about a way that was tried
     given_by_caller = (x for x in refusals if any(map(x.concerns, spec.given())))
     raise next(given_by_caller, refusals[0])

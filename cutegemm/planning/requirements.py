@@ -184,7 +184,7 @@ def check_blocks(spec: GemmSpec, problem: Problem, epilogue: Graph, cuda_cores: 
 
 
 class Batches(NamedTuple):
-    """What the batches of a problem are besides matrices of its size.
+    """How the batches of a problem stand for groups.
 
     Attributes:
         adjacent: the caller's axis along which they are groups of one matrix, or may be longer than the problem says,

@@ -60,9 +60,8 @@ class Seen(NamedTuple):
     products: Number = 1  # of an element of `size`
     adjacent_m: Number = False  # whether a tile that reaches beyond M loads what lies there
     adjacent_n: Number = False  # the same of N
-    group_rows: Number = (
-        0.0  # of a group along that axis on average; 0 if all are as long as the problem says
-    )
+    # average rows of a group along that axis; 0 if all are as long as the problem says
+    group_rows: Number = 0.0
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:

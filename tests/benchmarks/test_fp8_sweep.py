@@ -25,6 +25,10 @@ def test_problems_are_training_problems_that_tma_loads(monkeypatch):
     known = {(x.n, x.k) for family in ("square", "prefill") for x in fresh_draws.draw(family, 16, 30)}
     assert any((x.n, x.k) in known for x in problems)
     assert {x.kind for x in fp8_sweep.cases(16, kinds=["blocks"])} == {"blocks"}
+    assert all(x.m <= 256 for x in fp8_sweep.cases(85, "few"))
+    assert {40 <= x.m <= 64 for x in fp8_sweep.cases(87, "full")} == {True}
+    with pytest.raises(ValueError, match="no such problems with scales of block"):
+        fp8_sweep.drawn(19, 6, "whole", ["block"])
     shallow = fp8_sweep.cases(17, "shallow")
     assert {x.k for x in shallow} <= set(fp8_sweep.DEPTHS) and {x.kind for x in shallow} == set(
         fp8_sweep.SHALLOW

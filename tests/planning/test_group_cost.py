@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
-from cutegemm import GemmSpec, problem
+from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT
+from cutegemm.errors import PlanError
 from cutegemm.ops.groups.grouped import planned
 from cutegemm.planning import cost, generator, grouped, ranking, ways, why
 from cutegemm.planning.candidates import Candidate
@@ -81,7 +83,7 @@ def test_groups_end_in_part_of_a_tile():
 
 
 def test_few_rows_leave_most_groups_empty():
-    """Weights of groups that have rows are read alone, and tiles are small, since few SMs would have one else."""
+    """Only the weights of groups that have rows are read, and there are few work tiles."""
     few = problem(1, 4096, 7168, batch=32, majors="kk")
     one = Candidate((64, 8, 128), (1, 1), "cooperative", 1)
     alone, every = (counted(few, one, adjacent_m=True, group_rows=x) for x in (1 / 32, 0.0))
@@ -89,21 +91,37 @@ def test_few_rows_leave_most_groups_empty():
 
 
 def test_a_row_for_some_groups_takes_the_fewest_lines():
-    """More groups than rows: D's transpose, with a producer; the plan's prediction is of that batch."""
+    """More groups than rows: D's transpose in tiles of 8 columns, predicted for the groups that have rows.
+
+    A tile or schedule that the caller gives is not transposed, and an error is about the caller's fields.
+    """
     a, b = torch.empty(1, 7168, dtype=torch.bfloat16), torch.empty(32, 4096, 7168, dtype=torch.bfloat16).mT
     made = planned(a, b, torch.ones(32, dtype=torch.int32))
-    assert made.swapped and made.config.producers and made.config.tile[1] <= 32
+    assert made.swapped and made.config.producers and made.config.tile[:2] == (64, 8)
     found = grouped.batches_of(made)
     assert found == Batches("m", 1 / 32)
     assert why.predicted_us(made) < 40
+    given = planned(a, b, torch.ones(32, dtype=torch.int32), GemmSpec(tile=Tile(64, 256, 64)))
+    assert not given.swapped
+    odd_a, odd_b = torch.empty(3, 512, dtype=torch.bfloat16), torch.empty(8, 512, 7, dtype=torch.bfloat16)
+    with pytest.raises(PlanError) as refused:
+        planned(odd_a, odd_b, torch.ones(8, dtype=torch.int32), GemmSpec(a_load="tma", b_load="tma"))
+    assert refused.value.field == "b_load" and "swapped" not in str(refused.value)
 
 
-def test_usual_rows_tell_few_totals_apart():
-    """Kernels are the same for totals between powers of two; below the rows of a tile they are those of all groups."""
-    assert {usual_rows(x) for x in (300.0, 320.0, 512.0, 700.0, 900.0)} >= {512.0}
-    assert [usual_rows(x) for x in (0.0, 0.3, 1.0, 100.0, 128.0, 512.0)] == [0, 0.25, 0, 0, 128, 512]
-    for average in np.geomspace(130, 4000, 40):
-        again = usual_rows(float(average) * 1.0001)
-        assert rows_of_average(average) != rows_of_average(average * 1.0001) or again == usual_rows(
-            float(average)
-        )
+def test_usual_rows_are_of_their_bucket():
+    """One number for all averages of a bucket, a power of two where it holds one; none for few rows."""
+    found: dict[int, set[float]] = {}
+    for average in np.arange(137.0, 4000.0, 0.5).tolist():
+        found.setdefault(rows_of_average(average), set()).add(usual_rows(average))
+    assert all(len(x) == 1 for x in found.values()) and len(found) > 6
+    assert all(rows_of_average(x) == bucket for bucket, (x,) in found.items())
+    assert [usual_rows(x) for x in (0.0, 0.3, 1.0, 100.0, 128.0, 512.0, 700.0)] == [
+        0,
+        0.25,
+        0,
+        0,
+        128,
+        512,
+        512,
+    ]
