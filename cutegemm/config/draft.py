@@ -183,8 +183,8 @@ class KernelDraft(EpilogueConfig):
     def held_values(self) -> Number:
         """Accumulators that a thread holds in the mainloop: sums, partial sums promoted to them, and scales."""
         # warpgroups that issue in turn add the sums of a row before they issue the next row's WGMMAs
-        rows = where(self.crossed_scales & (self.team > 1), self.wgmma_rows, 1)
-        return self.tile_values + self.tile_values * self.partial_sets // rows + self.scale_values
+        rows = where(self.team > 1, self.wgmma_rows, 1) if self.crossed_scales else 1
+        return self.tile_values * (rows + self.partial_sets) // rows + self.scale_values
 
     @property
     def partial_sets(self) -> Number:
@@ -192,8 +192,8 @@ class KernelDraft(EpilogueConfig):
         if not self.promote:
             return 0
         # a product of two scales for each sum, if they differ by row and column
-        scaled = most(self.scale_values, self.tile_values * self.crossed_scales)
-        room = 3 * self.tile_values + scaled <= most_accumulators(self)
+        held = most(self.scale_values, self.tile_values) if self.crossed_scales else self.scale_values
+        room = 3 * self.tile_values + held <= most_accumulators(self)
         # both sets are of a whole tile; a stage is read while the next is multiplied
         two = room & (self.wgmma_rows == 1) & (self.stages > 1)
         if not self.epilogue.scales:
@@ -213,7 +213,7 @@ class KernelDraft(EpilogueConfig):
     @property
     def crossed_scales(self) -> bool:
         """Whether every row and every column of a tile has a scale of its own."""
-        return [x.extent for x in self.epilogue.scales] == [1, 1]
+        return len(x := self.epilogue.scales) == 2 and x[0].extent == x[1].extent == 1
 
     @property
     def column_scales(self) -> bool:

@@ -36,8 +36,10 @@ def registers(config: Kernel) -> Number:
     """
     scales = config.epilogue.scales
     read = most(FEWEST, sum(config.scales_read(x) for x in scales)) if scales else 0
+    if not config.crossed_scales:
+        return read
     ready = config.tile_values // config.wgmma_rows + FEWEST
-    return where(config.crossed_scales & (config.wgmma_rows > 1), most(read, ready), read)
+    return where(config.wgmma_rows > 1, most(read, ready), read)
 
 
 def loaders(config: Kernel) -> int:

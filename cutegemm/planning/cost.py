@@ -113,8 +113,11 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     """What each config does."""
     m, n, k = of.m, of.n, of.k
     rows, cols = np.ceil(x.m / (m * of.across)), np.ceil(x.n / (n * of.along))
-    rows = np.where(np.logical_and(x.adjacent_m, x.group_rows), _tiles(x.group_rows, m * of.across), rows)
-    cols = np.where(np.logical_and(x.adjacent_n, x.group_rows), _tiles(x.group_rows, n * of.along), cols)
+    nonempty: Number = 1.0
+    if x.group_rows:
+        rows = np.where(x.adjacent_m, _tiles(x.group_rows, m * of.across), rows)
+        cols = np.where(x.adjacent_n, _tiles(x.group_rows, n * of.along), cols)
+        nonempty = _share_with_rows(x.group_rows)
     planes = rows * cols * x.batch
     cluster, outer = of.across * of.along, of.splits / of.held
     size = (cluster * of.held).astype(np.intp)
@@ -141,7 +144,6 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
     short = x.bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
-    nonempty = _share_with_rows(x.group_rows)
     again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
     return Counts(
         waves=waves,
@@ -202,8 +204,8 @@ def _tiles(average: Number, lines: Column) -> Column:
 
 
 def _share_with_rows(average: Number) -> Number:
-    """The share of groups that have rows; 1 if the average is 0, which says that nothing is known of them."""
-    return np.where(np.asarray(average) > 0, -np.expm1(-np.asarray(average, dtype=np.float64)), 1.0)
+    """The share of groups that have rows."""
+    return -np.expm1(-np.asarray(average, dtype=np.float64))
 
 
 def _share_promoted(x: Seen) -> Column:
@@ -214,7 +216,7 @@ def _share_promoted(x: Seen) -> Column:
 
 def _delay(clusters: Column) -> Column:
     """How much clusters that request the same bytes at once delay them."""
-    return DELAYS[np.clip(clusters, 1, len(DELAYS)).astype(np.intp) - 1]
+    return DELAYS[np.minimum(np.maximum(clusters, 1), len(DELAYS)).astype(np.intp) - 1]
 
 
 def _box_rows(x: Seen, of: Rows) -> Column:
