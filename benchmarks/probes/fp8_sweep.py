@@ -20,9 +20,9 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import (
     command_line,
@@ -44,30 +44,34 @@ from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
 from cutegemm.tuning.timing import Sampler
 
-# kind of scale -> problems of each family
+
+class Drawn(NamedTuple):
+    """Which problems are drawn."""
+
+    counts: Mapping[str, Mapping[str, int]]  # kind of scale -> problems of each family
+    depths: Sequence[int] = ()  # values of K in turn, if they are not drawn
+    least_rows: int = 1
+
+
 COUNTS = {
     "tensor": {"square": 8, "prefill": 12, "decode": 6, "wide_decode": 8},
     "block": {"square": 4, "prefill": 10, "decode": 4, "wide_decode": 6},
     "blocks": {"square": 3, "prefill": 7, "decode": 4, "wide_decode": 4},
 }
-# with --shallow: the same of many rows and few k tiles, as in experts' second layers; K is one of these
-SHALLOW = {"block": {"prefill": 14}, "blocks": {"prefill": 6}, "tensor": {"prefill": 8}}
-DEPTHS = (384, 512, 640, 768, 1024, 1280)
-# with --whole: of K whose sums are not promoted
-WHOLE, WHOLE_DEPTHS = {"tensor": {"prefill": 16}}, (256, 384, 512)
-# with --few: of few rows
-FEW = {kind: {"decode": 14, "wide_decode": 6} for kind in COUNTS}
-# with --full: of 40 to 64 rows, which nearly fill a WGMMA of 64
-FULL, FULL_ROWS = {kind: {"decode": 10} for kind in ("block", "blocks")}, 40
-# the counts of each, and the values of K if they are not drawn
+# by option: many rows and few k tiles, as in experts' second layers; K whose sums are not promoted; few rows; so many
+# that they nearly fill a WGMMA of 64
 DRAWN = {
-    "": (COUNTS, ()),
-    "shallow": (SHALLOW, DEPTHS),
-    "whole": (WHOLE, WHOLE_DEPTHS),
-    "few": (FEW, ()),
-    "full": (FULL, ()),
+    "": Drawn(COUNTS),
+    "shallow": Drawn(
+        {"block": {"prefill": 14}, "blocks": {"prefill": 6}, "tensor": {"prefill": 8}},
+        (384, 512, 640, 768, 1024, 1280),
+    ),
+    "whole": Drawn({"tensor": {"prefill": 16}}, (256, 384, 512)),
+    "few": Drawn({kind: {"decode": 14, "wide_decode": 6} for kind in COUNTS}),
+    "full": Drawn({kind: {"decode": 10} for kind in ("block", "blocks")}, least_rows=40),
 }
-CONFIGS = 12
+# draws for each problem: some have an extent that TMA cannot load, most of the decode family few rows
+CONFIGS, DRAWS = 12, 28
 TORCH = "torch"
 SCREEN, FINAL = (
     timing.Regime(name=name, preheat=0.0, rest=0.0, sample=sample, rounds=rounds)
@@ -79,13 +83,12 @@ PREHEAT, FINALISTS = 0.05, 5
 def cases(seed: int, which: str = "", kinds: Collection[str] = tuple(COUNTS)) -> list[beside.Case]:
     """The problems of some kinds whose operands TMA loads, families interleaved; `which` of `DRAWN`."""
     found = []
-    every, depths = DRAWN[which]
+    every, depths, least_rows = DRAWN[which]
     for kind, counts in every.items():
         if kind not in kinds:
             continue
         for family, count in counts.items():
-            many = fresh_draws.draw(family, seed, (4 if which != "full" else 24) * count + 4)
-            many = [x for x in many if which != "full" or x.m >= FULL_ROWS]
+            many = [x for x in fresh_draws.draw(family, seed, DRAWS * count) if x.m >= least_rows]
             if depths:
                 many = [dataclasses.replace(x, k=depths[i % len(depths)]) for i, x in enumerate(many)]
                 many = [x for x in many if fresh_draws.for_training(x.n, x.k)]
@@ -189,7 +192,7 @@ def main(arguments: Sequence[str]) -> int:
         ("shallow", "many rows, few k tiles"),
         ("whole", "many rows, so few k tiles that sums are not promoted"),
         ("few", "few rows"),
-        ("full", f"{FULL_ROWS} to 64 rows"),
+        ("full", f"{DRAWN['full'].least_rows} to 64 rows"),
     ):
         add(
             f"--{name}",

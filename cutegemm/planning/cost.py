@@ -132,11 +132,11 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     instructions = m / device.limits.mma_m * (k * x.size / K_BYTES) * x.products
     landed = (here + n) * k * x.size
     turns, launched = of.schedule == PINGPONG, of.reduction == BY_LAUNCH
-    team = np.where(turns, 1, of.consumers)
+    team = np.where(turns, 1.0, of.consumers)
     parts, passes = 4 * m * n, m / (device.limits.mma_m * team)
     # every thread reads its scales of columns once a stage
     read = 4 * team * device.limits.warpgroup * n * x.read
-    out = _outputs(x, of, waves, turns)
+    out = _outputs(x, of, waves, team)
     beside = np.minimum(out["stored"], of.consumers * STAGING_BYTES) * ~launched + parts * (of.held > 1)
     beside = beside + x.inputs * of.consumers * STAGING_BYTES
     # the words of a shifted operand lie beside its stage
@@ -227,13 +227,12 @@ def _box_rows(x: Seen, of: Rows) -> Column:
     return np.where((narrow > 0) & np.logical_not(x.adjacent_m), narrow, of.m)
 
 
-def _outputs(x: Seen, of: Rows, waves: Column, turns: NDArray[np.bool_]) -> dict[str, Column]:
+def _outputs(x: Seen, of: Rows, waves: Column, team: Column) -> dict[str, Column]:
     """What a work tile's epilogue reads and stores."""
     rows, cols = of.m / x.halves, of.n / x.gates
     whole = cols.astype(np.intp)
     # the greatest power of two that divides them, as `epilogue_plan.subtile_columns`
     columns = np.minimum(whole & -whole, widest(x.out_bytes)).astype(np.float64)
-    team = np.where(turns, 1.0, of.consumers)
     pieces = rows / (64 * team) * cols / columns
     stored = rows * cols * x.out_bytes
     ends = np.where(x.row_major, rows, cols) * END_SECTORS * SECTOR

@@ -196,7 +196,7 @@ class Batches(NamedTuple):
     rows: float = 0.0
 
 
-MATRICES = Batches()
+MATRICES = Batches()  # no groups
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,9 @@ def test_problems_are_training_problems_that_tma_loads(monkeypatch):
     with pytest.raises(ValueError, match="no such problems with scales of block"):
         fp8_sweep.drawn(19, 6, "whole", ["block"])
     shallow = fp8_sweep.cases(17, "shallow")
-    assert {x.k for x in shallow} <= set(fp8_sweep.DEPTHS) and {x.kind for x in shallow} == set(
-        fp8_sweep.SHALLOW
-    )
+    expected = fp8_sweep.DRAWN["shallow"]
+    assert {x.k for x in shallow} <= set(expected.depths)
+    assert {x.kind for x in shallow} == set(expected.counts)
     assert all(fresh_draws.for_training(x.n, x.k) and x.n % 16 == 0 for x in shallow)
     monkeypatch.setattr(fp8_sweep, "cases", lambda seed, which, kinds: [CASE, CASE])
     found = fp8_sweep.drawn(16, 6)

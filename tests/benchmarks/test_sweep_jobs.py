@@ -108,7 +108,7 @@ def test_counts_are_of_known_families():
 
 
 def test_other_splits_are_measured():
-    """Of the fastest configs that a launch adds up, other numbers of splits are options, too."""
+    """The fastest configs whose splits a launch adds up are also options with other numbers of splits."""
     case = Case(suite="deep_k", dtype="bf16", majors="kk", m=300, n=128, k=16384)
     found = sweep_draws.options(GemmSpec(), contenders.problem(case), H200, random.Random(0))
     seen = ranking.options(requested(GemmSpec(), contenders.problem(case), H200)[0])

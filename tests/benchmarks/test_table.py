@@ -95,7 +95,7 @@ def test_llama_table_has_tokens_ratio_and_memory():
 
 
 def test_newest_row_wins_whatever_the_file_is_called():
-    """Of two measurements of one thing the later stands, and only its file is named."""
+    """If two files have a row for the same case, the table has the later one and names its file alone."""
     documents = {"a.json": document(us=5.0, date="2026-01-09"), "b.json": document(us=10.0)}
     text = table.render("odd", documents)
     assert "**7.00**" in text and "**3.50**" not in text and "b.json" not in text

@@ -93,7 +93,7 @@ def test_few_rows_leave_most_groups_empty():
 def test_a_row_for_some_groups_takes_the_fewest_lines():
     """More groups than rows: D's transpose in tiles of 8 columns, predicted for the groups that have rows.
 
-    A tile or schedule that the caller gives is not transposed, and an error is about the caller's fields.
+    A tile that the caller gives is not transposed, and an error is about the caller's fields.
     """
     a, b = torch.empty(1, 7168, dtype=torch.bfloat16), torch.empty(32, 4096, 7168, dtype=torch.bfloat16).mT
     made = planned(a, b, torch.ones(32, dtype=torch.int32))

@@ -99,9 +99,9 @@ def test_only_fp8_has_such_a_k():
     assert made.config.promote == 0 and not any("not promoted" in x for x in made.reasons)
 
 
-@pytest.mark.parametrize("of", [(81920, 2048, 512), (65536, 2048, 384)], ids=str)
-def test_whole_sums_have_wide_tiles_in_turns(of):
-    """Half the accumulators: pingpong tiles of 128 x 192, predicted at most 0.85 of the time of promoted ones."""
+@pytest.mark.parametrize(("of", "share"), [((81920, 2048, 512), 0.8), ((65536, 2048, 384), 0.85)], ids=str)
+def test_whole_sums_have_wide_tiles_in_turns(of, share):
+    """Half the accumulators: pingpong tiles of 128 x 192, predicted at most this share of the time of promoted ones."""
     m, n, k = of
     rows = {"scale_a": "row", "scale_b": "row"}
     found = config(k, m, n, **rows)
@@ -109,7 +109,7 @@ def test_whole_sums_have_wide_tiles_in_turns(of):
     spec = GemmSpec(**rows)
     asked = problem(m, n, k, dtype="fp8", majors="kk", epilogue=spec.epilogue)
     us = [plan(x, asked).why.taken.us for x in (spec, dataclasses.replace(spec, promote=FP8.coarse))]
-    assert us[0] < 0.85 * us[1]
+    assert us[0] < share * us[1]
     assert max(config(BEYOND, m, n, **rows).tile[:2]) <= 208
 
 

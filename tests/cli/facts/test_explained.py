@@ -265,7 +265,7 @@ def test_the_raster_says_what_it_does_not_show(fields, note):
 
 
 def test_a_huge_output_lists_some_tiles():
-    """Of more work tiles than a page can show the first ones are listed, and that is said."""
+    """An output with more work tiles than a page can show lists the first ones, and the note says so."""
     plan, _ = explained(Case(GemmSpec(tile=SMALL), problem(65536, 65536, 64), H200, ""))
     found = raster_of(plan, 132)
     assert len(found.order) == 4096 and "the first 4,096 of 524,288 work tiles" in found.note

@@ -77,7 +77,7 @@ def test_a_healthy_machine_needs_nothing(tmp_path):
     ],
 )
 def test_a_fault_of_the_machine_is_found(check, says, fix):
-    """What is too old, broken or missing is a finding with its command."""
+    """A Python, driver or package that is too old, broken or missing is a finding, with the command that mends it."""
     assert check.status == health.FINDING and says in check.message and fix in check.fix
 
 

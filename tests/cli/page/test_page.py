@@ -165,7 +165,7 @@ def test_the_raster_draws_every_tile(name):
 
 
 def test_boxes_of_a_shared_tile_are_told_apart():
-    """Of a multicast tile this CTA's boxes are coloured, as many as its instructions; the others are pale."""
+    """A multicast tile has as many boxes of this CTA as it issues instructions; the others name another CTA."""
     _, found, text = made("pingpong")
     for x in found.boxes:
         if x.operand in ("A", "B"):
