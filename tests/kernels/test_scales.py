@@ -55,6 +55,9 @@ def test_every_kind_of_both(kinds):
         ((SQUARES, ROWS), (50, 300, 400), {"tile": Tile(24, 128, 128), "swap": True}),
         ((ROWS, ROWS), (300, 40, 400), {"tile": Tile(256, 16, 128), "consumers": 2, "swap": False}),
         ((ROWS, ROWS), (300, 100, 400), {"tile": Tile(192, 24, 128), "sms": 2, "swap": False}),
+        ((ROWS, ROWS), (300, 100, 272), {"tile": Tile(256, 96, 128), "sms": 1, "swap": False}),
+        ((ROWS, ROWS), (200, 100, 272), {"tile": Tile(192, 96, 128), "sms": 1, "swap": False}),
+        ((ROWS, ROWS), (200, 200, 272), {"tile": Tile(128, 160, 128), "sms": 1, "swap": False}),
     ],
 )
 def test_every_way_of_adding(kinds, shape, fields):
