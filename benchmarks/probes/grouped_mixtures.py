@@ -22,7 +22,7 @@ THEIRS = "transformers_compile"
 COMPILED = f"{OURS}_compile"
 # name -> (hidden, intermediate, experts, experts per token)
 MODELS = {"qwen3-30b": (2048, 768, 128, 8), "mixtral": (4096, 14336, 8, 2)}
-KINDS = ("moe", "moe_backward")
+KINDS = ("moe", "moe_backward", "moe_step")
 
 
 def ours(model: str, device: str, fallback: str = "error") -> nn.MoE:
@@ -105,7 +105,7 @@ def sets_of(case: Case, device: str) -> list[Tensor]:
 
 
 def contenders(case: Case, layers: dict[str, Any]) -> list[Contender]:
-    """The contenders of a layer; with "moe_backward" they also compute all gradients, and return the tokens'."""
+    """The contenders of a layer; but for "moe" they also compute all gradients, and return the tokens'."""
 
     def forward(module: Any) -> Callable[[Tensor], Tensor]:
         def call(x: Tensor) -> Tensor:
@@ -125,5 +125,5 @@ def contenders(case: Case, layers: dict[str, Any]) -> list[Contender]:
 
         return call
 
-    make = step if case.kind == "moe_backward" else forward
+    make = forward if case.kind == KINDS[0] else step
     return [Contender(name, make(module)) for name, module in layers.items()]

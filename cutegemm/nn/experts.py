@@ -2,7 +2,8 @@
 """Mixtures of experts, from routing to the weighted sum of the experts' results, in two grouped launches.
 
 Without gradients the first launch gathers tokens and applies the activation, and the second scales its results. With
-gradients torch copies tokens in the order of experts, and scales results after the launches.
+gradients torch copies tokens in the order of experts, and the first launch also scales: since (w h) W = w (h W), the
+gradient of w is the sum over a row of h times the gradient of w h, which the launch for that gradient adds up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import torch
 from torch import Tensor
 
 from cutegemm import checks
+from cutegemm.epilogue.functions import silu
 from cutegemm.epilogue.library import swiglu
+from cutegemm.epilogue.trace import Col, define
+from cutegemm.epilogue.value import Value
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
@@ -26,6 +30,14 @@ from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS
 
 SWIGLU = swiglu()
+
+
+@define(gated="halves")
+def _scored(gate: Value, up: Value, *, score: Col) -> Value:
+    """SwiGLU times the weight of the row in the sum."""
+    return silu(gate) * up * score
+
+
 MOST = 2**31 - 1  # largest width or count
 
 
@@ -96,11 +108,50 @@ class _Combined(torch.autograd.Function):
         return *final((above, each.view(weights.shape).to(weights.dtype)), sources), None, None, None
 
 
+class _Ordered(torch.autograd.Function):
+    """The weight of each sorted pair, (R,), from (T, k)."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, order: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        return weights.reshape(-1).index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (place,) = ctx.saved_tensors
+        return grads[0].index_select(0, place.view(-1)).view(place.shape), None, None
+
+
+class _Summed(torch.autograd.Function):
+    """`summed`, (T, N)."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, rows: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, place)
+        return summed(y, place)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        rows, _ = ctx.saved_tensors
+        return grads[0].index_select(0, rows), None, None
+
+
 def dispatched(x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
     """The token of each pair, (R, H), from x (T, H) and fields of `Routes`."""
     if not torch.compiler.is_compiling():
         tangents.refuse((("x", x),))
     found: Tensor = _Dispatched.apply(x, rows, place)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _weighed(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, to: Routes, fallback: str) -> Tensor:
+    """`mixture` of sorted pairs, recorded by autograd."""
+    if not torch.compiler.is_compiling():
+        tangents.refuse((("weights", weights),))
+    score = _Ordered.apply(weights, to.order, to.place)  # type: ignore[no-untyped-call]
+    rows = dispatched(x, to.rows, to.place)
+    y = grouped_perceptron(rows, gate_up.mT, _scored, down.mT, to.bounds, fallback, score=score)
+    found: Tensor = _Summed.apply(y, to.rows, to.place)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -135,9 +186,7 @@ def mixture(
         return found
     to = routes(experts, gate_up.shape[0])
     if recording(x, weights, gate_up, down) and not untouched():
-        rows = dispatched(x, to.rows, to.place)
-        y = grouped_perceptron(rows, gate_up.mT, SWIGLU, down.mT, to.bounds, fallback)
-        return combined(y, weights, *to[:3])
+        return _weighed(x, gate_up, down, weights, to, fallback)
     # a literal alpha, because Dynamo fails on float defaults in checkpointed regions (docs/pytorch.md)
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "alpha": 1.0, "fallback": fallback}
     hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)

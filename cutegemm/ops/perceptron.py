@@ -166,23 +166,31 @@ def perceptron(
 
 
 def grouped_perceptron(
-    x: Tensor, weight: Tensor, epilogue: Graph, last_weight: Tensor, bounds: Tensor, fallback: str = "torch"
+    x: Tensor,
+    weight: Tensor,
+    epilogue: Graph,
+    last_weight: Tensor,
+    bounds: Tensor,
+    fallback: str = "torch",
+    **inputs: Tensor,
 ) -> Tensor:
     """A perceptron per group with its own weights, (R, P), with fused gradients; rows outside all groups are zero.
 
     Args:
         x: (R, K), in groups; weight: (G, 2 N, K), in halves.
-        epilogue: it reads a gated pair and nothing else; last_weight: (G, P, N).
+        epilogue: of a gated pair; last_weight: (G, P, N).
         bounds: (G + 1,): the first group's start, then the ends.
         fallback: as for `linear`.
+        **inputs: all that the epilogue reads.
     """
     who = server_of(x.device, fallback, "cutegemm.grouped_mm")
     who = "reference" if who == "torch" else who
+    wanted = tuple([name for name, t in inputs.items() if t.requires_grad])
     if torch.compiler.is_compiling():
-        texts = described(address(epilogue), (), False, who)
+        texts = described(address(epilogue), wanted, False, who)
     else:
-        texts = remembered(epilogue, (), False, who)
-    return _recorded(texts, x, weight, [], last_weight, None, bounds)
+        texts = remembered(epilogue, wanted, False, who)
+    return _recorded(texts, x, weight, list(inputs.values()), last_weight, None, bounds)
 
 
 def _recorded(
