@@ -15,8 +15,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.arch import sm90 as hw
-from cutegemm.kernels.schedule.group_ends import GroupEnds, broadcast
+from cutegemm.kernels.schedule.group_ends import EACH, SPAN, GroupEnds, broadcast, chosen
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
 from cutegemm.kernels.schedule.work import Origin, Work
 from cutegemm.launch_layout import GROUP_ENDS
@@ -84,7 +83,7 @@ class GroupDepthScheduler(TileScheduler):
     def _found(self, state: Any) -> Any:
         """The state of the same index with its group, searched from the state's group on.
 
-        A warp looks at as many groups at once as it has lanes.
+        A warp searches `SPAN` groups at a time.
         """
         index, group, begin, end = state
         wanted = cutlass.min(index // (self.tiles[0] * self.tiles[1]), self.ends.count - 1)
@@ -93,8 +92,8 @@ class GroupDepthScheduler(TileScheduler):
         return index, group, begin, end
 
     def _search(self, group: Any, wanted: Any, end: Any) -> tuple:
-        """(group, begin, end) of the wanted group, or of the last of the next 32."""
-        begins, ends, _ = self.ends.after(group, end)
-        which = cutlass.min(wanted - group - 1, cutlass.Int32(hw.WARP - 1))
-        begin, end = broadcast(which, begins, ends)
+        """(group, begin, end) of the wanted group, or of the last of the next `SPAN`."""
+        found, _ = self.ends.after(group, end)
+        which = cutlass.min(wanted - group - 1, cutlass.Int32(SPAN - 1))
+        begin, end = broadcast(which // EACH, *(chosen(which % EACH, x) for x in zip(*found)))
         return group + 1 + which, begin, end

@@ -7,7 +7,8 @@ the matrix, whatever the tensor holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,10 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.memory_views import elements_at
+
+# neighbouring groups that a lane looks at, and groups of a warp
+EACH = 4
+SPAN = EACH * hw.WARP
 
 
 @dataclass(frozen=True)
@@ -62,22 +67,27 @@ class GroupEnds:
             found = self._number(cutlass.Int32(0))
         return found
 
-    def after(self, group: Any, end: Any) -> tuple[Any, Any, Any]:
-        """(begin, end) of the 32 groups after `group`, one for each lane, and the lane. Whole warps call it.
+    def after(self, group: Any, end: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        """The `SPAN` groups after `group`: (begin, end) of each of a lane's `EACH` neighbours, and the lane.
 
-        In lanes beyond the last group begin and end are equal.
+        Whole warps call it. Beyond the last group begin and end are equal. All numbers are requested at once: the
+        time to read one from L2 is most of a search's.
 
         Args:
             end: the end of `group`.
         """
         lane = cute.arch.lane_idx()
-        mine = group + 1 + lane
-        number = self._number(cutlass.min(mine, self.count - 1) + self.lead)
+        mine = [group + 1 + lane * EACH + i for i in range(EACH)]
+        numbers = [self._number(cutlass.min(x, self.count - 1) + self.lead) for x in mine]
         if self.masked:
-            return cutlass.Int32(0), cutlass.select_(mine < self.count, number, cutlass.Int32(0)), lane
-        ends = inclusive_scan(cutlass.max(number, end), lane, cutlass.max)
-        before = cute.arch.shuffle_sync_up(ends, 1)
-        return cutlass.select_(lane == 0, end, before), ends, lane
+            none = cutlass.Int32(0)
+            return [(none, cutlass.select_(x < self.count, y, none)) for x, y in zip(mine, numbers)], lane
+        numbers[0] = cutlass.max(numbers[0], end)
+        most = list(itertools.accumulate(numbers, cutlass.max))
+        before = cute.arch.shuffle_sync_up(inclusive_scan(most[-1], lane, cutlass.max), 1)
+        ends = [cutlass.select_(lane == 0, end, before)]
+        ends += [cutlass.max(x, ends[0]) for x in most]
+        return list(itertools.pairwise(ends)), lane
 
     def extent_of(self, group: Any) -> Any:
         """Rows of a masked group."""
@@ -95,6 +105,14 @@ def inclusive_scan(value: Any, lane: Any, combine: Callable[[Any, Any], Any]) ->
 def broadcast(lane: Any, *values: Any) -> tuple[Any, ...]:
     """The values of one lane, in all lanes."""
     return tuple(cute.arch.shuffle_sync(x, lane) for x in values)
+
+
+def chosen(which: Any, values: Sequence[Any]) -> Any:
+    """The value at a place that is only known on the device."""
+    found = values[0]
+    for i, value in enumerate(values[1:], 1):
+        found = cutlass.select_(which >= i, value, found)
+    return found
 
 
 def first_false_lane(condition: Any) -> Any:

@@ -13,6 +13,7 @@ stores end with the group. Rows of no group are zeroed after the last work tile,
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,14 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.kernels.epilogue.partial_reductions import ZeroParts
-from cutegemm.kernels.schedule.group_ends import GroupEnds, broadcast, first_false_lane, inclusive_scan
+from cutegemm.kernels.schedule.group_ends import (
+    EACH,
+    GroupEnds,
+    broadcast,
+    chosen,
+    first_false_lane,
+    inclusive_scan,
+)
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
 from cutegemm.kernels.schedule.work import Origin, Work
 from cutegemm.kernels.schedule.zero_rows import Zeroed
@@ -101,7 +109,7 @@ class GroupScheduler(TileScheduler):
     def _found(self, state: Any) -> Any:
         """The state of the same cluster tile with its group; beyond the last tile `ends.count` or more.
 
-        A warp searches 32 groups at a time, one for each lane.
+        A warp searches `SPAN` groups at a time.
         """
         index, group, first, last, row, end = state
         # until the tile is in the group, or no group is left
@@ -112,20 +120,26 @@ class GroupScheduler(TileScheduler):
     def _search(self, index: Any, group: Any, last: Any, end: Any) -> tuple:
         """(group, its first tile, one past its last tile, its first row, one past its last row) of a tile.
 
-        For a tile beyond the next 32 groups, those of the last of them.
+        For a tile beyond the next `SPAN` groups, those of the last of them.
 
         Args:
             index: the tile's number.
             group, last, end: the group to search after; one past its last tile and one past its last row.
         """
-        row, ends, lane = self.ends.after(group, end)
-        along_m, along_n = self._tiles(ends - row)
-        tiles = along_m * along_n
-        after = last + inclusive_scan(tiles, lane, lambda x, y: x + y)
-        which = first_false_lane(after <= index)
-        first, last, end = broadcast(which, after - tiles, after, ends)
-        row = row if self.config.masked else broadcast(which, row)[0]
-        return group + 1 + which, first, last, row, end
+        found, lane = self.ends.after(group, end)
+        extents = [self._tiles(y - x) for x, y in found]
+        tiles = list(itertools.accumulate(along_m * along_n for along_m, along_n in extents))
+        # one past the last tile of each group, the lane's groups before it, and all lanes before it
+        start = last + inclusive_scan(tiles[-1], lane, lambda x, y: x + y) - tiles[-1]
+        after = [start, *(start + x for x in tiles)]
+        which = first_false_lane(after[-1] <= index)
+        # the first of a lane's groups that ends after the tile, or the last
+        place = sum((cutlass.Int32(x <= index) for x in after[1:-1]), cutlass.Int32(0))
+        places = [group + 1 + lane * EACH + i for i in range(EACH)]
+        rows, ends = zip(*found)
+        columns = (places, after[:-1], after[1:], rows, ends)
+        found = broadcast(which, *(chosen(place, x) for x in columns))
+        return tuple(found)
 
     @cute.jit
     def end_rows(self, state: Any, epilogue: cutlass.Constexpr, thread: Any, threads: Any) -> None:
