@@ -76,7 +76,7 @@ START = CostModel(
 )  # fmt: skip
 # known only from kernels with short K, which the sweeps lack; these rates stay fixed
 KNOWN = ("line", "inputs", "input_piece")
-SCALES = ("", "_2", "_3", "_4", "_few", "_full")
+SCALES = ("", "_2", "_3", "_4", "_few", "_full", "_full_2", "_full_3")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {"NVIDIA H200": [f"{x}_h200.json" for x in ("eight", "eight_2", *(f"scales{y}" for y in SCALES))]}
 # fp8 GEMMs with few k tiles, to which only the factors of kernels are fitted: much of their times is that of launches

@@ -59,7 +59,7 @@ COUNTS = {
     "blocks": {"square": 3, "prefill": 7, "decode": 4, "wide_decode": 4},
 }
 # by option: many rows and few k tiles, as in experts' second layers; K whose sums are not promoted; few rows; so many
-# that they nearly fill a WGMMA of 64
+# that they nearly fill a WGMMA of 64; the same with so many k tiles that splits of K pay
 DRAWN = {
     "": Drawn(COUNTS),
     "shallow": Drawn(
@@ -69,6 +69,9 @@ DRAWN = {
     "whole": Drawn({"tensor": {"prefill": 16}}, (256, 384, 512)),
     "few": Drawn({kind: {"decode": 14, "wide_decode": 6} for kind in COUNTS}),
     "full": Drawn({kind: {"decode": 10} for kind in ("block", "blocks")}, least_rows=40),
+    "deep": Drawn(
+        {kind: {"decode": 10} for kind in ("block", "blocks")}, (16384, 20480, 24576, 30720), least_rows=40
+    ),
 }
 # draws for each problem: some have an extent that TMA cannot load, most of the decode family few rows
 CONFIGS, DRAWS = 12, 28
@@ -193,6 +196,7 @@ def main(arguments: Sequence[str]) -> int:
         ("whole", "many rows, so few k tiles that sums are not promoted"),
         ("few", "few rows"),
         ("full", f"{DRAWN['full'].least_rows} to 64 rows"),
+        ("deep", "the same, with many k tiles"),
     ):
         add(
             f"--{name}",
