@@ -5,9 +5,10 @@
     compute-sanitizer --tool racecheck --error-exitcode 9 python -m benchmarks.sanitized --only atomic,launch
     compute-sanitizer --tool synccheck python -m benchmarks.sanitized
 
-The cases cover reductions across CTAs, loads by threads, scaled, copied and quantized 8-bit operands, and groups. Each
-result is compared with fp64, or with torch's operations for `quantize`; the command exits 1 if one is wrong. Racecheck
-only covers shared memory. The emulator's race detector covers global memory (`tests/kernels`).
+The cases cover reductions across CTAs, loads by threads, scaled, copied and quantized 8-bit operands, groups, and sums
+of rows. Each result is compared with fp64, or with torch's operations for `quantize` and sums of rows; the command
+exits 1 if one is wrong. Racecheck only covers shared memory. The emulator's race detector covers global memory
+(`tests/kernels`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ import torch
 import cutegemm
 from benchmarks import command_line, runs
 from cutegemm import DType, GemmSpec, Tile
+from cutegemm.ops.groups import row_sum
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.quantize import quantized
+from cutegemm.running.backends.helper_launch import on_emulator
+from cutegemm.running.numerics.group_reference import gathered
 
 SMALL, BYTES = Tile(64, 64, 64), Tile(64, 64, 128)
 BY_ROW, BY_SQUARE = ("block", 1, 128), ("block", 128, 128)
@@ -135,7 +139,9 @@ QUANTIZED: dict[str, tuple[Any, torch.dtype, tuple[int, int], bool]] = {
     "quantize_turned": (BY_ROW, torch.float8_e4m3fn, (272, 136), True),
     "quantize_turned_row": ("row", torch.int8, (272, 136), True),
 }
-EVERY = (*CASES, *QUANTIZED)
+# name -> (rows of the result, terms of each, rows and columns of the matrix)
+ROW_SUMS = {"rows_copied": (131, 1, 40, 1032), "rows_summed": (131, 3, 40, 264)}
+EVERY = (*CASES, *QUANTIZED, *ROW_SUMS)
 TOLERANCE = 5e-3  # relative Frobenius error of results in bf16
 
 
@@ -240,6 +246,17 @@ def _quantized(name: str, generator: torch.Generator, backend: str | None) -> li
     return [float((mine.float() != its.float()).double().mean()) for mine, its in pairs]
 
 
+def _summed(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
+    """The share of sums of rows that differ from sums in fp32 in order; some indices are out of range."""
+    sums, terms, *shape = ROW_SUMS[name]
+    x = _draw((shape[0], shape[1]), generator, torch.bfloat16)
+    index = torch.randint(-2, shape[0] + 2, (sums, terms), generator=generator, device=generator.device)
+    emulated = backend == "emulator"
+    found = row_sum.sum_by(on_emulator, x, index) if emulated else row_sum.launched(x, index)
+    wanted: Any = sum(gathered(x, index[:, j]).float() for j in range(terms))
+    return [float("nan") if found is None else float((found != wanted.bfloat16()).double().mean())]
+
+
 def group_products(a: torch.Tensor, b: torch.Tensor, ends: tuple[int, ...]) -> torch.Tensor:
     """GEMMs of groups in fp64: of rows, (M, N) with zeros after the last group, or along K, (G, M, N)."""
     a, b, begins = a.double(), b.double(), (0, *ends[:-1])
@@ -257,7 +274,7 @@ def error_of(name: str, device: str = "cuda", backend: str | None = None) -> flo
     Each GEMM runs twice, so a state that the first run leaves behind affects the second.
     """
     generator = torch.Generator(device).manual_seed(1)
-    kinds = {"groups": _grouped, "quantize": _quantized}
+    kinds = {"groups": _grouped, "quantize": _quantized, "rows": _summed}
     errors = kinds.get(name.split("_")[0], _dense)(name, generator, backend)
     return max(errors, key=lambda x: (math.isnan(x), x))
 

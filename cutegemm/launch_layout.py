@@ -20,7 +20,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cutegemm.config import Config, FinishConfig, GemmConfig, KernelConfig, QuantizeConfig, RelayoutConfig
+from cutegemm.config import (
+    Config,
+    FinishConfig,
+    GemmConfig,
+    KernelConfig,
+    QuantizeConfig,
+    RelayoutConfig,
+    RowSumConfig,
+)
 from cutegemm.epilogue.call_order import tensors
 
 # workspace of a split-K reduction: fp32 partial tiles, and per tile the number of splits that have arrived
@@ -137,6 +145,8 @@ def layout_of(config: Config) -> LaunchLayout:
         return _relayout(len(config.units))
     if isinstance(config, QuantizeConfig):
         return _quantize()
+    if isinstance(config, RowSumConfig):
+        return _row_sum()
     return _finish() if isinstance(config, FinishConfig) else _gemm(config)
 
 
@@ -207,13 +217,11 @@ def _finish() -> LaunchLayout:
     )
 
 
-# addresses of a quantization: its source, values and scales of the matrix and of its transpose, and maxima
-QUANTIZED = ("source", "values", "scale", "turned", "turned.scale", "most", "turned.most")
-
-
 def _quantize() -> LaunchLayout:
+    # the source, values and scales of the matrix and of its transpose, and maxima
+    places = ("source", "values", "scale", "turned", "turned.scale", "most", "turned.most")
     return _layout(
-        addresses=[Field(x, INT64, None) for x in QUANTIZED],
+        addresses=[Field(x, INT64, None) for x in places],
         shape=[Field("rows", INT32, 1), Field("columns", INT32, EXTENT), Field("batch", INT32, 1)],
         # row and batch strides in elements
         strides=[
@@ -221,6 +229,19 @@ def _quantize() -> LaunchLayout:
             for x in ("source", "values", "turned")
             for step in ("row", "batch")
         ],
+    )
+
+
+def _row_sum() -> LaunchLayout:
+    return _layout(
+        addresses=[Field(x, INT64, None) for x in ("source", "index", "target")],
+        # rows of the source, 16-byte words of a row, rows of the target; log2 of the threads side by side along a row
+        shape=[
+            Field(x, INT32, sample)
+            for x, sample in (("rows", EXTENT), ("words", 2), ("sums", 1), ("spread", 1))
+        ],
+        # row pitch of the source in words; rows of the target and its indices are contiguous
+        strides=[Field("source", INT64, 2)],
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from cutegemm import DType, GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
-from cutegemm.config import FinishConfig, RelayoutConfig
+from cutegemm.config import FinishConfig, QuantizeConfig, RelayoutConfig, RowSumConfig
 from cutegemm.errors import PlanError
 from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
 from cutegemm.planning.kernel_plan import launch_arguments
@@ -33,6 +33,8 @@ CONFIGS = [
     plan(GemmSpec(schedule="simt"), problem(64, 64, 64, c_dtype="bf16")).config,
     RelayoutConfig(dtype=DType.BF16, units=("col", "none")),
     FinishConfig(kind="sum", across=True),
+    QuantizeConfig(source=DType.BF16, dtype=DType.INT8, kind="row"),
+    RowSumConfig(dtype=DType.BF16, terms=2),
 ]
 NAMES = ("a", "b", "bias", "c", "d", "pre", "rows", "top", "y")
 

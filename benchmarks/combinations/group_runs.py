@@ -31,7 +31,7 @@ from cutegemm import Groups
 from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config
 from cutegemm.errors import GemmError
-from cutegemm.ops.groups.routing import added
+from cutegemm.ops.groups.row_sum import added
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished

@@ -17,14 +17,14 @@ from cutegemm.config.draft import (
     WORK_SLOTS,
     KernelDraft,
 )
-from cutegemm.config.helpers import FinishConfig, QuantizeConfig, RelayoutConfig
+from cutegemm.config.helpers import FinishConfig, QuantizeConfig, RelayoutConfig, RowSumConfig
 from cutegemm.config.kernel_config import KernelConfig
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.simt import SimtConfig, SimtTile
 from cutegemm.families import FAMILIES, load
 
 GemmConfig = KernelConfig | SimtConfig
-Config = GemmConfig | RelayoutConfig | FinishConfig | QuantizeConfig
+Config = GemmConfig | RelayoutConfig | FinishConfig | QuantizeConfig | RowSumConfig
 
 
 def config_from_data(data: dict[str, Any]) -> Config:
@@ -51,6 +51,7 @@ __all__ = [
     "OutputConfig",
     "QuantizeConfig",
     "RelayoutConfig",
+    "RowSumConfig",
     "SimtConfig",
     "SimtTile",
     "config_from_data",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configs of the kernels that run before and after a GEMM; one that breaks an invariant cannot be made.
 
-`QuantizeConfig` is that of the kernel which makes operands of 8 bits.
+`QuantizeConfig` is for the kernel that quantizes to 8 bits, `RowSumConfig` for the one that sums rows by index.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ TILE = 128  # elements of a block of scales along an axis
 KINDS = ("1x128", "128x128", "row", "lines", "tensor", "given", "amax", "amax_lines")
 MOST_CHUNKS = 8  # of a thread's registers
 THREADS = (128, 256, 512, 1024)  # of a CTA that quantises
+SUM_THREADS = 128  # threads of a CTA that sums rows
+MOST_TERMS = 16  # of a sum; a word of each in a thread's registers is a quarter of 255
+LEAST_WORDS = (
+    4  # of 16 bytes that such a thread loads at once; an SM's threads then have 90 KiB or more in flight
+)
 
 
 class _Helper:
@@ -115,6 +120,30 @@ class QuantizeConfig(_Helper):
         return self.threads * CHUNK // TILE * self.chunks
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowSumConfig(_Helper):
+    """Sums of rows of a matrix by index.
+
+    Attributes:
+        dtype: of the matrix and of the sums.
+        terms: rows that are added to one.
+        wide: whether indices are int64 instead of int32.
+    """
+
+    dtype: DType
+    terms: int
+    wide: bool = False
+    family: str = "row_sum"
+
+    def __post_init__(self) -> None:
+        check_all(_ROW_SUM, self)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result of which a thread has a word; it loads those of all their terms at once."""
+        return -(-LEAST_WORDS // self.terms)
+
+
 def _splits(x: RelayoutConfig) -> bool:
     runs = type(x.run) is int and x.run in (4, 8, 16, 32, 64)
     return runs and x.dtype is DType.FP32 and set(x.units) == {"none"}
@@ -190,6 +219,14 @@ def _truth(field: str) -> Rule:
     )
 
 
+def _counted(field: str, most: int) -> Rule:
+    """A field is an integer from 1 to what a thread's registers hold."""
+    return Rule(
+        lambda x: type(getattr(x, field)) is int and 1 <= getattr(x, field) <= most,
+        lambda x: (field, getattr(x, field), f"must be from 1 to {most}, which registers hold", most),
+    )
+
+
 _QUANTIZE = (
     _listed("family", ("quantize",)),
     _listed("source", (DType.FP16, DType.BF16, DType.FP32), DType.BF16),
@@ -197,10 +234,7 @@ _QUANTIZE = (
     _listed("kind", KINDS, "row"),
     _listed("threads", THREADS, THREADS[1]),
     *map(_truth, ("exponents", "plain", "turned")),
-    Rule(
-        lambda x: type(x.chunks) is int and 1 <= x.chunks <= MOST_CHUNKS,
-        lambda x: ("chunks", x.chunks, f"must be from 1 to {MOST_CHUNKS}, which registers hold", MOST_CHUNKS),
-    ),
+    _counted("chunks", MOST_CHUNKS),
     Rule(_made, _made_refused),
     Rule(_tiled, _tiled_refused),
     Rule(
@@ -226,6 +260,12 @@ _RELAYOUT = (
     ),
     Rule(lambda x: x.dtype.bytes == 1 or "transposed" not in x.units, _transposed_refused),
     Rule(lambda x: (x.run == 0 and type(x.run) is int) or _splits(x), _run_refused),
+)
+_ROW_SUM = (
+    _listed("family", ("row_sum",)),
+    _listed("dtype", (DType.BF16, DType.FP16, DType.FP32)),
+    _truth("wide"),
+    _counted("terms", MOST_TERMS),
 )
 _FINISH = (
     _listed("family", ("finish",)),

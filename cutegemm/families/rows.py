@@ -101,6 +101,14 @@ QUANTIZE = Family(
     abilities={"quantize": Abilities()},
 )
 
+# Sums rows of a matrix by index.
+ROW_SUM = Family(
+    name="row_sum",
+    config="cutegemm.config:RowSumConfig",
+    driver="cutegemm.kernels.sum_rows:SumRows",
+    abilities={"row_sum": Abilities()},
+)
+
 # Reduces the splits that the previous launch stored in workspace, and applies the epilogue.
 ADD_PARTIALS = Family(
     name="add_partials",
@@ -118,5 +126,5 @@ ADD_PARTIALS = Family(
 )
 
 FAMILIES: dict[str, Family] = {
-    x.name: x for x in (WARP_SPECIALIZED, MULTISTAGE, SIMT, RELAYOUT, FINISH, QUANTIZE, ADD_PARTIALS)
+    x.name: x for x in (WARP_SPECIALIZED, MULTISTAGE, SIMT, RELAYOUT, FINISH, QUANTIZE, ROW_SUM, ADD_PARTIALS)
 }

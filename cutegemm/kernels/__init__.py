@@ -6,6 +6,7 @@ Drivers, one for each kernel family; a driver shows prologue, roles of warpgroup
     `cuda_cores.simt_gemm`                exact fp32 GEMMs on the CUDA cores
     `relayout_copy`                       copies of operands that TMA cannot address
     `quantize_groups`                     operands of 8 bits and their scales
+    `sum_rows`                            sums of rows by index
     `split_k.add_partials`                reduces the partial sums of split-K
     `split_k.finish_reductions`           finishes the epilogue's reductions
 

@@ -2,7 +2,7 @@
 """Mixtures of experts, from routing to the weighted sum of the experts' results, in two grouped launches.
 
 Without gradients the first launch gathers tokens and applies the activation, and the second scales its results. With
-gradients torch copies tokens in the order of experts, and the first launch also scales: since (w h) W = w (h W), the
+gradients tokens are copied in the order of experts, and the first launch also scales: since (w h) W = w (h W), the
 gradient of w is the sum over a row of h times the gradient of w h, which the launch for that gradient adds up.
 """
 
@@ -24,6 +24,7 @@ from cutegemm.ops.dispatch import recording
 from cutegemm.ops.fallback import FALLBACKS, HALF, autocast_type
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.grouped import grouped_mm
+from cutegemm.ops.groups.row_sum import row_sum
 from cutegemm.ops.perceptron import grouped_perceptron, untouched
 from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
 from cutegemm.running import tangents
@@ -73,7 +74,7 @@ def routes(experts: Tensor, count: int) -> Routes:
 
 def summed(y: Tensor, place: Tensor) -> Tensor:
     """The sum of each token's rows of y, (T, N): in the order of its experts, in fp32, with one rounding."""
-    return torch.embedding(y, place).sum(1)
+    return row_sum(y, place)
 
 
 class _Dispatched(torch.autograd.Function):
@@ -82,7 +83,7 @@ class _Dispatched(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
         ctx.save_for_backward(place)
-        return x.index_select(0, rows)
+        return row_sum(x, rows[:, None])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -102,7 +103,7 @@ class _Combined(torch.autograd.Function):
         y, weights, order, rows, place = ctx.saved_tensors
         sources = sources_of(grads[0], y, weights)
         with torch.no_grad():
-            above = grads[0].index_select(0, rows)
+            above = row_sum(grads[0], rows[:, None])
             each = (above * y).sum(1, dtype=torch.float32).index_select(0, place.view(-1))
             above.mul_(weights.reshape(-1).index_select(0, order)[:, None])
         return *final((above, each.view(weights.shape).to(weights.dtype)), sources), None, None, None
@@ -133,7 +134,7 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         rows, _ = ctx.saved_tensors
-        return grads[0].index_select(0, rows), None, None
+        return row_sum(grads[0], rows[:, None]), None, None
 
 
 def dispatched(x: Tensor, rows: Tensor, place: Tensor) -> Tensor:

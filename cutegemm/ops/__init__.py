@@ -3,7 +3,7 @@
 
 entry_points  `matmul`, `linear`, `bmm`; shortcuts: of their most common calls; fallback: the backend of a device
 products      a function's arguments -> its program, and the path of the call
-groups        `grouped_mm`, its op and gradients; routing: gathering and scattering of rows
+groups        `grouped_mm`, its op and gradients; routing: gathering and scattering of rows; row_sum: sums by index
 program       the description of a call's computation, and its text form
 layouts       leading dimensions, and outputs from extents alone; agreement: checks for all backends
 dispatch      directly to the kernels, or through the dispatcher; serve: a call on real tensors

@@ -7,6 +7,7 @@
 `arguments`     names (`named`, `blas`), tensors of other libraries (`arrays`), layouts, types (`describe`), addresses
                 (`check`), the key of a kind (`call`), outputs (`results`), packed operands (`pack`)
 `backends`      a GPU (`launcher`, `shortcut`, `packed` arguments, `counters`, `properties`, `here`), the emulator
-                (`emulated`, `emulator_steps`), torch (`torch_backend`), recipes of an artefact (`replayed`)
+                (`emulated`, `emulator_steps`), torch (`torch_backend`), recipes of an artefact (`replayed`), kernels
+                without a plan (`helper_launch`)
 `numerics`      fp64 reference (`reference`, `group_reference`), error bounds, calls checked against both (`checked`)
 """

@@ -72,6 +72,7 @@ def named(spec):
     [
         "atomic", "launch_adders", "lines_few", "scaled_row", "scaled_block", "groups_indexed", "scaled_exponents",
         "int8_points", "int8_transposed", "int8_copied", "quantize_blocks", "quantize_turned_row",
+        "rows_copied", "rows_summed",
     ],
 )  # fmt: skip
 def test_a_case_runs_and_is_compared(name):

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
-from cutegemm.config import FinishConfig, RelayoutConfig, config_from_data
+from cutegemm.config import FinishConfig, RelayoutConfig, RowSumConfig, config_from_data
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import NEUTRAL
 from cutegemm.errors import PlanError
 
 COPY = RelayoutConfig(dtype=DType.BF16, units=("col",))
 FINISH = FinishConfig(kind="sum", across=True)
+ROW_SUM = RowSumConfig(dtype=DType.BF16, terms=2)
 BROKEN = {
     "no copy": (COPY, "units", (), "units=(): a launch makes at least one copy"),
     "unit": (COPY, "units", ("col", "diagonal"), "units=('col', 'diagonal'): a launch makes at least one"),
@@ -25,6 +27,12 @@ BROKEN = {
         "units=('col', 'transposed'): elements of one byte are transposed; nearest legal value: ('col', 'none')",
     ),
     "run": (COPY, "run", 8, "run=8: fp32 elements without a unit stride in common are split"),
+    "terms": (
+        ROW_SUM,
+        "terms",
+        17,
+        "terms=17: must be from 1 to 16, which registers hold; nearest legal value: 16",
+    ),
     "across": (FINISH, "across", 2, "across=2: must be True or False"),
 }
 
@@ -52,6 +60,11 @@ def test_a_broken_config_cannot_be_made(name):
         (COPY, "run", False),
         (COPY, "family", "finish"),
         (dataclasses.replace(COPY, dtype=DType.FP32, units=("none",)), "run", 4.0),
+        (ROW_SUM, "dtype", DType.INT8),
+        (ROW_SUM, "dtype", "bf16"),
+        *((ROW_SUM, "terms", x) for x in (0, 2.0, True)),
+        (ROW_SUM, "wide", 1),
+        (ROW_SUM, "family", "finish"),
         (FINISH, "kind", ["sum"]),
         (FINISH, "family", "relayout"),
     ],
@@ -62,6 +75,12 @@ def test_a_refused_value_has_a_legal_one_beside_it(whole, field, value):
         dataclasses.replace(whole, **{field: value})
     assert e.value.field == field
     dataclasses.replace(whole, **{field: e.value.nearest})
+
+
+@pytest.mark.parametrize("config", [COPY, FINISH, ROW_SUM], ids=lambda x: x.family)
+def test_plain_data_gives_a_config_back(config):
+    """As compiler processes and cache keys have it."""
+    assert config_from_data(json.loads(json.dumps(config.to_data()))) == config
 
 
 def test_what_the_planner_makes_is_legal():

@@ -64,7 +64,7 @@ class Calls(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ("gemm", "grouped_mm", "quantize"))
+@pytest.mark.parametrize("name", ("gemm", "grouped_mm", "quantize", "sum_rows"))
 def test_nothing_behind_an_operator_is_compiled(name):
     """Neither the planner nor what stands in for a kernel, if Python calls the operator itself."""
     x = torch.randn(8, 8).bfloat16()
@@ -74,6 +74,8 @@ def test_nothing_behind_an_operator_is_compiled(name):
             cutegemm.matmul(x, x, fallback="reference")
         elif name == "grouped_mm":
             cutegemm.grouped_mm(x, x.expand(2, 8, 8), ends, fallback="reference")
+        elif name == "sum_rows":
+            torch.ops.cutegemm.sum_rows(x, ends[None] - 1)
         else:
             torch.ops.cutegemm.quantize(x, "row", torch.float8_e4m3fn, None, False, False)
     ((op, args),) = calls.made

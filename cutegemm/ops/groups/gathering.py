@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rows=` of `grouped_mm`: the kernel gathers rows of A while loading, or torch copies them before the launch."""
+"""`rows=` of `grouped_mm`: the kernel gathers rows of A while loading, or they are copied before the launch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF
+from cutegemm.ops.groups.row_sum import launched
 from cutegemm.ops.products import BACKENDS, is_compiling
 from cutegemm.planning.grouped import INDEXED_LOAD, copy_pays
 from cutegemm.running.arguments.call import Memo, identity
@@ -54,8 +55,10 @@ def gathered(a: Tensor, rows: Any) -> Tensor:
         InputError: `rows` is not a tensor of indices on a's device, or under CUTEGEMM_CHECK=1 an index is out of range.
     """
     check_index("rows", rows, a.shape[0], a)
-    alone = not is_compiling() and direct(a, rows) and not recording(a)
-    return _copied(a, rows) if alone and _in_rows_of_words(a) else group_reference.gathered(a, rows)
+    if is_compiling() or not direct(a, rows) or recording(a) or not _in_rows_of_words(a):
+        return group_reference.gathered(a, rows)
+    found = launched(a, rows[:, None])
+    return _copied(a, rows) if found is None else found
 
 
 def gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
@@ -78,7 +81,7 @@ def gathers(a: Any, b: Any, rows: Any, spec: Any, fallback: str) -> bool:
     indexed = asked == INDEXED_LOAD or rows.is_contiguous()
     if not (runs_kernels and indexed and all(x.numel() for x in (a, b, rows))):
         return False
-    # with gradients torch copies the rows after the call is parsed
+    # with gradients the rows are copied after the call is parsed
     return asked == INDEXED_LOAD or recording(a, b) or not _copy_pays(a, b, rows, spec)
 
 

@@ -24,6 +24,7 @@ from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.groups.group_call import run
 from cutegemm.ops.groups.group_gradient import PLAIN
 from cutegemm.ops.groups.grouped_op import Call
+from cutegemm.ops.groups.row_sum import added
 from cutegemm.ops.products import is_compiling
 from cutegemm.ops.register import refuse_mapped_out
 from cutegemm.problems import columns
@@ -31,7 +32,7 @@ from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.arguments.describe import OPERANDS, describe
 from cutegemm.running.arguments.named import outputs_given
-from cutegemm.running.groups import Groups, check_index, inside
+from cutegemm.running.groups import Groups, check_index
 from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.group_reference import inside_groups
 from cutegemm.spec import AUTO, GemmSpec
@@ -90,15 +91,6 @@ def routed(call: Call, scatter: Any, weight: Any, key: Any) -> Any:
 def _mine(groups: Groups, count: int) -> Tensor:
     """Which of `count` rows belong to a group, (count, 1)."""
     return inside_groups(groups.ends, count, "rows", int(groups.name == "cu_seqlens"))
-
-
-def added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
-    """(count, N) in fp32: row i of y is added to row scatter[i]."""
-    index, good = inside(scatter, count)
-    # an out-of-range index adds to an extra row, which is dropped
-    target = torch.where(good, index, count)
-    sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
-    return sums.index_put((target,), y.float(), accumulate=True)[:count]
 
 
 # keys are torch types, because torch 2.11's Dynamo cannot hash an Enum member with its own __hash__
@@ -187,4 +179,4 @@ def weighed(graph: Graph) -> Graph | None:
     return dataclasses.replace(graph, nodes=nodes, outputs=(dataclasses.replace(found, node=count + 1),))
 
 
-__all__ = ["added", "routed"]
+__all__ = ["routed"]

@@ -3,30 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cutegemm.config import Config, QuantizeConfig
+from cutegemm.config import QuantizeConfig
 from cutegemm.config.helpers import CHUNK, MOST_CHUNKS, THREADS, TILE
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, Kind
-from cutegemm.launch_layout import QUANTIZED, layout_of
+from cutegemm.launch_layout import layout_of
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.serve import hopper
-from cutegemm.running.backends import launcher
-from cutegemm.running.backends.uncompiled import uncompiled
+from cutegemm.running.backends.helper_launch import Launch, on_emulator, on_gpu
 from cutegemm.running.numerics.eight_bits import EXPONENTS
 
 ALIGN = 16  # bytes of a vector load
 MOST_GRID = 65_535  # CTAs along a grid's second and third axis
 FEW = 4  # rows per thread without blocks of 128 rows; smaller CTAs share an SM, and some load while others store
 _NAMES: dict[Kind, str] = {BLOCKS[0]: "1x128", BLOCKS[1]: "128x128", ROW: "row", TENSOR: "tensor"}
-# takes (config, the groups of extents and strides, tensors by name)
-Launch = Callable[[Config, tuple[Any, Any], dict[str, Tensor]], Any]
 Made = tuple[Tensor, Tensor]
 
 
@@ -185,38 +181,6 @@ def _quantized(
         return out[which].view(dtype)[..., :columns], found
 
     return shown("values", n) if plain else None, shown("turned", m) if turned else None
-
-
-@uncompiled
-def on_gpu(config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor]) -> None:
-    """Launch on the current stream of the tensors' device."""
-    device: Any = tensors["source"].device.index
-    if launcher._current_device() != device:  # type: ignore[misc]
-        with torch.cuda.device(device):
-            return on_gpu(config, groups, tensors)
-    stream = launcher._current_stream(device)  # type: ignore[misc]
-    launcher.function_for(config, device)(_addresses(tensors), *groups, stream)
-
-
-def on_emulator(
-    config: Config, groups: tuple[Any, Any], tensors: dict[str, Tensor], options: Any = None
-) -> list[Any]:
-    """Run in the emulator on CPU tensors, and return its reports.
-
-    Raises:
-        EmulatorError: the kernel breaks a rule of the hardware.
-    """
-    # importing these is slow
-    from cutegemm.emulator import run_steps, tensor_buffer
-    from cutegemm.running.backends.emulator_steps import of_launch
-
-    steps = of_launch(config, (_addresses(tensors), *groups, 0))
-    return run_steps(steps, [tensor_buffer(x, name) for name, x in tensors.items()], options)
-
-
-def _addresses(tensors: dict[str, Tensor]) -> tuple[int, ...]:
-    """Addresses in the launch's order; 0 for a tensor that the kernel does not use."""
-    return tuple([tensors[x].data_ptr() if x in tensors else 0 for x in QUANTIZED])
 
 
 @lru_cache(1024)
