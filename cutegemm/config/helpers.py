@@ -23,9 +23,7 @@ MOST_CHUNKS = 8  # of a thread's registers
 THREADS = (128, 256, 512, 1024)  # of a CTA that quantises
 SUM_THREADS = 128  # threads of a CTA that sums rows
 MOST_TERMS = 16  # of a sum; a word of each in a thread's registers is a quarter of 255
-LEAST_WORDS = (
-    4  # of 16 bytes that such a thread loads at once; an SM's threads then have 90 KiB or more in flight
-)
+LEAST_WORDS = 4  # of 16 bytes that such a thread loads at once; an SM then has 90 KiB or more in flight
 
 
 class _Helper:
