@@ -76,12 +76,16 @@ START = CostModel(
 )  # fmt: skip
 # known only from kernels with short K, which the sweeps lack; these rates stay fixed
 KNOWN = ("line", "inputs", "input_piece")
-SCALES = ("", "_2", "_3", "_4", "_few", "_full", "_full_2", "_full_3")
+SCALES = ("", "_2", "_3", "_4", "_few", "_full")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {"NVIDIA H200": [f"{x}_h200.json" for x in ("eight", "eight_2", *(f"scales{y}" for y in SCALES))]}
-# fp8 GEMMs with few k tiles, to which only the factors of kernels are fitted: much of their times is that of launches
-# and epilogues, whose rates are not fitted to 8-bit operands
-SHALLOW = {"NVIDIA H200": ["shallow_h200.json", "scales_shallow_h200.json", "whole_h200.json"]}
+# fp8 GEMMs to which only the factors of kernels are fitted. With few k tiles much of their times is that of launches
+# and epilogues, whose rates are not fitted to 8-bit operands; with 40 to 64 rows they have kernels that others lack.
+ONLY_FACTORS = {
+    "NVIDIA H200": [
+        f"{x}_h200.json" for x in ("shallow", "scales_shallow", "whole", "scales_full_2", "scales_full_3")
+    ]
+}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
 # elements of K between promotions of fp8 kernels with D in bf16, in tables that do not say it
@@ -177,7 +181,7 @@ def older(paths: list[Path], device: Device) -> list[Measured]:
 
 def swept_on(gpu: str) -> list[Path]:
     """The committed sweeps of training problems on a GPU, fp8 GEMMs last."""
-    return [SWEEPS / name for name in (*FRESH.get(gpu, ()), *EIGHT.get(gpu, ()), *SHALLOW.get(gpu, ()))]
+    return [SWEEPS / name for name in (*FRESH.get(gpu, ()), *EIGHT.get(gpu, ()), *ONLY_FACTORS.get(gpu, ()))]
 
 
 class Data:
@@ -360,11 +364,11 @@ def main(arguments: list[str]) -> int:
     console = runs.console()
     device = find(args.gpu, sms=args.sms)
     paths = args.sweeps or swept_on(args.gpu)
-    shallow = {SWEEPS / name for name in SHALLOW.get(args.gpu, ())}
+    unrated = {SWEEPS / name for name in ONLY_FACTORS.get(args.gpu, ())}
     measured = [(path, x) for path in paths for x in fresh(path, device)]
     judged = [x for _, x in measured if not x.scales]
     eight = [x for _, x in measured if x.scales]
-    rated = [x for path, x in measured if x.scales and path not in shallow and not x.held_back]
+    rated = [x for path, x in measured if x.scales and path not in unrated and not x.held_back]
     more = [] if args.sweeps else [SWEEPS / name for name in OLDER[args.gpu]]
     others = older(more, device)
     found = judged + others

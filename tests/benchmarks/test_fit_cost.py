@@ -28,13 +28,16 @@ def found():
 def test_only_training_problems_are_fitted_to(found):
     """Reported runs never draw them."""
     assert TRAINING_SEEDS > 1 and len(found) > 300
-    few = [x for name in fit_cost.SHALLOW[H200.name] for x in fit_cost.fresh(fit_cost.SWEEPS / name, H200)]
-    assert len(few) > 40 and all(for_training(x.problem.n, x.problem.k) for x in [*found, *few])
+    few = [
+        x for name in fit_cost.ONLY_FACTORS[H200.name] for x in fit_cost.fresh(fit_cost.SWEEPS / name, H200)
+    ]
+    assert len(few) > 80 and all(for_training(x.problem.n, x.problem.k) for x in [*found, *few])
 
 
 def test_few_k_tiles_in_8_bits_choose_well():
     """Block scales, most of whose factors are of such problems: within 2 % of the best of held-back ones."""
-    few = [x for name in fit_cost.SHALLOW[H200.name] for x in fit_cost.fresh(fit_cost.SWEEPS / name, H200)]
+    names = [x for x in fit_cost.ONLY_FACTORS[H200.name] if "full" not in x]
+    few = [x for name in names for x in fit_cost.fresh(fit_cost.SWEEPS / name, H200)]
     held = [x for x in few if x.held_back and x.scales == "block"]
     assert len(held) > 6
     regret = statistics.geometric_mean(fit_cost.Data(held, H200).regret(H200.cost, H200.kernels))
