@@ -25,11 +25,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import chain, command_line, contenders, fresh_draws
+from benchmarks import chain, command_line, contenders, fresh_draws, runs
 from benchmarks.results import Case, Row
 from cutegemm import GemmSpec, KernelPlan, Problem
 from cutegemm.arch.device import Device
-from cutegemm.arch.records import RECORDS
 from cutegemm.config import KernelConfig
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
@@ -256,9 +255,10 @@ def main(arguments: list[str]) -> int:
     add("--configs", type=int, default=CONFIGS, help="maximum per problem")
     add("--kernels", type=int, default=700, help="maximum to compile")
     add("--workers", type=int, default=1, help="planning processes")
+    runs.add_gpu(parser, "GPU by whose record configs are chosen")
     add("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
-    found = drawn(args, RECORDS[0])
+    found = drawn(args, runs.record_of(args.gpu))
     args.out.write_text(json.dumps(found))
     configs = sum(len(x["configs"]) for x in found["jobs"])
     print(f"{len(found['jobs'])} problems, {configs} configs, {len(found['kernels'])} kernels")
