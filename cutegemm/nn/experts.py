@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures of experts, from routing to the weighted sum of the experts' results, in two grouped launches.
 
-Without gradients the first launch gathers tokens and applies the activation, and the second scales its results. With
-gradients tokens are copied in the order of experts, and the first launch also scales: since (w h) W = w (h W), the
-gradient of w is the sum over a row of h times the gradient of w h, which the launch for that gradient adds up.
+The first launch applies the activation and scales its results: w (h W) = (w h) W. Without gradients it also gathers
+tokens. With gradients they are copied in the order of experts; the gradient of a weight w is the sum over a row of h
+times the gradient of w h, which the launch for that gradient adds up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from cutegemm import checks
 from cutegemm.epilogue.functions import silu
-from cutegemm.epilogue.library import swiglu
 from cutegemm.epilogue.trace import Col, define
 from cutegemm.epilogue.value import Value
 from cutegemm.errors import InputError, field_error
@@ -30,16 +29,13 @@ from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
 from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS
 
-SWIGLU = swiglu()
+MOST = 2**31 - 1  # largest width or count
 
 
 @define(gated="halves")
-def _scored(gate: Value, up: Value, *, score: Col) -> Value:
+def SCORED(gate: Value, up: Value, *, score: Col) -> Value:
     """SwiGLU times the weight of the row in the sum."""
     return silu(gate) * up * score
-
-
-MOST = 2**31 - 1  # largest width or count
 
 
 class Routes(NamedTuple):
@@ -151,7 +147,7 @@ def _weighed(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, to: Rout
         tangents.refuse((("weights", weights),))
     score = _Ordered.apply(weights, to.order, to.place)  # type: ignore[no-untyped-call]
     rows = dispatched(x, to.rows, to.place)
-    y = grouped_perceptron(rows, gate_up.mT, _scored, down.mT, to.bounds, fallback, score=score)
+    y = grouped_perceptron(rows, gate_up.mT, SCORED, down.mT, to.bounds, fallback, score=score)
     found: Tensor = _Summed.apply(y, to.rows, to.place)  # type: ignore[no-untyped-call]
     return found
 
@@ -190,9 +186,9 @@ def mixture(
         return _weighed(x, gate_up, down, weights, to, fallback)
     # a literal alpha, because Dynamo fails on float defaults in checkpointed regions (docs/pytorch.md)
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "alpha": 1.0, "fallback": fallback}
-    hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SWIGLU, tail="undefined", **told)
-    y = grouped_mm(hidden, down, weight=weights.reshape(-1).index_select(0, to.order), **told)
-    return summed(y, to.place)
+    score = weights.reshape(-1).index_select(0, to.order)
+    hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SCORED, score=score, tail="undefined", **told)
+    return summed(grouped_mm(hidden, down, **told), to.place)
 
 
 class MoE(torch.nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cutegemm.epilogue.library import swiglu
 from cutegemm.errors import InputError
 from cutegemm.nn import MoE, experts
 from cutegemm.ops import perceptron
@@ -161,7 +162,7 @@ def test_weights_have_gradients_as_they_lie():
     """As the parameters do, so that autograd copies nothing; rows of no group are zero, a frozen weight has none."""
     up, down = torch.randn(3, 96, 32).bfloat16().requires_grad_(), torch.randn(3, 32, 48).bfloat16()
     x, bounds = torch.randn(9, 32).bfloat16(), torch.tensor([1, 4, 4, 8])
-    y = perceptron.grouped_perceptron(x, up, experts.SWIGLU, down, bounds, "reference")
+    y = perceptron.grouped_perceptron(x, up, swiglu(), down, bounds, "reference")
     assert not y[[0, 8]].any()
     y.sum().backward()
     assert up.grad.is_contiguous() and up.grad[0].any() and not up.grad[1].any() and down.grad is None

@@ -125,7 +125,7 @@ def test_a_converted_model_gives_the_same_words(kind):
 
 
 def test_the_first_launch_applies_the_gate(monkeypatch):
-    """silu(gate) * up is its epilogue, with gradients too; another gate is computed after it. The second weighs."""
+    """silu(gate) * up * weight is its epilogue, with gradients too. After another gate the second launch weighs."""
     seen = []
 
     def watch(module, name):
@@ -142,7 +142,7 @@ def test_the_first_launch_applies_the_gate(monkeypatch):
     watch(mixtures, "grouped_mm")
     told = {"cu_seqlens", "alpha", "fallback"}
     for kind, recorded, calls in [
-        ("Mixtral", False, [{"rows", "epilogue", "tail"} | told, {"weight"} | told]),
+        ("Mixtral", False, [{"rows", "epilogue", "score", "tail"} | told, told]),
         ("GptOss", False, [{"rows", "bias"} | told, {"weight", "bias"} | told]),
         ("GptOss", True, [{"bias"} | told] * 2),
     ]:
