@@ -112,6 +112,21 @@ def test_groups_along_k(name):
     check_depth(GemmSpec(tile=Tile(64, 64, 64), sms=3), drawn(200, 72).T, drawn(200, 136), ENDS[name])
 
 
+# most of 300 groups are empty: the next rows are a few groups on, beyond 32 and beyond 128 others
+DISTANT = [sum(end <= x for end in (0, 2, 5, 40, 41, 80, 230, 299)) * 9 for x in range(300)]
+
+
+@pytest.mark.parametrize("name", ["cooperative", "tokens along columns"])
+def test_distant_groups_are_found(name):
+    """By the search for a CTA's first work tile and by those for its next ones."""
+    check_groups(GemmSpec(**KERNELS[name]), DISTANT, (80, 72, 64))
+
+
+def test_distant_groups_along_k_are_found():
+    """Those that have rows, among many that are beta * C."""
+    check_depth(GemmSpec(tile=Tile(64, 64, 64), sms=5), drawn(80, 64).T, drawn(80, 64), DISTANT)
+
+
 def test_what_lies_beside_a_group_along_k_does_not_reach_it():
     """Elements of K of no group are NaN in both operands."""
     a, b = drawn(200, 72).T, drawn(200, 136)

@@ -15,7 +15,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.kernels.schedule.group_ends import EACH, SPAN, GroupEnds, broadcast, chosen
+from cutegemm.arch import sm90 as hw
+from cutegemm.kernels.schedule.group_ends import FAR, NEAR, GroupEnds, broadcast, chosen
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
 from cutegemm.kernels.schedule.work import Origin, Work
 from cutegemm.launch_layout import GROUP_ENDS
@@ -38,7 +39,7 @@ class GroupDepthScheduler(TileScheduler):
     def start(self, skip: Any = 0) -> State:
         """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
         begin = self.ends.begin()
-        return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), begin, begin))
+        return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), begin, begin), FAR)
 
     def stages_before(self, first: Any) -> Any:
         """K tiles of the CTA's first work tile if another consumer computes it, else 0."""
@@ -50,7 +51,7 @@ class GroupDepthScheduler(TileScheduler):
 
     def next(self, state: State, count: int = 1) -> State:
         """The state `count` work tiles later."""
-        return self._found((state[0] + self.clusters * count, *state[1:]))
+        return self._found((state[0] + self.clusters * count, *state[1:]), NEAR)
 
     def follows(self, state: State) -> Any:
         """Whether there is a work tile after a state's. It does not search that tile's group."""
@@ -80,20 +81,21 @@ class GroupDepthScheduler(TileScheduler):
         return dataclasses.replace(whole, origins={"a": origin, "b": origin}, rest=rest)
 
     @cute.jit
-    def _found(self, state: Any) -> Any:
+    def _found(self, state: Any, each: cutlass.Constexpr) -> Any:
         """The state of the same index with its group, searched from the state's group on.
 
-        A warp searches `SPAN` groups at a time.
+        Args:
+            each: groups that a lane of a warp looks at.
         """
         index, group, begin, end = state
         wanted = cutlass.min(index // (self.tiles[0] * self.tiles[1]), self.ends.count - 1)
         while group < wanted:
-            group, begin, end = self._search(group, wanted, end)
+            group, begin, end = self._search(group, wanted, end, each)
         return index, group, begin, end
 
-    def _search(self, group: Any, wanted: Any, end: Any) -> tuple:
-        """(group, begin, end) of the wanted group, or of the last of the next `SPAN`."""
-        found, _ = self.ends.after(group, end)
-        which = cutlass.min(wanted - group - 1, cutlass.Int32(SPAN - 1))
-        begin, end = broadcast(which // EACH, *(chosen(which % EACH, x) for x in zip(*found)))
+    def _search(self, group: Any, wanted: Any, end: Any, each: int) -> tuple:
+        """(group, begin, end) of the wanted group, or of the last of those that a warp looks at."""
+        found, _ = self.ends.after(group, end, each)
+        which = cutlass.min(wanted - group - 1, cutlass.Int32(each * hw.WARP - 1))
+        begin, end = broadcast(which // each, *(chosen(which % each, x) for x in zip(*found)))
         return group + 1 + which, begin, end

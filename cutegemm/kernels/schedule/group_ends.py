@@ -18,9 +18,9 @@ import cutlass.cute as cute
 from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.memory_views import elements_at
 
-# neighbouring groups that a lane looks at, and groups of a warp
-EACH = 4
-SPAN = EACH * hw.WARP
+# neighbouring groups that a lane looks at: in a search for a CTA's first work tile, which may be in any group, and for
+# the next one, which is in one of the next groups. A search of more groups takes fewer reads, but more instructions.
+FAR, NEAR = 4, 1
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class GroupEnds:
             found = self._number(cutlass.Int32(0))
         return found
 
-    def after(self, group: Any, end: Any) -> tuple[list[tuple[Any, Any]], Any]:
-        """The `SPAN` groups after `group`: (begin, end) of each of a lane's `EACH` neighbours, and the lane.
+    def after(self, group: Any, end: Any, each: int) -> tuple[list[tuple[Any, Any]], Any]:
+        """The groups after `group`: (begin, end) of each of a lane's `each` neighbours, and the lane.
 
         Whole warps call it. Beyond the last group begin and end are equal. All numbers are requested at once: the
         time to read one from L2 is most of a search's.
@@ -77,7 +77,7 @@ class GroupEnds:
             end: the end of `group`.
         """
         lane = cute.arch.lane_idx()
-        mine = [group + 1 + lane * EACH + i for i in range(EACH)]
+        mine = [group + 1 + lane * each + i for i in range(each)]
         numbers = [self._number(cutlass.min(x, self.count - 1) + self.lead) for x in mine]
         if self.masked:
             none = cutlass.Int32(0)

@@ -22,7 +22,8 @@ import cutlass.cute as cute
 
 from cutegemm.kernels.epilogue.partial_reductions import ZeroParts
 from cutegemm.kernels.schedule.group_ends import (
-    EACH,
+    FAR,
+    NEAR,
     GroupEnds,
     broadcast,
     chosen,
@@ -56,11 +57,12 @@ class GroupScheduler(TileScheduler):
         """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
         # the search starts from an empty group -1
         zero, begin = cutlass.Int32(0), self.ends.begin()
-        return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), zero, zero, begin, begin))
+        first = (self.cluster + skip * self.clusters, cutlass.Int32(-1), zero, zero, begin, begin)
+        return self._found(first, False)
 
     def next(self, state: State, count: int = 1) -> State:
         """The state `count` work tiles later."""
-        return self._found((state[0] + self.clusters * count, *state[1:]))
+        return self._found((state[0] + self.clusters * count, *state[1:]), True)
 
     def more(self, state: State) -> Any:
         """Whether there is a work tile to do."""
@@ -106,40 +108,44 @@ class GroupScheduler(TileScheduler):
         return dataclasses.replace(whole, origins=places)
 
     @cute.jit
-    def _found(self, state: Any) -> Any:
+    def _found(self, state: Any, near: cutlass.Constexpr) -> Any:
         """The state of the same cluster tile with its group; beyond the last tile `ends.count` or more.
 
-        A warp searches `SPAN` groups at a time.
+        Args:
+            near: whether the tile is likely to be in one of the next 32 groups, which are searched first.
         """
         index, group, first, last, row, end = state
+        if cutlass.const_expr(near):
+            if (index >= last) & (group < self.ends.count):
+                group, first, last, row, end = self._search(index, group, last, end, NEAR)
         # until the tile is in the group, or no group is left
         while (index >= last) & (group < self.ends.count):
-            group, first, last, row, end = self._search(index, group, last, end)
+            group, first, last, row, end = self._search(index, group, last, end, FAR)
         return index, group, first, last, row, end
 
-    def _search(self, index: Any, group: Any, last: Any, end: Any) -> tuple:
+    def _search(self, index: Any, group: Any, last: Any, end: Any, each: int) -> tuple:
         """(group, its first tile, one past its last tile, its first row, one past its last row) of a tile.
 
-        For a tile beyond the next `SPAN` groups, those of the last of them.
+        For a tile beyond the groups that a warp searches, those of the last of them.
 
         Args:
             index: the tile's number.
             group, last, end: the group to search after; one past its last tile and one past its last row.
+            each: groups that a lane looks at.
         """
-        found, lane = self.ends.after(group, end)
+        found, lane = self.ends.after(group, end, each)
         extents = [self._tiles(y - x) for x, y in found]
         tiles = list(itertools.accumulate(along_m * along_n for along_m, along_n in extents))
-        # one past the last tile of each group, the lane's groups before it, and all lanes before it
+        # one past the last tile of all lanes before this one, then of each of its groups
         start = last + inclusive_scan(tiles[-1], lane, lambda x, y: x + y) - tiles[-1]
         after = [start, *(start + x for x in tiles)]
         which = first_false_lane(after[-1] <= index)
         # the first of a lane's groups that ends after the tile, or the last
         place = sum((cutlass.Int32(x <= index) for x in after[1:-1]), cutlass.Int32(0))
-        places = [group + 1 + lane * EACH + i for i in range(EACH)]
+        places = [group + 1 + lane * each + i for i in range(each)]
         rows, ends = zip(*found)
         columns = (places, after[:-1], after[1:], rows, ends)
-        found = broadcast(which, *(chosen(place, x) for x in columns))
-        return tuple(found)
+        return broadcast(which, *(chosen(place, x) for x in columns))
 
     @cute.jit
     def end_rows(self, state: Any, epilogue: cutlass.Constexpr, thread: Any, threads: Any) -> None:
