@@ -80,12 +80,9 @@ SCALES = ("", "_2", "_3", "_4", "_few", "_full")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {"NVIDIA H200": [f"{x}_h200.json" for x in ("eight", "eight_2", *(f"scales{y}" for y in SCALES))]}
 # fp8 GEMMs to which only the factors of kernels are fitted. With few k tiles much of their times is that of launches
-# and epilogues, whose rates are not fitted to 8-bit operands; with 40 to 64 rows they have kernels that others lack.
-ONLY_FACTORS = {
-    "NVIDIA H200": [
-        f"{x}_h200.json" for x in ("shallow", "scales_shallow", "whole", "scales_full_2", "scales_full_3")
-    ]
-}
+# and epilogues, whose rates are not fitted to 8-bit operands. Rates fitted to the last two choose no better.
+_FACTORS = ("shallow", "scales_shallow", "whole", "scales_full_2", "scales_full_3")
+ONLY_FACTORS = {"NVIDIA H200": [f"{x}_h200.json" for x in _FACTORS]}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
 # elements of K between promotions of fp8 kernels with D in bf16, in tables that do not say it

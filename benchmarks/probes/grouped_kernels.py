@@ -11,7 +11,7 @@ from unittest import mock
 from cutegemm.arch.device import Device
 from cutegemm.config import Config
 from cutegemm.ops import entry_points, fallback, perceptron, products, program, serve
-from cutegemm.ops.groups import group_call
+from cutegemm.ops.groups import group_call, row_sum
 from cutegemm.running import grouped_mm, run
 from cutegemm.running.backends import launcher
 
@@ -33,7 +33,7 @@ def recorded(record: Device) -> Iterator[dict[Config, None]]:
         for module, name, stand_in in (
             *((x, "backend_for", lambda request, named: "gpu") for x in (run, grouped_mm)),
             *((x, "device_of", lambda device: record) for x in (run, grouped_mm)),
-            *((x, "hopper", lambda device: True) for x in (serve, fallback)),
+            *((x, "hopper", lambda device: True) for x in (serve, fallback, row_sum)),
             (grouped_mm, "DEFAULT", record),
             (launcher, "function_for", function_for),
             # a CPU tensor's index

@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.probes.grouped_cases import BF16, OURS, Case
 from benchmarks.timing import Contender
 from cutegemm import grouped_mm, nn
-from cutegemm.nn.experts import SCORED
+from cutegemm.nn.experts import WEIGHTED
 
 THEIRS = "transformers_compile"
 COMPILED = f"{OURS}_compile"
@@ -40,9 +40,15 @@ def launched(case: Case) -> None:
     rows, inner = (torch.empty(case.tokens * each, y, dtype=BF16) for y in (hidden, intermediate))
     bounds = torch.zeros(experts + 1, dtype=torch.int32)
     gate_up, down = (y.detach().mT for y in (moe.gate_up_weight, moe.down_weight))
-    score = torch.empty(case.tokens * each)
+    weights = torch.empty(case.tokens * each)
     grouped_mm(
-        rows, gate_up, cu_seqlens=bounds, epilogue=SCORED, score=score, tail="undefined", fallback="error"
+        rows,
+        gate_up,
+        cu_seqlens=bounds,
+        epilogue=WEIGHTED,
+        weights=weights,
+        tail="undefined",
+        fallback="error",
     )
     grouped_mm(inner, down, cu_seqlens=bounds, fallback="error")
 

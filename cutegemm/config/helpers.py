@@ -22,8 +22,8 @@ KINDS = ("1x128", "128x128", "row", "lines", "tensor", "given", "amax", "amax_li
 MOST_CHUNKS = 8  # of a thread's registers
 THREADS = (128, 256, 512, 1024)  # of a CTA that quantises
 SUM_THREADS = 128  # threads of a CTA that sums rows
-MOST_TERMS = 16  # of a sum; a word of each in a thread's registers is a quarter of 255
-LEAST_WORDS = 4  # of 16 bytes that such a thread loads at once; an SM then has 90 KiB or more in flight
+MOST_TERMS = 16  # of a sum: 16 words of 4 registers are 64 of a thread's 255
+LEAST_WORDS = 4  # of 16 bytes that such a thread requests at once: 90 KiB or more for an SM
 
 
 class _Helper:

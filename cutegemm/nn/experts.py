@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures of experts, from routing to the weighted sum of the experts' results, in two grouped launches.
 
-The first launch applies the activation and scales its results: w (h W) = (w h) W. Without gradients it also gathers
-tokens. With gradients they are copied in the order of experts; the gradient of a weight w is the sum over a row of h
-times the gradient of w h, which the launch for that gradient adds up.
+The first launch applies SwiGLU and the routing weights: w (h W) = (w h) W. Without gradients it also gathers tokens.
+With gradients they are copied in the order of experts. The gradient of a routing weight w is the sum over a row of h
+times the gradient of w h: the GEMM that computes that gradient sums its column tiles, and a small launch adds those.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cutegemm.epilogue.value import Value
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
-from cutegemm.ops.fallback import FALLBACKS, HALF, autocast_type
+from cutegemm.ops.fallback import FALLBACKS, HALF, autocast_type, untouched
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.grouped import grouped_mm
 from cutegemm.ops.groups.row_sum import row_sum
-from cutegemm.ops.perceptron import grouped_perceptron, untouched
+from cutegemm.ops.perceptron import grouped_perceptron
 from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
 from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS
@@ -33,9 +33,9 @@ MOST = 2**31 - 1  # largest width or count
 
 
 @define(gated="halves")
-def SCORED(gate: Value, up: Value, *, score: Col) -> Value:
-    """SwiGLU times the weight of the row in the sum."""
-    return silu(gate) * up * score
+def WEIGHTED(gate: Value, up: Value, *, weights: Col) -> Value:
+    """SwiGLU times the routing weight of the row."""
+    return silu(gate) * up * weights
 
 
 class Routes(NamedTuple):
@@ -141,13 +141,13 @@ def dispatched(x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
     return found
 
 
-def _weighed(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, to: Routes, fallback: str) -> Tensor:
+def _recorded(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, to: Routes, fallback: str) -> Tensor:
     """`mixture` of sorted pairs, recorded by autograd."""
     if not torch.compiler.is_compiling():
         tangents.refuse((("weights", weights),))
-    score = _Ordered.apply(weights, to.order, to.place)  # type: ignore[no-untyped-call]
+    sorted_weights = _Ordered.apply(weights, to.order, to.place)  # type: ignore[no-untyped-call]
     rows = dispatched(x, to.rows, to.place)
-    y = grouped_perceptron(rows, gate_up.mT, SCORED, down.mT, to.bounds, fallback, score=score)
+    y = grouped_perceptron(rows, gate_up.mT, WEIGHTED, down.mT, to.bounds, fallback, weights=sorted_weights)
     found: Tensor = _Summed.apply(y, to.rows, to.place)  # type: ignore[no-untyped-call]
     return found
 
@@ -183,11 +183,13 @@ def mixture(
         return found
     to = routes(experts, gate_up.shape[0])
     if recording(x, weights, gate_up, down) and not untouched():
-        return _weighed(x, gate_up, down, weights, to, fallback)
+        return _recorded(x, gate_up, down, weights, to, fallback)
     # a literal alpha, because Dynamo fails on float defaults in checkpointed regions (docs/pytorch.md)
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "alpha": 1.0, "fallback": fallback}
-    score = weights.reshape(-1).index_select(0, to.order)
-    hidden = grouped_mm(x, gate_up, rows=to.rows, epilogue=SCORED, score=score, tail="undefined", **told)
+    sorted_weights = weights.reshape(-1).index_select(0, to.order)
+    hidden = grouped_mm(
+        x, gate_up, rows=to.rows, epilogue=WEIGHTED, weights=sorted_weights, tail="undefined", **told
+    )
     return summed(grouped_mm(hidden, down, **told), to.place)
 
 

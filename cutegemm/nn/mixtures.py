@@ -22,9 +22,8 @@ from cutegemm.epilogue.value import Value
 from cutegemm.nn.experts import combined, dispatched, mixture, routes, summed
 from cutegemm.nn.quantized import TYPES_8, apply_but, check_frozen, frozen, load_but
 from cutegemm.ops.dispatch import recording
-from cutegemm.ops.fallback import HALF, autocast_type
+from cutegemm.ops.fallback import HALF, autocast_type, untouched
 from cutegemm.ops.groups.grouped import grouped_mm
-from cutegemm.ops.perceptron import untouched
 from cutegemm.ops.quantized.made import quantized
 from cutegemm.ops.quantized.quantize import quantize
 from cutegemm.running.numerics.eight_bits import dequantized

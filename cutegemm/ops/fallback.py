@@ -35,6 +35,12 @@ def constant(function: F) -> F:
     return function
 
 
+@constant
+def untouched() -> bool:
+    """Whether a function calls ops that torch's transforms know: its program is exported, or a transform is active."""
+    return torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active()
+
+
 def address(x: object) -> int:
     """An object as an argument for a `constant` function; torch 2.11 passes only numbers and strings to those.
 
@@ -139,6 +145,7 @@ __all__ = [
     "autocast_to",
     "autocast_type",
     "constant",
+    "untouched",
     "found_at",
     "refuse_atomic",
     "server",

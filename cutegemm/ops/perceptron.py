@@ -19,7 +19,15 @@ from cutegemm.epilogue.derivative import SAVED
 from cutegemm.epilogue.graph import ACCUMULATORS, Graph
 from cutegemm.ops.dispatch import direct
 from cutegemm.ops.entry_points import linear, server_of
-from cutegemm.ops.fallback import HALF, address, autocast_to, autocast_type, constant, found_at
+from cutegemm.ops.fallback import (
+    HALF,
+    address,
+    autocast_to,
+    autocast_type,
+    constant,
+    found_at,
+    untouched,
+)
 from cutegemm.ops.gradients.autograd import plain, summed_along
 from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.gradients.gradient import gradient_name, plan_gradient
@@ -113,12 +121,6 @@ def _texts(graph: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts
     )
 
 
-@constant
-def untouched() -> bool:
-    """Whether to call the two layers' own ops, because the program is exported or mapped by vmap."""
-    return torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active()
-
-
 def perceptron(
     x: Tensor,
     weight: Tensor,
@@ -190,7 +192,7 @@ def grouped_perceptron(
         texts = described(address(epilogue), wanted, False, who)
     else:
         texts = remembered(epilogue, wanted, False, who)
-    return _recorded(texts, x, weight, list(inputs.values()), last_weight, None, bounds)
+    return _recorded(texts, x, weight, [inputs[name] for name in epilogue.tensors], last_weight, None, bounds)
 
 
 def _recorded(
@@ -306,4 +308,4 @@ class Output(torch.autograd.Function):
         return (None, None, None, *final((dw, db, dz, *others), sources))
 
 
-__all__ = ["Hidden", "Output", "Texts", "described", "grouped_perceptron", "perceptron", "untouched"]
+__all__ = ["Hidden", "Output", "Texts", "described", "grouped_perceptron", "perceptron"]

@@ -12,6 +12,7 @@ from benchmarks.results import Results
 from benchmarks.timing import Contender
 from cutegemm.arch.records import H200
 from cutegemm.compiling import kernel_cache
+from cutegemm.config import RowSumConfig
 from tests.support.fake_gpu import ENVIRONMENT
 
 QUICK = timing.Regime(name="probe", preheat=0.0, rest=0.0, sample=1e-4, rounds=2)
@@ -82,6 +83,7 @@ def test_kernels_are_compiled_ahead(monkeypatch):
     cases += [Case(kind, "mixtral", 40, "uniform") for kind in grouped_mixtures.KINDS]
     count = grouped.compile_all(cases, H200, Console(quiet=True))
     assert count == len(wanted) == len(set(wanted)) >= 10
+    assert any(isinstance(x, RowSumConfig) for x in wanted)
     eight = [x for x in wanted if any(y.dtype.bits == 8 for y in getattr(x, "operands", ()))]
     assert len(eight) == 2 and {getattr(x, "grouped", "") for x in wanted if x not in eight} == {"", "k", "n"}
 

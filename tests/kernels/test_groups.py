@@ -124,7 +124,7 @@ def test_distant_groups_are_found(name):
 
 def test_distant_groups_along_k_are_found():
     """Those that have rows, among many that are beta * C."""
-    check_depth(GemmSpec(tile=Tile(64, 64, 64), sms=5), drawn(80, 64).T, drawn(80, 64), DISTANT)
+    check_depth(GemmSpec(tile=Tile(64, 64, 64), sms=132), drawn(80, 64).T, drawn(80, 64), DISTANT)
 
 
 def test_what_lies_beside_a_group_along_k_does_not_reach_it():

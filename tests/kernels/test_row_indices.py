@@ -107,7 +107,7 @@ def test_what_the_planner_leaves_open():
 
 
 def test_gradients_are_of_gathered_rows(monkeypatch):
-    """Where something is recorded, the bias alone too, torch gathers before."""
+    """Where something is recorded, the bias alone too, rows are copied first."""
     seen, own = [], group_call.gathered
     monkeypatch.setattr(group_call, "gathered", lambda *x: seen.append(x) or own(*x))
     a, b, told, rows = drawn(TOKENS, 64), drawn(2, 64, 72), torch.tensor([90, 200]), indices()

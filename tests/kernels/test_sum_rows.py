@@ -128,7 +128,7 @@ def test_a_sum_of_negative_zeros_is_positive():
     ("terms", "dtype"), [(1, torch.int64), (2, torch.int32), (8, torch.int32), (16, torch.int64)]
 )
 def test_all_words_are_requested_before_one_is_used(terms, dtype):
-    """128-bit loads and stores, 40 KiB of loads in flight per SM and more, no spills."""
+    """128-bit loads and stores, 96 KiB of loads in flight per SM and more, no spills."""
     config = row_sum._config(BF16, terms, dtype)
     kernel = kernel_cache.artifact(config)
     words = config.rows * terms

@@ -142,7 +142,7 @@ def test_the_first_launch_applies_the_gate(monkeypatch):
     watch(mixtures, "grouped_mm")
     told = {"cu_seqlens", "alpha", "fallback"}
     for kind, recorded, calls in [
-        ("Mixtral", False, [{"rows", "epilogue", "score", "tail"} | told, told]),
+        ("Mixtral", False, [{"rows", "epilogue", "weights", "tail"} | told, told]),
         ("GptOss", False, [{"rows", "bias"} | told, {"weight", "bias"} | told]),
         ("GptOss", True, [{"bias"} | told] * 2),
     ]:

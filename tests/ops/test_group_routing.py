@@ -174,7 +174,7 @@ def test_a_mapped_call_writes_into_no_given_tensor():
 
 
 def test_indices_that_are_not_contiguous():
-    """torch copies the rows that they name, whatever the backend; the kernel takes contiguous ones alone."""
+    """The rows that they name are copied, whatever the backend; the kernel takes contiguous indices alone."""
     rows = torch.arange(20)
     assert [gathers(A, B, x, None, "emulator") for x in (rows[:10], rows[::2])] == [True, False]
     assert torch.equal(call(rows=rows[::2]), call(rows=rows[::2].clone()))

@@ -3,7 +3,9 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
+from cutegemm.errors import InputError
 from cutegemm.nn import MoE
 from cutegemm.ops.groups import gathering, row_sum
 from cutegemm.running.backends.helper_launch import on_emulator
@@ -166,6 +168,26 @@ def test_a_mixture_sums_by_the_kernel(recorded, emulated, monkeypatch):
     monkeypatch.undo()
     for y, z in zip(found, results(), strict=True):
         assert torch.equal(y, z)
+
+
+def test_an_exported_mixture_is_differentiated_by_transforms():
+    """Its program calls torch's functions, which every transform knows."""
+    torch.manual_seed(0)
+    moe, x = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference"), torch.randn(7, 32).bfloat16()
+    exported = torch.export.export(moe, (x,)).module()
+    assert "sum_rows" not in str(exported.graph)
+    found, told = (torch.func.grad(lambda y, f=f: f(y).float().square().sum())(x) for f in (exported, moe))
+    torch.testing.assert_close(found, told, rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "call", [torch.ops.cutegemm.sum_rows, torch.compile(row_sum.row_sum, backend="eager")]
+)
+def test_tangents_are_refused(call):
+    """They would be lost."""
+    x, index = given()
+    with forward_ad.dual_level(), pytest.raises(InputError, match="x: has a tangent"):
+        call(forward_ad.make_dual(x, torch.ones_like(x)), index)
 
 
 @pytest.mark.gpu

@@ -90,8 +90,8 @@ def grouped_mm(
             (`docs/fp8.md`).
         rows: (R,) indices of the rows of `a` to multiply, in groups; D has R rows. An out-of-range index reads zeros.
             The kernel gathers them if operands are 16-bit and 16-byte aligned, `a` is K-major, no gradient is recorded
-            and nothing is compiled; else they are copied first, as they are where the cost model predicts that this is
-            faster. A spec with a_load="cp_async" requests the kernel's gather for every alignment that it supports;
+            and nothing is compiled. Else they are copied first; so are rows for which the cost model predicts that this
+            is faster. A spec with a_load="cp_async" requests the kernel's gather for every alignment that it supports;
             another a_load requests the copy.
         scatter: (R,) indices of the rows of D to which the results are added, in fp32 and in order. D has as many rows
             as `out`, or R. An out-of-range index is dropped.

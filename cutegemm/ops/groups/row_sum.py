@@ -11,13 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
+    enable_single_level_autograd_function,
+)
+from torch.autograd.function import _SingleLevelFunction
 
 from cutegemm.config import RowSumConfig
 from cutegemm.config.helpers import MOST_TERMS, SUM_THREADS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.launch_layout import layout_of
-from cutegemm.ops.dispatch import direct, recording
+from cutegemm.ops.dispatch import below, direct, recording
+from cutegemm.ops.fallback import untouched
 from cutegemm.ops.serve import hopper
+from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import MULTIPLIED, OPERANDS
 from cutegemm.running.backends.helper_launch import Launch, on_gpu
 from cutegemm.running.backends.uncompiled import uncompiled
@@ -40,7 +46,7 @@ def row_sum(x: Tensor, index: Tensor) -> Tensor:
         x: (R, N).
         index: (T, k), int32 or int64, all in [0, R). The kernel reads zeros for another index; torch refuses it.
     """
-    if _compiling() and not torch._C._are_functorch_transforms_active():
+    if _compiling() and not untouched():
         found: Tensor = torch.ops.cutegemm.sum_rows(x, index)
         return found
     return _computed(x, index)
@@ -131,17 +137,43 @@ def added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
     return sums.index_put((target,), y.float(), accumulate=True)[:count]
 
 
-def _kept(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    x, index = inputs
-    ctx.save_for_backward(index)
-    ctx.count, ctx.dtype = x.shape[0], x.dtype
+class _Recorded(_SingleLevelFunction):
+    """A call of the op that autograd records."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows, ctx.dtype = x.shape[0], x.dtype
+        found: Tensor = below(torch.ops.cutegemm.sum_rows.default, x, index)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:
+        """The gradient of x: each row of `above` is added to the rows that were its terms."""
+        (index,) = ctx.saved_tensors
+        each = above.repeat_interleave(index.shape[1], 0)
+        return added(each, index.reshape(-1), ctx.rows).to(ctx.dtype), None
 
 
-def _gradient(ctx: Any, above: Tensor) -> tuple[Tensor, None]:
-    """The gradient of x: each row of `above` is added to the rows that were its terms."""
-    (index,) = ctx.saved_tensors
-    each = above.repeat_interleave(index.shape[1], 0)
-    return added(each, index.reshape(-1), ctx.count).to(ctx.dtype), None
+_record: Any = _Recorded.apply  # type: ignore[attr-defined]
+
+
+def _differentiated(keyset: Any, x: Tensor, index: Tensor) -> Any:
+    """The op where autograd sees it.
+
+    Raises:
+        InputError: x has a tangent, which would be lost.
+    """
+    tangents.refuse((("x", x),))
+    if recording(x):
+        if not torch._C._are_functorch_transforms_active():
+            return _record(x, index)
+        with enable_single_level_autograd_function():
+            return _record(x, index)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.cutegemm.sum_rows.default.redispatch(
+            keyset & torch._C._after_autograd_keyset, x, index
+        )
 
 
 @uncompiled
@@ -157,6 +189,6 @@ def _described(x: Tensor, index: Tensor) -> Tensor:
 for _key in ("CPU", "CUDA"):
     library.impl("sum_rows", _op, _key)
 torch.library.register_fake("cutegemm::sum_rows", _described, lib=library)
-torch.library.register_autograd("cutegemm::sum_rows", _gradient, setup_context=_kept, lib=library)
+library.impl("sum_rows", _differentiated, "Autograd", with_keyset=True)
 
 __all__ = ["added", "fits", "launched", "row_sum", "sum_by"]
