@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import cutegemm  # noqa: E402
+import cutegemm.ops  # noqa: E402  (registers the operators)
 from cutegemm.running.backends.uncompiled import uncompiled  # noqa: E402
 
 
