@@ -158,6 +158,7 @@ class _Recorded(_SingleLevelFunction):
 _record: Any = _Recorded.apply  # type: ignore[attr-defined]
 
 
+@uncompiled
 def _differentiated(keyset: Any, x: Tensor, index: Tensor) -> Any:
     """The op where autograd sees it.
 
