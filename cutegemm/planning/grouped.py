@@ -34,8 +34,8 @@ from cutegemm.spec import AUTO, GemmSpec, Tile
 # rows of average groups from which on most tiles are whole, which TMA stores
 WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
-# stages of an average group along K up to which they are half as deep
-FEW_STAGES = 4
+# by depth of a stage: elements of K of an average group up to which stages are half as deep
+SHALLOW = {64: 256, 32: 32}
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -306,7 +306,7 @@ def _copied(name: str) -> PlanError:
 
 
 def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[KernelPlan, KernelConfig]:
-    """A plan of groups along K with stages half as deep, where groups have few of them and rows of K lie apart.
+    """A plan of groups along K with shallower stages, where groups have few of them and rows of K lie apart.
 
     What a group's last stage holds behind its end is loaded for nothing: half a stage a group on average. Loads share
     L2's and the SM's bandwidth with the stores of D, which bound groups of few stages. An operand that is contiguous
@@ -314,13 +314,13 @@ def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[Kerne
     """
     _, config = found
     m, n, k = config.tile
-    if any(x.k_major or x.load != "tma" for x in config.operands) or of.problem.k > FEW_STAGES * k:
+    if any(x.k_major or x.load != "tma" for x in config.operands) or of.problem.k > SHALLOW.get(k, 0):
         return found
     spec = dataclasses.replace(
         of.spec, tile=Tile(m, n, k // 2), schedule=config.schedule, cluster=config.cluster
     )
     try:
-        return _narrowed(of._replace(spec=spec))
+        return _shallow(of, _narrowed(of._replace(spec=spec)))
     except PlanError:
         return found
 

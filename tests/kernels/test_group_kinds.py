@@ -139,14 +139,20 @@ def test_groups_along_k_begin_anywhere(name):
     check_depth(spec, *DEPTH[name](100), [50, -7, 23, 1000, 3])
 
 
-def test_few_rows_along_k_take_stages_half_as_deep():
+@pytest.mark.parametrize("deep", (16, 32))
+def test_groups_along_k_end_within_shallow_stages(deep):
+    spec = GemmSpec(tile=Tile(64, 128, deep), schedule="pingpong", sms=3)
+    check_depth(spec, drawn(100, 72).T, drawn(100, 136), [1, 17, 17, 50, 66, 98])
+
+
+def test_few_rows_along_k_take_shallow_stages():
     """What lies behind a group's end is loaded for nothing; rows that are contiguous along K keep 128 bytes."""
 
     def depth(a, b, groups):
         return planned(a, b, torch.zeros(groups).int()).config.tile[2]
 
     a, b = drawn(2048, 256), drawn(2048, 512)
-    assert [depth(a.T, b, x) for x in (128, 8, 4)] == [32, 32, 64]
+    assert [depth(a.T, b, x) for x in (128, 64, 32, 8, 4)] == [16, 16, 32, 32, 64]
     assert depth(drawn(256, 2048), drawn(512, 2048).T, 16) == 64
 
 
