@@ -9,8 +9,8 @@ The fit minimizes errors of predicted ratios. For each problem these are the log
 times, minus their mean. Configs near the best of their problem have the largest weight. A large error counts linearly,
 not squared. Small terms penalize the mean and the distance of a rate from its start. Rates are positive and change in
 the logarithm, by damped Gauss-Newton steps. The mean remaining error of a kernel becomes its own factor
-(`planning.known_kernels`). Held-back problems judge the fit and are not fitted to. Without any, each fifth of the
-problems is judged by a fit to the others.
+(`planning.known_kernels`). Rates and factors of other GPUs start from those of the default GPU. Held-back problems
+judge the fit and are not fitted to. Without any, each fifth of the problems is judged by a fit to the others.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
-from benchmarks import command_line, runs, sweep_draws, sweep_rows
+from benchmarks import command_line, fit_report, runs, sweep_draws, sweep_rows
 from benchmarks.fit import put
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
 from cutegemm.arch.instructions import instruction
-from cutegemm.arch.records import DEFAULT, KERNELS_FILE, RECORD_MHZ, RECORDS, TIMES_FILE, find
+from cutegemm.arch.records import DEFAULT, KERNELS_FILE, RECORD_MHZ, TIMES_FILE, find
 from cutegemm.dtypes import DType
 from cutegemm.planning import known_kernels
 from cutegemm.planning.candidates import Candidate
@@ -46,7 +44,11 @@ Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # sweeps of training problems; all configs of a problem were timed in one run
-FRESH = {"NVIDIA H200": [f"fresh{x}_h200.json" for x in ("", "_2", "_3", "_4", "_5", "_6", "_7", "_9")]}
+_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10)))
+FRESH = {
+    "NVIDIA H200": [f"fresh{x}_h200.json" for x in _FRESH],
+    "NVIDIA H100 80GB HBM3": ["fresh_h100.json"],
+}
 # sweeps of single candidates and tuning; their problems weigh less, since they have fewer and more similar configs
 OLDER = {
     "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],
@@ -80,8 +82,9 @@ SCALES = ("", "_2", "_3", "_4", "_few", "_full")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {"NVIDIA H200": [f"{x}_h200.json" for x in ("eight", "eight_2", *(f"scales{y}" for y in SCALES))]}
 # fp8 GEMMs to which only the factors of kernels are fitted. With few k tiles much of their times is that of launches
-# and epilogues, whose rates are not fitted to 8-bit operands. Rates fitted to the last two choose no better.
-_FACTORS = ("shallow", "scales_shallow", "whole", "scales_full_2", "scales_full_3")
+# and epilogues, whose rates are not fitted to 8-bit operands. Rates fitted to problems of full WGMMAs choose no better.
+_FULL = ("full_2", "full_3", "deep", "deep_2")
+_FACTORS = ("shallow", "scales_shallow", "whole", *(f"scales_{x}" for x in _FULL))
 ONLY_FACTORS = {"NVIDIA H200": [f"{x}_h200.json" for x in _FACTORS]}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
@@ -216,14 +219,16 @@ class Data:
         level = np.add.reduceat(self.share * raw, self.start)
         return raw - level[self.of], level
 
-    def factors(self, model: CostModel) -> dict[str, float]:
-        """Measured over predicted time of each kernel, shrunk towards one if few problems measured it."""
-        off = np.clip(self._off(model)[0], -OUTLIER, OUTLIER)
-        weight = np.minimum(self.weight / self.weight.mean(), MOST_WEIGHT)
+    def factors(self, model: CostModel, prior: Mapping[str, float]) -> dict[str, float]:
+        """Measured over predicted time of each kernel, shrunk towards the prior's if few problems measured it."""
         names, of = np.unique(self.kernels, return_inverse=True)
+        known = np.array([prior.get(x, 1.0) for x in names.tolist()])
+        off = self._off(model)[0] - np.log(known)[of]
+        off = np.clip(off - np.add.reduceat(self.share * off, self.start)[self.of], -OUTLIER, OUTLIER)
+        weight = np.minimum(self.weight / self.weight.mean(), MOST_WEIGHT)
         means = np.bincount(of, weight * off) / (np.bincount(of, weight) + NONE)
-        found = zip(names.tolist(), np.exp(means).round(3).tolist(), strict=True)
-        return {name: factor for name, factor in found if abs(factor - 1) >= LEAST_FACTOR}
+        found = zip(names.tolist(), (known * np.exp(means)).round(3).tolist(), known.tolist(), strict=True)
+        return {name: factor for name, factor, x in found if abs(factor - x) >= LEAST_FACTOR}
 
     def predicted(self, model: CostModel, factors: Mapping[str, float]) -> Column:
         """The predicted nanoseconds of each config."""
@@ -294,38 +299,22 @@ def fit(data: Data, start: CostModel, steps: int = STEPS, names: Sequence[str] =
     return model(at)
 
 
-def held_back(found: Sequence[Measured], device: Device, start: CostModel) -> list[float]:
-    """The regret of each problem under a fit without its fifth; older sweeps are in every fit."""
-    regret = [0.0] * len(found)
+def held_back(
+    found: Sequence[Measured], device: Device, start: CostModel, prior: Mapping[str, float]
+) -> list[float]:
+    """The regret of each problem under a fit without its fifth; NaN of older sweeps, which are in every fit."""
+    regret = [math.nan] * len(found)
     judged = [i for i, x in enumerate(found) if x.settled] or list(range(len(found)))
     for part in range(FOLDS):
         out = judged[part::FOLDS]
         left = set(out)
         data = Data([x for i, x in enumerate(found) if i not in left], device)
         made = fit(data, start)
-        regret_out = Data([found[i] for i in out], device).regret(made, data.factors(made))
+        factors = {**prior, **data.factors(made, prior)}
+        regret_out = Data([found[i] for i in out], device).regret(made, factors)
         for i, value in zip(out, regret_out, strict=True):
             regret[i] = value
-    return [x for x in regret if x]
-
-
-def _mean(x: Sequence[float]) -> float:
-    return statistics.geometric_mean(x) if x else math.nan
-
-
-def shown(found: Sequence[Measured], fitted: Sequence[float], held: Sequence[float]) -> Table:
-    """Regret per family: of the choice at the time of the sweep, of the fit, and of held-back problems (else NaN)."""
-    table = Table("family", "problems", "then", "worst", "fit", "worst", "held back", "worst")
-    families: dict[str, list[int]] = {}
-    for i, x in enumerate(found):
-        families.setdefault(x.family, []).append(i)
-    for name, places in (*families.items(), ("all", list(range(len(found))))):
-        then = [found[i].chosen / min(found[i].us) for i in places if found[i].chosen]  # type: ignore[operator]
-        judged = [held[i] for i in places if not math.isnan(held[i])]
-        columns = (then, [fitted[i] for i in places], judged)
-        numbers = [f"{y:.3f}" for x in columns for y in (_mean(x), max(x, default=math.nan))]
-        table.add_row(name, str(len(places)), *numbers)
-    return table
+    return regret
 
 
 def write(
@@ -371,22 +360,23 @@ def main(arguments: list[str]) -> int:
     found = judged + others
     if not found:
         parser.error("--sweeps: must have problems of 16-bit operands that TMA can load")
-    start = START if judged else next(x.cost for x in RECORDS if x.name in FRESH)
+    start, prior = (START, {}) if args.gpu == DEFAULT.name else (DEFAULT.cost, DEFAULT.kernels)
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
     # overlap of launches is not a property of a kernel
-    factors = Data([x for x in known if x.family != CHAIN], device).factors(model)
+    factors = Data([x for x in known if x.family != CHAIN], device).factors(model, prior)
     if eight:
         model = fit(Data(rated, device), model, names=SCALED)
-        factors |= Data([x for x in eight if not x.held_back], device).factors(model)
+        factors |= Data([x for x in eight if not x.held_back], device).factors(model, prior)
         judged = judged + eight
     reported = judged or others
-    regret = Data(reported, device).regret(model, factors)
+    regret = Data(reported, device).regret(model, {**prior, **factors})
     if any(x.held_back for x in judged):
         held = [r if x.held_back else math.nan for x, r in zip(judged, regret, strict=True)]
     else:
-        held = held_back(found, device, start)
-    console.print(shown(reported, regret, held))
+        held = held_back(found, device, start, prior)[: len(reported)]
+    rows = [(x.family, x.chosen / min(x.us) if x.chosen else math.nan) for x in reported]
+    console.print(fit_report.shown(rows, regret, held))
     console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in (*NAMES, *SCALED)))
     if args.write:
         files = ", ".join(sorted(x.name for x in [*paths, *more]))

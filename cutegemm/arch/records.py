@@ -18,11 +18,13 @@ KERNELS_FILE = Path(__file__).with_name("kernels.json")
 _MODELS = {"cores": CoreModel, "cost": CostModel, "loads": LoadModel}
 
 
-def _fitted(name: str) -> dict[str, Any]:
-    """The fields of `Device` that were fitted on a GPU."""
+def _fitted(name: str, base: Device | None = None) -> dict[str, Any]:
+    """The fields of `Device` that were fitted on a GPU; kernels that were not measured on it have `base`'s factors."""
     rates, kernels = (json.loads(x.read_text("utf-8")).get(name, {}) for x in (TIMES_FILE, KERNELS_FILE))
     fitted: dict[str, Any] = {part: kind(**rates[part]) for part, kind in _MODELS.items() if part in rates}
-    return fitted | ({"kernels": kernels["kernels"]} if kernels else {})
+    if kernels:
+        fitted["kernels"] = {**(base.kernels if base else {}), **kernels["kernels"]}
+    return fitted
 
 
 H200 = Device(
@@ -46,8 +48,8 @@ H100 = dataclasses.replace(
     dram_gbs=3_000.0,
     # H100 whitepaper
     l2_bytes=50 * 2**20,
-    note="its clusters and the rates of its cost models are the H200's",
-    **_fitted("NVIDIA H100 80GB HBM3"),
+    note="its clusters, and the rates of its cost models for fp8 and for loads by threads, are the H200's",
+    **_fitted("NVIDIA H100 80GB HBM3", H200),
 )
 
 DEFAULT = H200

@@ -55,9 +55,12 @@ def test_a_part_of_a_gpu_is_not_the_whole():
 
 
 def test_the_h100_is_not_an_h200_with_another_name():
-    """Same architecture and SMs; memory and cache are its own."""
+    """Same architecture and SMs; memory, cache, rates and factors of measured kernels are its own."""
     assert H100.limits is H200.limits and H100.sms == H200.sms
     assert H100.dram_gbs < H200.dram_gbs and H100.l2_bytes < H200.l2_bytes
+    assert H100.cost != H200.cost and H100.kernels.keys() >= H200.kernels.keys()
+    differ = sum(factor != H200.kernels.get(x) for x, factor in H100.kernels.items())
+    assert 0 < differ < len(H200.kernels)
 
 
 def test_limits_are_equal_by_name():

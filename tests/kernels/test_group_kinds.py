@@ -141,6 +141,7 @@ def test_groups_along_k_begin_anywhere(name):
 
 @pytest.mark.parametrize("deep", (16, 32))
 def test_groups_along_k_end_within_shallow_stages(deep):
+    """Rows behind a group's end are zeroed in a stage of one WGMMA, too, and in the second of two."""
     spec = GemmSpec(tile=Tile(64, 128, deep), schedule="pingpong", sms=3)
     check_depth(spec, drawn(100, 72).T, drawn(100, 136), [1, 17, 17, 50, 66, 98])
 
