@@ -101,7 +101,8 @@ def main(arguments: list[str]) -> int:
     of: Any = fit_cores if args.cores else fit_loads
     paths = args.sweeps or sorted([*SWEEPS.glob(of.FILES), *SWEEPS.glob(f"*{tuned_rows.SUFFIX}")])
     start = runs.record_of(args.gpu)
-    found = [x for x in of.read(paths) if x.gpu == start.name]
+    alike = {x.name for x in RECORDS if getattr(x, of.PART) == getattr(start, of.PART)}
+    found = [x for x in of.read(paths) if x.gpu in alike]
     console = runs.console()
     known = getattr(runs.record_of(args.onto or start.name), of.PART)
     start = _moved(start, of.PART, {name: getattr(known, name) for name in of.NAMES})

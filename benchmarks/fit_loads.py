@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured kernels with unaligned operands, and how well the cost model ranks their loads.
+"""Measured kernels with operands that TMA cannot load, and how well the cost model ranks their loads.
 
-Input are sweeps of specs and sweeps of random training problems. The rates of tensor-core kernels stay fixed.
+Input are sweeps of specs and sweeps of random training problems, on all GPUs whose records have the same constants of
+loads. The rates of tensor-core kernels stay fixed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks import candidates as specs
 from benchmarks import sweep_draws, tuned_rows
 from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.device import Device, LoadModel
-from cutegemm.arch.records import DEFAULT
+from cutegemm.arch.records import DEFAULT, RECORDS
 from cutegemm.errors import GemmError
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
@@ -32,7 +33,7 @@ from cutegemm.planning.why import option_of
 # the constants, the part of a device that holds them, what is measured, and the files
 NAMES = tuple(x.name for x in dataclasses.fields(LoadModel))
 PART, WHAT = "loads", "loads"
-FILES = "*_h200.json"
+FILES = "*_h?00.json"
 # spec fields that determine a config
 CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reduction", "swap", "raster",
           "a_load", "b_load"}  # fmt: skip
@@ -90,14 +91,17 @@ def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
     for case in data["cases"]:
         if case.get("held_back"):
             continue
-        of = problem(case["m"], case["n"], case["k"], batch=case["batch"], majors=case["majors"])
-        for row in case["rows"] if _unaligned(of) else ():
+        extents = (case[x] for x in "mnk")
+        dtype = case.get("dtype", "bf16")
+        of = problem(*extents, batch=case["batch"], majors=case["majors"], dtype=dtype)
+        for row in case["rows"]:
             us, _, extra = row[len(sweep_draws.COLUMNS) :]
             loads = tuple(
                 extra.get(f"{name}_load", "tma" if getattr(of, name).tma_reason() is None else None)
                 for name in "ab"
             )
-            if None not in loads and extra.keys() <= {"chosen", "a_load", "b_load"}:
+            given = {"tma", *loads} > {"tma"} and None not in loads
+            if given and extra.keys() <= {"chosen", "a_load", "b_load"}:
                 yield data["gpu"], case["suite"], of, (loads, *sweep_draws.read_config(row)), us
 
 
@@ -124,5 +128,6 @@ def fared(times: Mapping[Any, float], us: Mapping[Any, float], blur: float) -> t
 
 
 def score(of: Loaded, device: Device, blur: float) -> tuple[float, float, float]:
-    """How well the device's model ranks the configs of a problem (`fared`)."""
-    return fared(predicted_us(of, device), of.us, blur)
+    """How well the device's constants rank the configs of a problem on its own GPU (`fared`)."""
+    measured = next((x for x in RECORDS if x.name == of.gpu), device)
+    return fared(predicted_us(of, dataclasses.replace(measured, loads=device.loads)), of.us, blur)
