@@ -34,8 +34,8 @@ from cutegemm.spec import AUTO, GemmSpec, Tile
 # rows of average groups from which on most tiles are whole, which TMA stores
 WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
-# by depth of a stage: elements of K of an average group up to which stages are half as deep
-SHALLOW = {64: 256, 32: 32}
+# elements of K of an average group: by depth of a stage, up to which it is halved; and up to which clusters do not pay
+SHALLOW, ALONE = {64: 256, 32: 32}, 64
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -326,13 +326,21 @@ def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[Kerne
 
 
 def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
-    """As `_planned`; a chosen cluster is not one along a group's rows, which would end in two tiles."""
+    """As `_planned`, without clusters that do not pay where the spec leaves them open.
+
+    A cluster along a group's rows would end in two tiles. Groups of few rows along K load less than they store, so
+    their CTAs save little by sharing loads, and wait for each other.
+    """
+    deep, axis = of.form.deep, of.form.axis
+    if of.spec.cluster != AUTO:
+        return _planned(of)
+    if deep and of.problem.k <= ALONE:
+        return _planned(of._replace(spec=dataclasses.replace(of.spec, cluster=(1, 1))))
     found = _planned(of)
     config = found[1]
-    if of.form.deep or of.spec.cluster != AUTO or config.cluster["mn".index(config.grouped)] == 1:
+    if deep or config.cluster["mn".index(config.grouped)] == 1:
         return found
-    spec = dataclasses.replace(of.spec, cluster=(2, 1) if of.form.axis == "n" else (1, 2))
-    return _planned(of._replace(spec=spec))
+    return _planned(of._replace(spec=dataclasses.replace(of.spec, cluster=(2, 1) if axis == "n" else (1, 2))))
 
 
 def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:

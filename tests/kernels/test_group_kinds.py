@@ -147,14 +147,20 @@ def test_groups_along_k_end_within_shallow_stages(deep):
 
 
 def test_few_rows_along_k_take_shallow_stages():
-    """What lies behind a group's end is loaded for nothing; rows that are contiguous along K keep 128 bytes."""
+    """What lies behind a group's end is loaded for nothing; rows that are contiguous along K keep 128 bytes.
 
-    def depth(a, b, groups):
-        return planned(a, b, torch.zeros(groups).int()).config.tile[2]
+    Up to 64 rows, no cluster shares loads, unless the spec says so.
+    """
+
+    def config(a, b, groups, spec=None):
+        return planned(a, b, torch.zeros(groups).int(), spec=spec).config
 
     a, b = drawn(2048, 256), drawn(2048, 512)
-    assert [depth(a.T, b, x) for x in (128, 64, 32, 8, 4)] == [16, 16, 32, 32, 64]
-    assert depth(drawn(256, 2048), drawn(512, 2048).T, 16) == 64
+    found = [config(a.T, b, x) for x in (128, 64, 32, 8, 4)]
+    assert [x.tile[2] for x in found] == [16, 16, 32, 32, 64]
+    assert all(x.cluster_size == 1 for x in found[:3]) and found[4].cluster_size > 1
+    assert config(a.T, b, 64, GemmSpec(cluster=(2, 1))).cluster == (2, 1)
+    assert config(drawn(256, 2048), drawn(512, 2048).T, 16).tile[2] == 64
 
 
 def test_masked_pairs_of_columns_that_alternate_lie_anyhow():
