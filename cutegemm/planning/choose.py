@@ -61,6 +61,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
         seen.problem,
         way.views,
         config=config,
+        factors=seen.factors,
         gate=way.gate,
         raster=raster(way, candidate),
         clusters=grid.clusters,
@@ -68,23 +69,25 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
         in_workspace=copied | reductions.partials | parts.places,
         counted=parts.counted,
     )
-    steps: list[Step] = [Relayout.of(way.copies)] if way.copies else []
-    steps.append(multiply)
+    steps: list[Step] = [multiply]
+    if way.copies:
+        renamed = (dataclasses.replace(x, operand=seen.called(x.operand)) for x in way.copies)
+        steps.insert(0, Relayout.of(tuple(renamed)))
     if not config.stores:
         adders = math.prod(grid.tiles) * storing.slices * storing.team
         steps.append(dataclasses.replace(multiply, config=storing, clusters=adders))
-    made = KernelPlan(
-        spec=seen.spec,
-        problem=seen.problem,
-        device=seen.device,
+    m, n, batch = grid.tiles
+    return KernelPlan(
+        spec=asked.spec,
+        problem=asked.problem,
+        device=asked.device,
         steps=(*steps, *reductions.steps),
-        tiles=grid.tiles,
+        tiles=(n, m, batch) if way.swapped else grid.tiles,
         waves=grid.waves,
         workspace_bytes=parts.workspace_bytes,
         counter_bytes=parts.counter_bytes,
         reasons=reasons,
     )
-    return swap.in_d(made, asked) if way.swapped else made
 
 
 class Refusals:

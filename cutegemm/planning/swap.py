@@ -2,7 +2,7 @@
 """Swapped operands: D^T = B^T A^T, planned as an ordinary GEMM of the transposes.
 
 N then lies along the instruction's 64 rows and M along its columns, in steps of 8. That suits D of few rows, where
-weights are read at the speed of memory. This module translates specs, plans and errors to D's coordinates and back.
+weights are read at the speed of memory. This module translates requests to those coordinates, and errors back.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import Any
 
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.requirements import Request
-from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
@@ -47,18 +45,6 @@ def transposed_problem(problem: Problem) -> Problem:
     )
 
 
-def in_d(made: KernelPlan, asked: Request) -> KernelPlan:
-    """The plan of a transposed request as one of the request itself; twice is the identity."""
-    m, n, batch = made.tiles
-    return dataclasses.replace(
-        made,
-        spec=asked.spec,
-        problem=asked.problem,
-        steps=tuple(_step(x) for x in made.steps),
-        tiles=(n, m, batch),
-    )
-
-
 def error_in_d(error: PlanError) -> PlanError:
     """An error about a transposed request as one about the request itself."""
     field = error.field or "swap"
@@ -83,16 +69,6 @@ def _transposed_spec(spec: GemmSpec) -> GemmSpec:
         changed["constant"] = tuple(OTHER[name] for name in spec.constant)
     changed |= {name: _value(name, getattr(spec, name)) for name in ("tile", "cluster", "raster")}
     return dataclasses.replace(spec, **changed, a_load=spec.b_load, b_load=spec.a_load, swap=False)
-
-
-def _step(step: Step) -> Step:
-    if isinstance(step, Relayout):
-        copies = (dataclasses.replace(x, operand=OTHER[x.operand]) for x in step.copies)
-        return dataclasses.replace(step, copies=tuple(copies))
-    if isinstance(step, Multiply):
-        first, second = step.factors
-        return dataclasses.replace(step, factors=(second, first))
-    return step
 
 
 def _field(name: str) -> str:

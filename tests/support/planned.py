@@ -10,6 +10,7 @@ from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import swap
 from cutegemm.planning.planner import plan
 from cutegemm.planning.requirements import Request
+from cutegemm.planning.steps import Multiply, Relayout
 
 
 def attempt(spec, of):
@@ -42,7 +43,17 @@ def as_multiplied(spec, p):
         return spec, p
     given_epilogue = p.config.epilogue.transposed()
     turned = swap.transposed(Request(spec=spec, problem=p.problem, epilogue=given_epilogue, device=p.device))
-    return turned.spec, swap.in_d(p, turned)
+    (m, n, batch), steps = p.tiles, tuple(map(as_the_kernel_sees, p.steps))
+    changed = {"spec": turned.spec, "problem": turned.problem, "tiles": (n, m, batch), "steps": steps}
+    return turned.spec, dataclasses.replace(p, **changed)
+
+
+def as_the_kernel_sees(step):
+    """A step of a plan with swapped operands, with A and B exchanged."""
+    if isinstance(step, Relayout):
+        copies = (dataclasses.replace(x, operand=swap.OTHER[x.operand]) for x in step.copies)
+        return dataclasses.replace(step, copies=tuple(copies))
+    return dataclasses.replace(step, factors=("a", "b")) if isinstance(step, Multiply) else step
 
 
 def check_honoured(spec, p):
