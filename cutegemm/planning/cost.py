@@ -19,7 +19,7 @@ from cutegemm.config.smem_budget import STAGE_BARRIERS
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.planning.epilogue_plan import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
 from cutegemm.planning.kernel_fields import BOX_ROWS, FULL, FULL_BYTES, PANEL, SHORT_BYTES, box_rows
-from cutegemm.planning.operand_rules import L2_LINE, widest
+from cutegemm.planning.operand_rules import L2_LINE, subtile
 from cutegemm.planning.seen import Seen
 
 Column = NDArray[np.float64]
@@ -230,9 +230,7 @@ def _box_rows(x: Seen, of: Rows) -> Column:
 def _outputs(x: Seen, of: Rows, waves: Column, team: Column) -> dict[str, Column]:
     """What a work tile's epilogue reads and stores."""
     rows, cols = of.m / x.halves, of.n / x.gates
-    whole = cols.astype(np.intp)
-    # the greatest power of two that divides them, as `epilogue_plan.subtile_columns`
-    columns = np.minimum(whole & -whole, widest(x.out_bytes)).astype(np.float64)
+    columns = np.asarray(subtile(cols.astype(np.intp), x.out_bytes), dtype=np.float64)
     pieces = rows / (64 * team) * cols / columns
     stored = rows * cols * x.out_bytes
     ends = np.where(x.row_major, rows, cols) * END_SECTORS * SECTOR

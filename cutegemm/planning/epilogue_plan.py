@@ -11,11 +11,11 @@ from typing import TypeVar
 from cutegemm.config import KernelDraft, MatrixConfig, OutputConfig, smem_budget
 from cutegemm.config.invariants import BUFFERS, MEMORY, check, satisfied
 from cutegemm.config.invariants.tiles import RULES, rows_step
-from cutegemm.config.numbers import Number, least
+from cutegemm.config.numbers import Number
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.candidates import given
-from cutegemm.planning.operand_rules import epilogue_inputs, epilogue_outputs, major, widest
+from cutegemm.planning.operand_rules import epilogue_inputs, epilogue_outputs, major, subtile
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
@@ -77,7 +77,7 @@ def subtile_columns(
 ) -> Number:
     """EPI_N: columns of the widest subtile that divides a tile's, by the widest element that shared memory holds."""
     widths = [x.dtype.bytes for x in outputs] + [x.dtype.bytes for x in inputs if x.load == "tma"]
-    return least(columns & -columns, widest(max(widths, default=2)))
+    return subtile(columns, max(widths, default=2))
 
 
 def sliced(config: Kernel, most: int) -> Kernel:

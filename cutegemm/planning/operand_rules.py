@@ -10,7 +10,7 @@ from cutegemm.arch.instructions import Instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import MatrixConfig, OutputConfig
 from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
-from cutegemm.config.numbers import round_up
+from cutegemm.config.numbers import Number, least, round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.problems import Operand, Problem, alignment
 
@@ -20,9 +20,9 @@ WORKSPACE_ALIGN = 256
 L2_LINE = 128
 
 
-def widest(element_bytes: int) -> int:
-    """The most columns of a subtile, a power of two."""
-    return min(MOST_COLUMNS, MOST_BYTES // element_bytes)
+def subtile(columns: Number, element_bytes: int) -> Number:
+    """The columns of the widest subtile of elements of a size that divides a tile's, a power of two."""
+    return least(columns & -columns, min(MOST_COLUMNS, MOST_BYTES // element_bytes))
 
 
 def major(operand: Operand, row: str, col: str) -> str:
