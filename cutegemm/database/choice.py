@@ -24,7 +24,8 @@ from cutegemm.database.user_database import Database
 from cutegemm.errors import GemmError
 from cutegemm.planning import requirements
 from cutegemm.planning.invariance import keeps
-from cutegemm.planning.planner import KernelPlan, plan
+from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning.planner import plan
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 

@@ -185,16 +185,3 @@ def usual_rows(average: float) -> float:
     first = last // 2 if last > FINE else next((x for x in range(last - 1, 0, -1) if _bucket(x) == x), 0)
     # of an average a with a + SPREAD * sqrt(a) rows
     return (math.sqrt(SPREAD**2 / 4 + (first + last) / 2) - SPREAD / 2) ** 2
-
-
-__all__ = [
-    "FEW_ROWS",
-    "FORMS",
-    "PACKED",
-    "Form",
-    "all_groups",
-    "average_problem",
-    "check_form",
-    "rows_of_average",
-    "usual_rows",
-]

@@ -123,7 +123,7 @@ def average_plan(plan: KernelPlan) -> KernelPlan:
     step = plan.multiply
     if step is None or step.groups is None:
         return plan
-    form = FORMS[form_of(plan)]
+    form = FORMS[plan.form]
     return _alike(_of_average(plan.spec, plan.problem, form, step.groups.indices > 0, plan.device))[0]
 
 
@@ -162,7 +162,7 @@ def _predicted(of: Average) -> float:
 
 def batches_of(plan: KernelPlan) -> Batches:
     """What the batches of a plan's `average_plan` stand for."""
-    form = FORMS.get(form_of(plan))
+    form = FORMS.get(plan.form)
     return MATRICES if form is None else _batches(form, plan.problem)
 
 
@@ -170,15 +170,6 @@ def _batches(form: Form, problem: Problem) -> Batches:
     """What the batches of an average problem of groups stand for."""
     average = getattr(problem, form.axis) / problem.batch if form.packed else 0.0
     return Batches(form.axis, usual_rows(average))
-
-
-def form_of(plan: KernelPlan) -> str:
-    """The form of a plan's groups; "" without groups."""
-    step, config = plan.multiply, plan.config
-    if step is None or step.groups is None or not isinstance(config, KernelConfig):
-        return ""
-    along = {"m": "rows", "n": "columns", "k": "depth"}
-    return "masked" if config.masked else along[plan.along(config.grouped)]
 
 
 def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, device: Device) -> Average:
@@ -365,15 +356,3 @@ def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:
         return made, KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
     except PlanError as error:
         raise (swap.error_in_d(error) if made.swapped else error) from None
-
-
-__all__ = [
-    "FORMS",
-    "INDEXED_LOAD",
-    "Ends",
-    "average_plan",
-    "copy_pays",
-    "form_of",
-    "batches_of",
-    "plan_groups",
-]

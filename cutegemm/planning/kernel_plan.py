@@ -166,6 +166,15 @@ class KernelPlan:
         return {"m": "n", "n": "m"}.get(axis, axis) if self.swapped else axis
 
     @property
+    def form(self) -> str:
+        """The form of the plan's groups (`group_forms.FORMS`); "" without groups."""
+        step, config = self.multiply, self.config
+        if step is None or step.groups is None or not isinstance(config, KernelConfig):
+            return ""
+        along = {"m": "rows", "n": "columns", "k": "depth"}
+        return "masked" if config.masked else along[self.along(config.grouped)]
+
+    @property
     def gate(self) -> int | None:
         """Elements between the first elements of a gated B's two halves."""
         return None if self.multiply is None else self.multiply.gate

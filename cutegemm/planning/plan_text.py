@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.scales import K_BLOCK
-from cutegemm.planning.grouped import average_plan, form_of
+from cutegemm.planning.group_forms import FORMS, average_problem
 from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
 
@@ -50,9 +50,14 @@ def shape_text(problem: Problem, form: str = "") -> str:
     return f"{problem.m} x {problem.n} x {problem.k}, {_count(problem.batch, 'group')} {_GROUPS[form]}"
 
 
+def average_of(plan: KernelPlan) -> Problem:
+    """The batch of GEMMs, all as large as an average group, for which a grouped kernel was planned."""
+    return average_problem(plan.spec, plan.problem, FORMS[plan.form])
+
+
 def average_text(plan: KernelPlan) -> str:
-    """The GEMMs for which a grouped kernel was planned."""
-    of = average_plan(plan).problem
+    """Their number and extents."""
+    of = average_of(plan)
     return f"{_count(of.batch, 'GEMM')} of {of.m} x {of.n} x {of.k}"
 
 
@@ -63,9 +68,8 @@ def _shown(name: str) -> str:
 
 def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
     """(label, text) of each fact about a plan's launches, which `describe` and the command line print."""
-    form = form_of(plan)
-    yield "problem", f"M x N x K = {problem_text(plan.problem, form)}"
-    if form:
+    yield "problem", f"M x N x K = {problem_text(plan.problem, plan.form)}"
+    if plan.form:
         yield "groups", f"sizes are read on the device; planned as {average_text(plan)}"
     if plan.steps:
         yield "launches", " -> ".join(step.name for step in plan.steps)

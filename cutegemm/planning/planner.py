@@ -68,6 +68,3 @@ def _planned(spec: GemmSpec, problem: Problem, device: Device, order: Order, bat
     assert family.plan is not None
     made: KernelPlan = load(family.plan)(asked, order)
     return made
-
-
-__all__ = ["KernelPlan", "plan", "plan_adjacent"]

@@ -9,7 +9,8 @@ import cutegemm
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
-from cutegemm.planning.grouped import Ends, plan_groups
+from cutegemm.planning.grouped import plan_groups
+from cutegemm.planning.steps import Ends
 
 torch = pytest.importorskip("torch")
 

@@ -14,9 +14,10 @@ from cutegemm.config import boxes, smem_budget
 from cutegemm.config.shared import SharedPlan
 from cutegemm.errors import PlanError
 from cutegemm.gemm import representative
-from cutegemm.planning.grouped import Ends, plan_groups
+from cutegemm.planning.grouped import plan_groups
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import TILES
+from cutegemm.planning.steps import Ends
 from tests.support.planned import (
     MISALIGNED_A,
     attempt,

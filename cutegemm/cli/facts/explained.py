@@ -19,9 +19,8 @@ from cutegemm.compiling.compiler import Artifact
 from cutegemm.config import GemmConfig, KernelConfig
 from cutegemm.config.smem_budget import Region
 from cutegemm.database.choice import Choice
-from cutegemm.planning.grouped import average_plan, form_of
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed
-from cutegemm.planning.plan_text import average_text, facts, problem_text
+from cutegemm.planning.plan_text import average_of, average_text, facts, problem_text
 from cutegemm.planning.steps import Multiply
 
 MEASURED, PREDICTED = "measured", "predicted"
@@ -183,8 +182,8 @@ def explained(case: Case) -> tuple[KernelPlan, Explained]:
 
 
 def _groups(plan: KernelPlan) -> GroupsOf:
-    of = average_plan(plan).problem
-    return GroupsOf(of.batch, form_of(plan), [of.m, of.n, of.k])
+    of = average_of(plan)
+    return GroupsOf(of.batch, plan.form, [of.m, of.n, of.k])
 
 
 def _origin(choice: Choice) -> PlanOrigin:

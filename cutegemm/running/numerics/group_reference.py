@@ -43,7 +43,7 @@ def inside_groups(ends: torch.Tensor, extent: int, form: str, lead: int) -> torc
 
     Args:
         ends: the tensor of group ends; lead: elements before the ends.
-        extent: of the groups' axis; form: one of `planning.grouped.FORMS`.
+        extent: of the groups' axis; form: one of `planning.group_forms.FORMS`.
     """
     rows = torch.arange(extent, device=ends.device)
     if form == "masked":
