@@ -18,7 +18,7 @@ from cutegemm.config.numbers import Number
 from cutegemm.config.smem_budget import STAGE_BARRIERS
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.planning.epilogue_plan import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
-from cutegemm.planning.kernel_fields import BOX_ROWS, FULL, FULL_BYTES, PANEL, SHORT_BYTES, box_rows
+from cutegemm.planning.kernel_fields import BOX_ROWS, FULL, PANEL, box_rows, ends_early
 from cutegemm.planning.operand_rules import L2_LINE, subtile
 from cutegemm.planning.seen import Seen
 
@@ -142,7 +142,6 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     # the words of a shifted operand lie beside its stage
     held = m * (1 + x.a.shifted) + n * (1 + x.b.shifted)
     ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
-    short = x.bytes <= np.where(fill >= FULL, FULL_BYTES, SHORT_BYTES)
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
     again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
     return Counts(
@@ -161,7 +160,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         flops=2 * m * n * k * stages * ctas * x.products,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
         doubled=np.log2([1, *sizes])[size],
-        beneath=np.maximum(launched | short | (fill >= 1), float(x.constant)),
+        beneath=np.maximum(launched | ends_early(x.bytes, fill), float(x.constant)),
         early=np.full_like(m, x.constant),
         parts=parts,
         held=of.held,

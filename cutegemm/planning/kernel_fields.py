@@ -250,8 +250,12 @@ def trigger(way: Way, candidate: Candidate) -> str:
         if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
             return "never"
         return "start" if fill <= 1 else "loads"
-    short = problem.min_bytes <= (FULL_BYTES if fill >= FULL else SHORT_BYTES)
-    return "loads" if short or fill >= 1 else "never"
+    return "loads" if ends_early(problem.min_bytes, fill) else "never"
+
+
+def ends_early(size: Number, fill: Number) -> Number:
+    """Whether a launch of so many bytes, on so many times the SMs, gains if the next one's prologue overlaps it."""
+    return (size <= where(fill >= FULL, FULL_BYTES, SHORT_BYTES)) | (fill >= 1)
 
 
 def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:
