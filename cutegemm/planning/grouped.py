@@ -115,16 +115,16 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     )
 
 
-def average_plan(plan: KernelPlan) -> KernelPlan:
+def average_plan(plan: KernelPlan) -> tuple[KernelPlan, Batches]:
     """The plan that a plan of groups comes from: of a batch of GEMMs that are all as large as an average group.
 
-    Its cost is what the planner compared. Any other plan is returned unchanged.
+    Its cost is what the planner compared. Also what its batches stand for. Any other plan is returned unchanged.
     """
     step = plan.multiply
     if step is None or step.groups is None:
-        return plan
-    form = FORMS[plan.form]
-    return _alike(_of_average(plan.spec, plan.problem, form, step.groups.indices > 0, plan.device))[0]
+        return plan, MATRICES
+    of = _of_average(plan.spec, plan.problem, FORMS[plan.form], step.groups.indices > 0, plan.device)
+    return _alike(of)[0], of.batches
 
 
 def copy_pays(plan: KernelPlan, moved: int) -> bool:
@@ -160,18 +160,6 @@ def _predicted(of: Average) -> float:
     return next((x.ns for x in options(asked)), math.nan)
 
 
-def batches_of(plan: KernelPlan) -> Batches:
-    """What the batches of a plan's `average_plan` stand for."""
-    form = FORMS.get(plan.form)
-    return MATRICES if form is None else _batches(form, plan.problem)
-
-
-def _batches(form: Form, problem: Problem) -> Batches:
-    """What the batches of an average problem of groups stand for."""
-    average = getattr(problem, form.axis) / problem.batch if form.packed else 0.0
-    return Batches(form.axis, usual_rows(average))
-
-
 def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, device: Device) -> Average:
     """The spec and problem that stand for groups in planning: a batch of GEMMs of average size."""
     asked = spec
@@ -186,9 +174,9 @@ def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, dev
             asked = dataclasses.replace(spec, a_load=INDEXED_LOAD)
         except SpecError as error:
             raise field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative") from None
-    return Average(
-        asked, average_problem(spec, problem, form), form, device, indexed, _batches(form, problem)
-    )
+    average = getattr(problem, form.axis) / problem.batch if form.packed else 0.0
+    batches = Batches(form.axis, usual_rows(average))
+    return Average(asked, average_problem(spec, problem, form), form, device, indexed, batches)
 
 
 def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Operand]:

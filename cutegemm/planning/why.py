@@ -17,7 +17,7 @@ from cutegemm.errors import GemmError, PlanError
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
-from cutegemm.planning.grouped import average_plan, batches_of
+from cutegemm.planning.grouped import average_plan
 from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import options, predicted
@@ -37,7 +37,7 @@ Fields = tuple[tuple[str, object], ...]
 
 def weigh_tensor_core(made: KernelPlan) -> Why:
     """The generator's table for a tensor-core plan's request, and what became of each config, the plan's among them."""
-    made, batches = average_plan(made), batches_of(made)
+    made, batches = average_plan(made)
     asked, _ = requested(made.spec, made.problem, made.device, batches)
     own, shown, kinds = option_of(made, batches), dict[Fields, Option](), set[tuple[object, ...]]()
     for option in itertools.islice(options(asked), 4 * SHOWN):
@@ -80,7 +80,7 @@ def option_of(made: KernelPlan, batches: Batches = MATRICES) -> Option:
 def predicted_us(made: KernelPlan) -> float:
     """Microseconds that the cost model predicts for a plan; 0 where nothing is launched."""
     if isinstance(made.config, KernelConfig):
-        return option_of(average_plan(made), batches_of(made)).ns / 1e3
+        return option_of(*average_plan(made)).ns / 1e3
     taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
     return 0.0 if taken is None else taken.us
 

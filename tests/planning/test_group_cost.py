@@ -98,7 +98,7 @@ def test_a_row_for_some_groups_takes_the_fewest_lines():
     a, b = torch.empty(1, 7168, dtype=torch.bfloat16), torch.empty(32, 4096, 7168, dtype=torch.bfloat16).mT
     made = planned(a, b, torch.ones(32, dtype=torch.int32))
     assert made.swapped and made.config.producers and made.config.tile[:2] == (64, 8)
-    found = grouped.batches_of(made)
+    _, found = grouped.average_plan(made)
     assert found == Batches("m", 1 / 32)
     assert why.predicted_us(made) < 40
     given = planned(a, b, torch.ones(32, dtype=torch.int32), GemmSpec(tile=Tile(64, 256, 64)))
