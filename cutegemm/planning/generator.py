@@ -120,7 +120,7 @@ def table(kind: Kind) -> Rows:
 def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
     """(schedule, consumers, rows) that a spec allows, also with numbers of consumers that are not usual."""
     schedules = [i for i, name in enumerate(SCHEDULES) if spec.schedule not in {*SCHEDULES} - {name}]
-    if kind.by_threads and spec.schedule == AUTO:
+    if kind.gathers and spec.schedule == AUTO:
         # loads by threads take longer than the epilogue that pingpong would hide
         schedules = [COOPERATIVE]
     found = [x for x in TEAMS if x[0] in schedules and spec.consumers in (AUTO, x[1])]
@@ -143,7 +143,7 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     elif kind.promoted:
         usual = tuple(x for x in usual if kind.promoted % x == 0) or (math.gcd(kind.promoted, depths[0]),)
     # an operand that threads load is not multicast
-    clusters = (spec.plane,) if spec.plane else CLUSTERS[:1] if kind.by_threads else CLUSTERS
+    clusters = (spec.plane,) if spec.plane else CLUSTERS[:1] if kind.gathers else CLUSTERS
     for (schedule, count, m), n, k in itertools.product(teams, widths, (depth,) if depth else usual):
         small = m + n <= DEEP_EDGES
         if k <= min(usual) or (small and schedule != PINGPONG) or depth:
@@ -170,7 +170,7 @@ def fitting(way: Way, kind: Candidate, tiles: Iterable[Extents]) -> Iterator[Ext
 
 def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
     """Which configs have room for their stages, and no columns that are always worse than others."""
-    least = LEAST_LOADED if kind.by_threads else LEAST_STAGES
+    least = LEAST_LOADED if kind.gathers else LEAST_STAGES
     columns = draft.columns
     fits = smem_budget.room(draft) >= given(spec.stages, least)
     if isinstance(spec.sms, int):

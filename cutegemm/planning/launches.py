@@ -20,7 +20,7 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
-from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
+from cutegemm.planning.operand_rules import AXES, WORKSPACE_ALIGN
 from cutegemm.planning.steps import Copy, Ends, Finish
 from cutegemm.problems import Problem, output_extent
 from cutegemm.spec import AUTO, GemmSpec
@@ -100,8 +100,7 @@ def check_copies(copies: tuple[Copy, ...]) -> None:
     """Refuse copies of operands whose extents the copying kernel cannot round up in 32-bit integers."""
     most = MOST_COUNTED - (COPIED - 1)
     for x in copies:
-        axes = {"a": "mk", "b": "kn"}[x.operand]
-        for field, extent in zip(axes, (x.source.rows, x.source.cols), strict=True):
+        for field, extent in zip(AXES[x.operand], (x.source.rows, x.source.cols), strict=True):
             if extent > most:
                 rule = f"a copy of {x.operand.upper()} rounds it up to a multiple of {COPIED}"
                 raise field_error(PlanError, field, extent, rule, most)

@@ -19,6 +19,9 @@ WORKSPACE_ALIGN = 256
 # bytes of an L2 cache line
 L2_LINE = 128
 
+# axes of (rows, columns) of the operands; matrices of the epilogue have M rows and N columns
+AXES = {"a": ("m", "k"), "b": ("k", "n")}
+
 
 def subtile(columns: Number, element_bytes: int) -> Number:
     """The columns of the widest subtile of elements of a size that divides a tile's, a power of two."""

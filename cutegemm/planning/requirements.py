@@ -20,6 +20,7 @@ from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.families import Family, of_schedule
+from cutegemm.planning.operand_rules import AXES
 from cutegemm.problems import Problem, columns
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
 
@@ -83,8 +84,8 @@ def check_dtypes(spec: GemmSpec, problem: Problem) -> None:
 
 def check_majors(spec: GemmSpec, problem: Problem) -> None:
     """Check that given majors are the problem's."""
-    axes = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n"), "d": ("m", "n")}
-    for name, (row, col) in axes.items():
+    for name in "abcd":
+        row, col = AXES.get(name, ("m", "n"))
         given, operand = getattr(spec, f"{name}_major"), getattr(problem, name)
         if operand is None or given == AUTO:
             continue

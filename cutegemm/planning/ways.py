@@ -23,14 +23,19 @@ from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning import invariance, swap
 from cutegemm.planning.candidates import Candidate, promotion
-from cutegemm.planning.operand_rules import WORKSPACE_ALIGN, access_bytes, aligned_copy, gated_half, major
+from cutegemm.planning.operand_rules import (
+    AXES,
+    WORKSPACE_ALIGN,
+    access_bytes,
+    aligned_copy,
+    gated_half,
+    major,
+)
 from cutegemm.planning.requirements import Request
 from cutegemm.planning.steps import Copy
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 
-# axes of (rows, columns)
-AXES = {"a": ("m", "k"), "b": ("k", "n")}
 # `Instruction.majors` of one that reads only operands that are contiguous along K in shared memory
 ONLY_K = ("k",)
 # bytes of one cp.async (PTX ISA)
@@ -125,7 +130,7 @@ class Kind(NamedTuple):
         return GemmSpec(**dict(zip(PRUNING, self.given, strict=True)))
 
     @property
-    def by_threads(self) -> bool:
+    def gathers(self) -> bool:
         """Whether the producer's threads load an operand."""
         return any(x.load != "tma" for x in self.operands)
 
