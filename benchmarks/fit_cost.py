@@ -38,7 +38,7 @@ from cutegemm.planning.cost import REDUCTIONS, Counts, counts, nanoseconds
 from cutegemm.planning.generator import rows
 from cutegemm.planning.kernel_fields import drifts
 from cutegemm.planning.seen import Seen
-from cutegemm.planning.swap import transposed_problem
+from cutegemm.request.swap import transposed_problem
 
 Column = NDArray[np.float64]
 

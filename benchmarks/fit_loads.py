@@ -26,9 +26,9 @@ from cutegemm.errors import GemmError
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import predicted
-from cutegemm.planning.requirements import requested
 from cutegemm.planning.ways import ways_of
 from cutegemm.planning.why import option_of
+from cutegemm.request.requirements import requested
 
 # the constants, the part of a device that holds them, what is measured, and the files
 NAMES = tuple(x.name for x in dataclasses.fields(LoadModel))

@@ -35,8 +35,8 @@ from cutegemm.errors import GemmError
 from cutegemm.planning import ranking, ways
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import requested
 from cutegemm.planning.why import candidate_of, fields_of, fields_of_option
+from cutegemm.request.requirements import requested
 
 # problems of a family and seed
 COUNTS = {

@@ -26,8 +26,8 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import GemmError
 from cutegemm.planning.candidates import BLOCK_K, Candidate
 from cutegemm.planning.planner import plan
-from cutegemm.planning.swap import transposed_problem
 from cutegemm.planning.why import candidate_of
+from cutegemm.request.swap import transposed_problem
 
 # tiles of the older sweeps that current kernels have
 WIDTHS = (256, 224, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16)

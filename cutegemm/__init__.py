@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cutegemm.dtypes import DType
     from cutegemm.gemm import Gemm, Loaded, build, build_many, load, plan
     from cutegemm.ops import bmm, dequantize, grouped_mm, linear, matmul, quantize
-    from cutegemm.planning.kernel_plan import KernelPlan
+    from cutegemm.plans.kernel_plan import KernelPlan
     from cutegemm.problems import Operand, Problem, problem
     from cutegemm.running.arguments.pack import pack
     from cutegemm.running.groups import Groups
@@ -56,7 +56,7 @@ _MODULES = (
 )  # fmt: skip
 _HOMES = {
     "dtypes": ("DType",), "gemm": ("Gemm", "Loaded", "build", "build_many", "load", "plan"),
-    "ops": ("bmm", "dequantize", "grouped_mm", "linear", "matmul", "quantize"), "planning.kernel_plan": ("KernelPlan",),
+    "ops": ("bmm", "dequantize", "grouped_mm", "linear", "matmul", "quantize"), "plans.kernel_plan": ("KernelPlan",),
     "problems": ("Operand", "Problem", "problem"), "running.arguments.pack": ("pack",), "running.groups": ("Groups",),
     "spec": ("GemmSpec", "Tile"), "tuning": ("tune",),
 }  # fmt: skip

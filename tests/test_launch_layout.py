@@ -12,8 +12,8 @@ from cutegemm import epilogue as epi
 from cutegemm.config import FinishConfig, QuantizeConfig, RelayoutConfig, RowSumConfig
 from cutegemm.errors import PlanError
 from cutegemm.launch_layout import FLOAT32, INT32, INT64, layout_of
-from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.planning.planner import plan
+from cutegemm.plans.kernel_plan import launch_arguments
 from cutegemm.running.arguments.named import Signature
 from tests.support.strategies import fused_problems
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutation testing of `kernels/`, `planning/` and `running/` on a seeded sample.
+"""Mutation testing of kernels, the planner, its requests and plans, and the run path on a seeded sample.
 
 `changes`   the mutants of a module, and the sample
 `calls`     a pytest plugin that records the functions called by a test file

@@ -4,7 +4,7 @@
     python -m benchmarks.mutants --seed 1 --count 120 --workers 12 --seconds 540 --commit HASH --out mutants.json
     python -m benchmarks.mutants --resume mutants.json --out mutants.json --workers 2
 
-Each mutant changes one place of `kernels/`, `planning/` or `running/` in a worker's copy of the tree. First all test
+Each mutant changes one place of a package of `changes.PACKAGES` in a worker's copy of the tree. First all test
 files of these packages run once without a mutant. Tests that fail then are excluded, and the time and called functions
 of each file are recorded. For a mutant, the files that call its function run until one test fails, the fastest first.
 If no file calls it, the files of its package run, those that name the module first. Survivors are then tested with

@@ -25,9 +25,17 @@ from benchmarks.mutants.changes import ROOT, Mutant, function_at
 FOLDERS = {
     "kernels": ("kernels",),
     "planning": ("planning", "config", "families"),
+    "plans": ("planning", "plans", "running"),
+    "request": ("planning", "config", "families"),
     "running": ("running", "gemm", "contract"),
 }
-FURTHER = {"kernels": ("running", "gemm"), "planning": ("gemm", "kernels"), "running": ("kernels",)}
+FURTHER = {
+    "kernels": ("running", "gemm"),
+    "planning": ("gemm", "kernels"),
+    "plans": ("gemm", "kernels"),
+    "request": ("gemm", "kernels"),
+    "running": ("kernels",),
+}
 SKIPPED = (".git", ".gpu", ".ci", "__pycache__", ".*_cache", ".hypothesis", ".venv", "build", "dist", "site")
 SLOWEST = 1e9  # seconds of a file whose time is unknown
 

@@ -24,7 +24,7 @@ from cutegemm.compiling.resources import kernel_name
 from cutegemm.config import Config
 from cutegemm.errors import CompileError
 from cutegemm.launch_layout import COUNTERS
-from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
+from cutegemm.plans.kernel_plan import KernelPlan, launch_arguments
 
 WORKSPACE = "run.workspace"  # among the addresses of a launch; tensor names have no dot
 TENSOR_MAP_BYTES = 128

@@ -16,7 +16,7 @@ from cutegemm.cli.output import print_facts, table, width, wrapped
 if TYPE_CHECKING:
     from cutegemm.cli.facts.explained import Explained
     from cutegemm.cli.facts.timeline import Timeline
-    from cutegemm.planning.kernel_plan import KernelPlan
+    from cutegemm.plans.kernel_plan import KernelPlan
 
 # candidates that are listed without --why, and letters of the reason why each lost
 BEST, FATE = 6, 26

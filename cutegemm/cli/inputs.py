@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GPUS = ("h200", "h100")  # names of records in `arch.records`
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "int8", "uint8")
-AXES = {"m": "rows", "n": "columns", "k": "depth"}  # names in `planning.group_forms`
+AXES = {"m": "rows", "n": "columns", "k": "depth"}  # names in `request.group_forms`
 MAJORS = ("kn", "kk", "mn", "mk")
 EXAMPLE = "GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))"
 # functions of the library that are not epilogues
@@ -126,7 +126,7 @@ def case(
     device, source = device_of(gpu)
     if groups is None:
         return Case(wanted, made, device, source)
-    from cutegemm.planning.group_forms import all_groups
+    from cutegemm.request.group_forms import all_groups
 
     kinds = wanted.epilogue.tensors if isinstance(wanted.epilogue, Graph) else {}
     return Case(wanted, all_groups(made, form, kinds), device, source, form)

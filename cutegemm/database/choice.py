@@ -22,11 +22,11 @@ from cutegemm.database.entry import Entry, Key, key_of, refined
 from cutegemm.database.exchange import shipped
 from cutegemm.database.user_database import Database
 from cutegemm.errors import GemmError
-from cutegemm.planning import requirements
 from cutegemm.planning.invariance import keeps
-from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.planner import plan
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
+from cutegemm.request import requirements
 from cutegemm.spec import GemmSpec
 
 MODEL = "the model"

@@ -23,8 +23,8 @@ from cutegemm.checks import plain
 from cutegemm.config import Config
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, SpecError, field_error
-from cutegemm.planning.operand_rules import major
 from cutegemm.problems import Operand, Problem
+from cutegemm.request.operand_rules import major
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 Extents = tuple[int, int, int, int]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cutegemm.compiling import kernel_cache, resources
 from cutegemm.compiling.compiler import Artifact
 from cutegemm.database import Entry
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from cutegemm.arch.device import Device
 from cutegemm.database.choice import by_model as chosen_by_model
 from cutegemm.database.choice import choose
 from cutegemm.errors import InputError
-from cutegemm.planning import planner, requirements
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.planning import planner
 from cutegemm.planning.ways import Order, by_cost
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
+from cutegemm.request import requirements
 from cutegemm.running.backends import here
 from cutegemm.spec import GemmSpec
 

@@ -12,8 +12,8 @@ from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import InputError, field_error
 from cutegemm.launch_layout import COUNTERS
-from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
-from cutegemm.planning.operand_rules import WORKSPACE_ALIGN
+from cutegemm.plans.kernel_plan import KernelPlan, launch_arguments
+from cutegemm.plans.workspace import WORKSPACE_ALIGN
 from cutegemm.running.arguments.named import passed
 
 MAX_ADDRESS = (1 << 63) - 1

@@ -11,7 +11,7 @@ from cutegemm.compiling import kernel_cache
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import CompileError, field_error
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.running.arguments.named import Order
 from cutegemm.spec import GemmSpec
 

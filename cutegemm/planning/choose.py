@@ -19,14 +19,16 @@ from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import InputError, PlanError, field_error, shown
-from cutegemm.planning import candidates, invariance, launches, swap
+from cutegemm.planning import candidates, invariance, launches
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
-from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.launches import Grid
-from cutegemm.planning.requirements import Request
-from cutegemm.planning.steps import Multiply, Relayout, Step
 from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Multiply, Relayout, Step
+from cutegemm.plans.workspace import plan_parts, plan_reductions
+from cutegemm.request import swap
+from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, GemmSpec
 
 # rows of the generator's table that are tried; if all of them are refused, so are the others
@@ -53,8 +55,8 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     if not config.stores:
         in_turn = seen.spec.batch_invariant is True
         storing = launches.adding_config(config, grid.tiles, seen.device.sms, in_turn=in_turn)
-    reductions = launches.plan_reductions(storing, seen.problem, grid.tiles, way.workspace_bytes)
-    parts = launches.plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
+    reductions = plan_reductions(storing, seen.problem, grid.tiles, way.workspace_bytes)
+    parts = plan_parts(config, grid.tiles, grid.clusters, reductions.workspace_bytes)
     # of a gated pair that of its first half
     copied = {x.operand: x.offset for x in reversed(way.copies)}
     multiply = Multiply.of(

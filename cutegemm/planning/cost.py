@@ -19,8 +19,8 @@ from cutegemm.config.smem_budget import STAGE_BARRIERS
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.planning.epilogue_plan import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
 from cutegemm.planning.kernel_fields import BOX_ROWS, FULL, PANEL, box_rows, ends_early
-from cutegemm.planning.operand_rules import L2_LINE, subtile
 from cutegemm.planning.seen import Seen
+from cutegemm.request.operand_rules import L2_LINE, subtile
 
 Column = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ from cutegemm.config.numbers import Number
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.candidates import given
-from cutegemm.planning.operand_rules import epilogue_inputs, epilogue_outputs, major, subtile
 from cutegemm.problems import Operand, Problem
+from cutegemm.request.operand_rules import epilogue_inputs, epilogue_outputs, major, subtile
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 # most stages by default; more if TMA loads only part of each

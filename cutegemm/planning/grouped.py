@@ -19,16 +19,17 @@ from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, SpecError, field_error
-from cutegemm.planning import swap
-from cutegemm.planning.group_forms import FEW_ROWS, FORMS, Form, average_problem, usual_rows
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import check_groups, group_works, plan_reductions, resident_clusters
-from cutegemm.planning.operand_rules import major
+from cutegemm.planning.launches import check_groups, group_works, resident_clusters
 from cutegemm.planning.planner import REMEMBERED, plan_adjacent
-from cutegemm.planning.requirements import MATRICES, Batches, requested
-from cutegemm.planning.steps import Ends, Multiply, Relayout
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Ends, Multiply, Relayout
+from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem
+from cutegemm.request import swap
+from cutegemm.request.group_forms import FEW_ROWS, FORMS, Form, average_problem, usual_rows
+from cutegemm.request.operand_rules import major
+from cutegemm.request.requirements import MATRICES, Batches, requested
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 # rows of average groups from which on most tiles are whole, which TMA stores

@@ -19,8 +19,8 @@ from typing import Any
 
 from cutegemm.config import KernelConfig, SimtConfig
 from cutegemm.planning.candidates import BLOCK_K, Candidate
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.requirements import Request, requested
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.request.requirements import Request, requested
 from cutegemm.spec import AUTO
 
 # columns of a tile if they must be the same for every M: near the best for both few and many rows

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel's grid, what its tile scheduler counts in 32-bit integers, and what its CTAs share.
-
-They share partial sums of splits, counters, and partial results of reductions.
-"""
+"""A kernel's grid, what its tile scheduler counts in 32-bit integers, and the launch that reduces its splits."""
 
 from __future__ import annotations
 
@@ -13,19 +10,15 @@ from typing import NamedTuple
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.device import Device
 from cutegemm.arch.limits import Limits
-from cutegemm.config import FinishConfig, GemmConfig, KernelConfig
-from cutegemm.config.numbers import round_up
-from cutegemm.epilogue.graph import NEUTRAL
+from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families.rows import ADD_PARTIALS
-from cutegemm.launch_layout import SPLIT_PLACES, WORK_COUNTER
 from cutegemm.planning.epilogue_plan import sliced
-from cutegemm.planning.operand_rules import AXES, WORKSPACE_ALIGN
-from cutegemm.planning.steps import Copy, Ends, Finish
-from cutegemm.problems import Problem, output_extent
+from cutegemm.plans.steps import Copy, Ends
+from cutegemm.problems import Problem
+from cutegemm.request.operand_rules import AXES
 from cutegemm.spec import AUTO, GemmSpec
 
-COUNTER_BYTES = 4
 # most rows that a CTA of a copying kernel has (`kernels.relayout_copy`: threads times chunks in flight)
 COPIED = 1024
 # largest number of the tile schedulers' 32-bit integers
@@ -202,67 +195,6 @@ def check_groups(
         rule = f"{ends.indices} words of 32 bits an index, of which a kernel counts {MOST_COUNTED:,}"
         raise field_error(PlanError, "m", problem.m, rule, MOST_COUNTED // ends.indices)
     check_works(spec, problem, last_work(*launch), "groups")
-
-
-class Parts(NamedTuple):
-    """Byte offsets of splits in workspace and among the run's counters, by name, and the sizes of both."""
-
-    places: dict[str, int]
-    workspace_bytes: int
-    counted: dict[str, int]
-    counter_bytes: int
-
-
-def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
-    """Plan partial sums, counters of every slice of a tile, and one of a dynamic scheduler, behind `start` bytes."""
-    parts_at, counters_at = SPLIT_PLACES
-    count = math.prod(tiles) * config.slices * config.counts_kept
-    counted = {counters_at: 0} if count else {}
-    if config.dynamic:
-        counted[WORK_COUNTER] = COUNTER_BYTES * count
-    places, end = {}, start
-    if config.split_reduction in ("workspace", "atomic", "launch"):
-        places[parts_at] = round_up(end, WORKSPACE_ALIGN)
-        # with Stream-K every CTA stores partial sums of at most two tiles
-        whole = config.kept_splits * math.prod(tiles)
-        slots = 2 * clusters * config.cluster_size if config.streamed else whole
-        end = places[parts_at] + 4 * config.tile[0] * config.tile[1] * slots
-    return Parts(places, end, counted, COUNTER_BYTES * (count + config.dynamic))
-
-
-class Reductions(NamedTuple):
-    """The launches that finish reductions, partial results per result along (rows, columns, all), and the workspace."""
-
-    steps: tuple[Finish, ...]
-    parts: tuple[int, int, int]
-    workspace_bytes: int
-
-    @property
-    def partials(self) -> dict[str, int]:
-        """Byte offsets in the workspace of those that a launch finishes."""
-        return {x.output: x.offset for x in self.steps}
-
-
-def plan_reductions(
-    config: GemmConfig, problem: Problem, tiles: tuple[int, int, int], end: int
-) -> Reductions:
-    """Plan the reductions of a launch of some CTA tiles, behind `end` bytes of workspace."""
-    height, width = output_extent(config.epilogue, problem.m, problem.n)
-    parts = (
-        math.ceil(height / config.partial_width[0]),
-        math.ceil(width / config.partial_width[1]),
-        tiles[0] * tiles[1] * config.partials_per_tile,
-    )
-    steps: list[Finish] = []
-    for result in config.epilogue.reductions:
-        if result.partial or result.block:
-            continue
-        count = result.by_axis(*parts)
-        results = problem.batch * result.by_axis(width, height, 1)
-        finish = FinishConfig(kind=result.kind, across=result.axis is not None)
-        steps.append(Finish(config=finish, output=result.name, offset=end, parts=count, results=results))
-        end = round_up(end + 4 * len(NEUTRAL[result.kind]) * count * results, WORKSPACE_ALIGN)
-    return Reductions(tuple(steps), parts, end)
 
 
 def adding_config(

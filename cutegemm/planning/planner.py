@@ -12,11 +12,11 @@ from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import keywords
 from cutegemm.families import load
-from cutegemm.planning import requirements
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.requirements import MATRICES, Batches, requested
 from cutegemm.planning.ways import Order, by_cost
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
+from cutegemm.request import requirements
+from cutegemm.request.requirements import MATRICES, Batches, requested
 from cutegemm.spec import GemmSpec
 
 # plans that are kept: the same arguments give the same plan

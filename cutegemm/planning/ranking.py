@@ -13,9 +13,9 @@ from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import candidates, cost, generator, known_kernels
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import Rows
-from cutegemm.planning.requirements import Request, may_saturate
 from cutegemm.planning.seen import Seen, Side, by_way
 from cutegemm.planning.ways import Kind, Option, Way, along_k, ways_of
+from cutegemm.request.requirements import Request, may_saturate
 from cutegemm.spec import Tile
 
 # configs that are sorted; one that is predicted slower than so many others is not tried

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.config.numbers import Number
-from cutegemm.planning.operand_rules import L2_LINE
 from cutegemm.problems import Operand, Problem
+from cutegemm.request.operand_rules import L2_LINE
 
 
 class Side(NamedTuple):

@@ -19,13 +19,14 @@ from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.launches import check_ctas, check_extents, plan_reductions
-from cutegemm.planning.operand_rules import access_bytes, epilogue_inputs, epilogue_outputs, gated_half, major
-from cutegemm.planning.requirements import Request
-from cutegemm.planning.steps import Multiply
+from cutegemm.planning.launches import check_ctas, check_extents
 from cutegemm.planning.ways import Order
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Multiply
+from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem
+from cutegemm.request.operand_rules import access_bytes, epilogue_inputs, epilogue_outputs, gated_half, major
+from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
 
 # elements per global access, widest first; 16-bit elements are loaded one by one

@@ -21,19 +21,14 @@ from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import epilogue_plan as plan_epilogue
-from cutegemm.planning import invariance, swap
+from cutegemm.planning import invariance
 from cutegemm.planning.candidates import Candidate, promotion
-from cutegemm.planning.operand_rules import (
-    AXES,
-    WORKSPACE_ALIGN,
-    access_bytes,
-    aligned_copy,
-    gated_half,
-    major,
-)
-from cutegemm.planning.requirements import Request
-from cutegemm.planning.steps import Copy
+from cutegemm.plans.steps import Copy
+from cutegemm.plans.workspace import WORKSPACE_ALIGN
 from cutegemm.problems import Operand, Problem
+from cutegemm.request import swap
+from cutegemm.request.operand_rules import AXES, access_bytes, aligned_copy, gated_half, major
+from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 
 # `Instruction.majors` of one that reads only operands that are contiguous along K in shared memory

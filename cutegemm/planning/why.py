@@ -18,13 +18,13 @@ from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.grouped import average_plan
-from cutegemm.planning.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import options, predicted
-from cutegemm.planning.requirements import MATRICES, Batches, requested
-from cutegemm.planning.steps import Relayout
 from cutegemm.planning.ways import Option, Way, ways_of
+from cutegemm.plans.kernel_plan import KernelPlan, Weighed, Why
+from cutegemm.plans.steps import Relayout
 from cutegemm.problems import Operand
+from cutegemm.request.requirements import MATRICES, Batches, requested
 from cutegemm.spec import AUTO, GemmSpec
 
 # configs that are shown: no two that differ in the cluster alone

@@ -18,12 +18,12 @@ from cutegemm.epilogue import call_order
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import GemmError, InputError, field_error
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
-from cutegemm.planning import requirements
-from cutegemm.planning.group_forms import PACKED, check_form
 from cutegemm.planning.grouped import plan_groups
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.steps import Ends
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Ends
 from cutegemm.problems import operand_of
+from cutegemm.request import requirements
+from cutegemm.request.group_forms import PACKED, check_form
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import NOWHERE, Memo, Request, identity, substance
 from cutegemm.running.arguments.describe import Call, Layouts, check_tensor, describe

@@ -23,7 +23,7 @@ class Grouping:
     """The form of a call's groups, and how the call passes them.
 
     Attributes:
-        form: "rows", "columns", "masked" or "depth" (`planning.group_forms.FORMS`).
+        form: "rows", "columns", "masked" or "depth" (`request.group_forms.FORMS`).
         name: of the tensor: "offs", "cu_seqlens" or "counts".
         tail: whether rows outside all groups are zeroed.
         indexed: whether a tensor of indices selects the rows of A that are multiplied.
@@ -122,7 +122,7 @@ def check_tail(tail: Any) -> None:
 
 
 def _form(a: Any, b: Any, groups: Groups) -> str:
-    """The operands' form, one of `planning.group_forms.FORMS`."""
+    """The operands' form, one of `request.group_forms.FORMS`."""
     name, shape = groups.name, tuple(groups.ends.shape)
     for field, x in (("a", a), ("b", b)):
         if not isinstance(x, torch.Tensor):

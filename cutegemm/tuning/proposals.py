@@ -17,9 +17,9 @@ from cutegemm.errors import GemmError
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import invariance
 from cutegemm.planning.candidates import BLOCK_K
-from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.planner import plan
 from cutegemm.planning.why import fields_of, predicted_us
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 

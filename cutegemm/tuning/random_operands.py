@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from cutegemm.epilogue.graph import Graph
-from cutegemm.planning.group_forms import FORMS
 from cutegemm.problems import Operand, Problem
+from cutegemm.request.group_forms import FORMS
 from cutegemm.running.arguments.named import Order, Signature
 from cutegemm.running.numerics.reference import TORCH_DTYPE
 
@@ -53,7 +53,7 @@ def operands(problem: Problem, graph: Graph, device: str, seed: int = 0, form: s
         graph: the epilogue.
         device: torch's name of the device.
         seed: of the elements.
-        form: of the problem's groups, one of `planning.group_forms.FORMS`; "" without groups. Their ends are not among
+        form: of the problem's groups, one of `request.group_forms.FORMS`; "" without groups. Their ends are not among
             the operands (`group_ends`).
     """
     draw = torch.Generator(device).manual_seed(seed)

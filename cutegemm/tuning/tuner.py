@@ -21,11 +21,11 @@ from cutegemm.database.choice import find
 from cutegemm.database.entry import Entry, Key, config_digest, digest, key_of, refined
 from cutegemm.database.user_database import BROKE_OFF, RUNNING, Database, Trial
 from cutegemm.errors import CompileError, GemmError
-from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import requested
 from cutegemm.planning.why import fields_of
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
+from cutegemm.request.requirements import requested
 from cutegemm.running.run import prepare
 from cutegemm.spec import GemmSpec
 from cutegemm.tuning.gpu import Bench

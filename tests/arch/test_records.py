@@ -12,8 +12,8 @@ from cutegemm import GemmSpec, problem
 from cutegemm.arch import sm90
 from cutegemm.arch.architectures import ARCHITECTURES, DEFAULT
 from cutegemm.arch.records import H100, H200, RECORDS, find
-from cutegemm.planning.kernel_plan import KernelPlan
 from cutegemm.planning.planner import plan
+from cutegemm.plans.kernel_plan import KernelPlan
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda x: x.name)

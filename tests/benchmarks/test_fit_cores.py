@@ -13,8 +13,8 @@ from benchmarks import fit, fit_cores
 from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200, TIMES_FILE
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import requested
 from cutegemm.planning.simt_tiles import estimate, fields_of, weighed
+from cutegemm.request.requirements import requested
 
 SWEEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "sweeps"
 SHAPES = [(512, 512, 512), (333, 5025, 1023), (64, 4096, 4096), (2048, 2048, 2048)]

@@ -16,7 +16,7 @@ from benchmarks.timing import Contender
 from cutegemm import GemmSpec, plan
 from cutegemm.arch.records import H200
 from cutegemm.planning import ranking
-from cutegemm.planning.requirements import requested
+from cutegemm.request.requirements import requested
 from tests.support.fake_gpu import FakeGpu
 
 CASE = Case(suite="decode", dtype="bf16", majors="kk", m=8, n=16, k=16)

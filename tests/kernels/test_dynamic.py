@@ -15,8 +15,8 @@ from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 from cutegemm.gemm import Gemm
 from cutegemm.launch_layout import COUNTERS
-from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.planning.planner import plan
+from cutegemm.plans.kernel_plan import launch_arguments
 from tests.support.epilogues import assert_outputs_close
 from tests.support.fused_kernels import everything, gemm_of, results
 from tests.support.fused_kernels import operands as fused_operands

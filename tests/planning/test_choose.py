@@ -12,7 +12,7 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
 from cutegemm.planning import ranking
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import requested
+from cutegemm.request.requirements import requested
 from cutegemm.spec import LOADS
 from tests.support.planned import (
     MISALIGNED_A,

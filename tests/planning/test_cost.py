@@ -15,8 +15,8 @@ from cutegemm.errors import PlanError
 from cutegemm.planning import choose, cost, generator, ranking, ways
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import requested
 from cutegemm.planning.seen import Seen
+from cutegemm.request.requirements import requested
 
 
 @epi.define

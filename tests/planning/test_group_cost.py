@@ -13,9 +13,9 @@ from cutegemm.errors import PlanError
 from cutegemm.ops.groups.grouped import planned
 from cutegemm.planning import cost, generator, grouped, ranking, ways, why
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.group_forms import rows_of_average, usual_rows
-from cutegemm.planning.requirements import Batches, requested
 from cutegemm.planning.seen import Seen
+from cutegemm.request.group_forms import rows_of_average, usual_rows
+from cutegemm.request.requirements import Batches, requested
 
 
 def counted(of, *candidates, **adjacent):

@@ -10,7 +10,7 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
 from cutegemm.planning.grouped import plan_groups
-from cutegemm.planning.steps import Ends
+from cutegemm.plans.steps import Ends
 
 torch = pytest.importorskip("torch")
 

@@ -11,8 +11,8 @@ from cutegemm.cli.facts.chosen import chosen
 from cutegemm.cli.inputs import case
 from cutegemm.errors import GemmError, PlanError
 from cutegemm.planning import grouped, ranking
-from cutegemm.planning.group_forms import FORMS, all_groups
 from cutegemm.planning.planner import plan
+from cutegemm.request.group_forms import FORMS, all_groups
 
 
 def refusal(spec, extents=(250, 126, 190), majors="kn", dtype="bf16", along="m"):

@@ -10,7 +10,7 @@ PURE = (
     "cutegemm",
     "cutegemm.planning.planner",
     "cutegemm.spec",
-    "cutegemm.planning.kernel_plan",
+    "cutegemm.plans.kernel_plan",
     "cutegemm.layouts",
 )
 

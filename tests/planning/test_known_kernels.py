@@ -13,7 +13,7 @@ from cutegemm.arch.records import H200, RECORDS
 from cutegemm.planning import ranking, ways
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.known_kernels import known, name
-from cutegemm.planning.requirements import requested
+from cutegemm.request.requirements import requested
 
 ONE = Candidate((128, 128, 64), (2, 1), "cooperative", 2)
 OTHERS = (

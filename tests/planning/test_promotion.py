@@ -15,7 +15,7 @@ from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
 from cutegemm.epilogue import library
 from cutegemm.ops.groups.grouped import planned
 from cutegemm.planning import ranking, ways
-from cutegemm.planning.requirements import requested
+from cutegemm.request.requirements import requested
 
 FP8 = instruction(DType.FP8_E4M3, DType.FP8_E4M3)
 WHOLE, BEYOND = FP8.whole, FP8.whole + 1

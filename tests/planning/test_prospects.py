@@ -10,8 +10,8 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
 from cutegemm.planning import candidates, choose, generator
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import requested
 from cutegemm.planning.ways import ways_of
+from cutegemm.request.requirements import requested
 
 # kernels that may be worked out before a spec is refused; they take some 0.05 ms each
 FEW = 100

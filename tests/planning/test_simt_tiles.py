@@ -13,9 +13,9 @@ from cutegemm.config.simt import EXTENTS
 from cutegemm.gemm.representatives import representative
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import requested
 from cutegemm.planning.simt_tiles import TILES, estimate, fields_of, tiles_of, weighed
 from cutegemm.problems import problem
+from cutegemm.request.requirements import requested
 from cutegemm.spec import Tile
 
 

@@ -13,9 +13,9 @@ from benchmarks import first_plans
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import RECORDS
-from cutegemm.planning.kernel_plan import Why
 from cutegemm.planning.planner import plan
 from cutegemm.planning.why import SHOWN, predicted_us
+from cutegemm.plans.kernel_plan import Why
 from tests.support.counted import calls
 
 ROOT = Path(__file__).parents[2]

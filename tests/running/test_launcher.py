@@ -9,7 +9,7 @@ import torch
 from cutegemm import GemmSpec, Tile
 from cutegemm import epilogue as epi
 from cutegemm.epilogue.graph import Graph, linear_combination
-from cutegemm.planning.kernel_plan import launch_arguments
+from cutegemm.plans.kernel_plan import launch_arguments
 from cutegemm.running import run
 from cutegemm.running.arguments.named import Signature
 from cutegemm.running.backends import launcher

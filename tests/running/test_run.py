@@ -15,7 +15,7 @@ from cutegemm import epilogue as epi
 from cutegemm.epilogue import Graph, Node, Result
 from cutegemm.errors import CompileError, InputError
 from cutegemm.gemm import Gemm, representative
-from cutegemm.planning.kernel_plan import launch_arguments
+from cutegemm.plans.kernel_plan import launch_arguments
 from cutegemm.running import run
 from cutegemm.running.arguments.results import Partial
 from cutegemm.running.backends import launcher

@@ -7,10 +7,10 @@ from cutegemm import DType, Operand, Tile, problem
 from cutegemm.config import RelayoutConfig, SimtConfig
 from cutegemm.errors import PlanError
 from cutegemm.families import THREAD_LOADS
-from cutegemm.planning import swap
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import Request
-from cutegemm.planning.steps import Multiply, Relayout
+from cutegemm.plans.steps import Multiply, Relayout
+from cutegemm.request import swap
+from cutegemm.request.requirements import Request
 
 
 def attempt(spec, of):

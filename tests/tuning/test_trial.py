@@ -10,7 +10,7 @@ from cutegemm import GemmSpec, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.planning.planner import plan
-from cutegemm.planning.requirements import requested
+from cutegemm.request.requirements import requested
 from cutegemm.running.run import prepare
 from cutegemm.tuning import trial
 from cutegemm.tuning.random_operands import operands

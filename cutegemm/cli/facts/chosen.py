@@ -9,10 +9,10 @@ from cutegemm.cli.inputs import Case
 from cutegemm.database.choice import Choice, choose, from_model
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import InputError, field_error
-from cutegemm.planning.group_forms import check_form
 from cutegemm.planning.grouped import plan_groups
-from cutegemm.planning.requirements import check_dtypes, check_majors
-from cutegemm.planning.steps import Ends
+from cutegemm.plans.steps import Ends
+from cutegemm.request.group_forms import check_form
+from cutegemm.request.requirements import check_dtypes, check_majors
 from cutegemm.spec import AUTO, GemmSpec
 
 

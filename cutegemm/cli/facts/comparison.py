@@ -58,7 +58,7 @@ def compared(
     """
     from cutegemm.cli.facts.machine_code import planned
     from cutegemm.errors import HardwareError
-    from cutegemm.planning.plan_text import shape_text
+    from cutegemm.plans.plan_text import shape_text
     from cutegemm.running.backends.launcher import current_device
     from cutegemm.tuning.gpu import GpuBench
     from cutegemm.tuning.race import Regime, race, wins
@@ -139,7 +139,7 @@ def _of_groups(case: Case, machine: Bench) -> tuple[Prepared, list[Operands]]:
 
 def _ends(case: Case, memory: str) -> list[Tensor]:
     """The ends of groups of each set of operands."""
-    from cutegemm.planning.group_forms import FORMS
+    from cutegemm.request.group_forms import FORMS
     from cutegemm.tuning.random_operands import group_ends
 
     extent = getattr(case.problem, FORMS[case.form].axis)

@@ -12,7 +12,7 @@ from cutegemm.cli.facts.machine_code import CodeChange, compared, planned
 from cutegemm.cli.inputs import Case
 from cutegemm.compiling import kernel_cache, resources
 from cutegemm.errors import HardwareError, MissingPackageError, needing
-from cutegemm.planning.plan_text import shape_text
+from cutegemm.plans.plan_text import shape_text
 
 # fields of plans that are shown elsewhere
 _LEFT_OUT = {"spec", "chosen_by", "steps", "reasons", "smem", "barriers", "boxes"}

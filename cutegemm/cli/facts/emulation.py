@@ -20,10 +20,10 @@ from cutegemm.emulator import Options, Step, output, run_ptx, run_steps, tensor_
 from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import EmulatorError, InputError, field_error
 from cutegemm.launch_layout import COUNTERS, GROUP_ENDS
-from cutegemm.planning.group_forms import FORMS
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.plan_text import shape_text
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.plan_text import shape_text
 from cutegemm.problems import Problem
+from cutegemm.request.group_forms import FORMS
 from cutegemm.running.backends import emulator_steps
 from cutegemm.spec import GemmSpec
 

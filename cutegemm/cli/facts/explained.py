@@ -19,9 +19,9 @@ from cutegemm.compiling.compiler import Artifact
 from cutegemm.config import GemmConfig, KernelConfig
 from cutegemm.config.smem_budget import Region
 from cutegemm.database.choice import Choice
-from cutegemm.planning.kernel_plan import KernelPlan, Weighed
-from cutegemm.planning.plan_text import average_of, average_text, facts, problem_text
-from cutegemm.planning.steps import Multiply
+from cutegemm.plans.kernel_plan import KernelPlan, Weighed
+from cutegemm.plans.plan_text import average_of, average_text, facts, problem_text
+from cutegemm.plans.steps import Multiply
 
 MEASURED, PREDICTED = "measured", "predicted"
 

@@ -12,8 +12,8 @@ from cutegemm.cli.facts.chosen import chosen
 from cutegemm.cli.inputs import Case
 from cutegemm.compiling import kernel_cache, resources
 from cutegemm.errors import InputError, field_error
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.plan_text import shape_text
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.plan_text import shape_text
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.steps import Multiply
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Multiply
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from cutegemm.config import KernelConfig
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from cutegemm.arch.device import Device
 from cutegemm.cli.facts.traffic import Traffic
 from cutegemm.config import KernelConfig
 from cutegemm.planning.cost import CYCLE_COLUMNS, K_BYTES
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 
 # FP32 lanes of an SM
 LANES = 128

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from cutegemm.config import KernelConfig
 from cutegemm.planning.cost import CYCLE_COLUMNS, K_BYTES
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.steps import Multiply
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Multiply
 
 # tiles and stages of each that are simulated, enough to show the steady state
 TILES, K_TILES = 4, 24

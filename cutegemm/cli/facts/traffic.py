@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 
 from cutegemm.config import KernelConfig
-from cutegemm.planning.kernel_plan import KernelPlan
-from cutegemm.planning.steps import Multiply
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Multiply
 
 # of a warpgroup
 WARPS = 4

@@ -13,7 +13,7 @@ from cutegemm.cli.page.marks import box, colour, figure, words
 from cutegemm.config import KernelConfig, OperandConfig
 from cutegemm.layouts import Layout, hardware
 from cutegemm.layouts.banks import PHASE_BYTES, WORD_BYTES
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 
 WIDTH = 640.0
 WARP_ROWS, GROUP_ROWS, WARPS = 16, 64, 4

@@ -11,7 +11,7 @@ from cutegemm.cli.facts.explained import Explained, summary
 from cutegemm.cli.page import charts, figures
 from cutegemm.cli.page.marks import paragraph, section, table
 from cutegemm.config import KernelConfig
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 
 HERE = Path(__file__).parent
 # most candidates in the table

@@ -25,7 +25,7 @@ from cutegemm.ops.groups.grouped_op import Call, gemm_of, typed
 from cutegemm.ops.groups.routing import routed
 from cutegemm.ops.products import BACKENDS, is_compiling, product, program_of
 from cutegemm.ops.transforms.group_sharding import by_parts, check_unsharded, sharded
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.running.arguments.blas import blas_number
 from cutegemm.running.arguments.named import unread
 from cutegemm.running.groups import TOLD, Groups, check_tail

@@ -27,7 +27,7 @@ from cutegemm.ops.groups.group_gradient import PLAIN, added_to_main_grad
 from cutegemm.ops.groups.grouped_op import Call
 from cutegemm.ops.products import check_names, is_compiling, made, through_the_op
 from cutegemm.ops.program import Program
-from cutegemm.planning.group_forms import PACKED, check_form
+from cutegemm.request.group_forms import PACKED, check_form
 from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.grouped_mm import check_own
 from cutegemm.running.numerics.group_reference import bounds, inside_groups

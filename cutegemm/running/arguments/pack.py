@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.errors import InputError
-from cutegemm.planning.operand_rules import L2_LINE, aligned_copy
 from cutegemm.problems import Operand, alignment, operand_of
+from cutegemm.request.operand_rules import L2_LINE, aligned_copy
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ import torch
 from cutegemm.emulator import Step, output, run_steps, tensor_buffer
 from cutegemm.errors import EmulatorError
 from cutegemm.launch_layout import COUNTERS
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.running import tangents
 from cutegemm.running.arguments import check
 from cutegemm.running.backends import emulator_steps

@@ -12,7 +12,7 @@ from cutegemm.compiling import kernel_cache
 from cutegemm.config import Config, KernelConfig
 from cutegemm.config.shared import SharedPlan
 from cutegemm.emulator import Step
-from cutegemm.planning.kernel_plan import KernelPlan, launch_arguments
+from cutegemm.plans.kernel_plan import KernelPlan, launch_arguments
 
 
 def of_plan(

@@ -17,7 +17,7 @@ from cutegemm.compiling import kernel_cache, loader
 from cutegemm.config import Config
 from cutegemm.errors import CompileError, HardwareError
 from cutegemm.launch_layout import COUNTERS, layout_of
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.running import tangents
 from cutegemm.running.arguments import check
 from cutegemm.running.arguments.call import Request

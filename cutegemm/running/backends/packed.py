@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launches of a run with all arguments packed once, except addresses and the epilogue's numbers.
 
-Packing everything in every call (`planning.kernel_plan`) takes longer on the host than several launches.
+Packing everything in every call (`plans.kernel_plan`) takes longer on the host than several launches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import tvm_ffi
 
 from cutegemm.launch_layout import COUNTERS, layout_of
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 
 WORKSPACE = "workspace."  # with a dot, so that it differs from the names of an epilogue's tensors
 # bytes between the placeholder addresses of sources; offsets within a source are smaller

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
-from cutegemm.planning.group_forms import PACKED
+from cutegemm.request.group_forms import PACKED
 from cutegemm.running import tangents
 from cutegemm.running.arguments import check
 from cutegemm.running.groups import inside
@@ -43,7 +43,7 @@ def inside_groups(ends: torch.Tensor, extent: int, form: str, lead: int) -> torc
 
     Args:
         ends: the tensor of group ends; lead: elements before the ends.
-        extent: of the groups' axis; form: one of `planning.group_forms.FORMS`.
+        extent: of the groups' axis; form: one of `request.group_forms.FORMS`.
     """
     rows = torch.arange(extent, device=ends.device)
     if form == "masked":

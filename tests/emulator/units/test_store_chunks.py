@@ -12,8 +12,8 @@ from cutegemm.compiling.compiler import record_launches
 from cutegemm.emulator import Step, run_steps, tensor_buffer
 from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import EmulatorError
-from cutegemm.planning.kernel_plan import launch_arguments
 from cutegemm.planning.planner import plan
+from cutegemm.plans.kernel_plan import launch_arguments
 from cutegemm.running.arguments.call import Request
 from cutegemm.running.arguments.check import aligned
 from cutegemm.running.arguments.describe import describe

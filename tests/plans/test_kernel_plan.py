@@ -17,7 +17,7 @@ from cutegemm.gemm import representative
 from cutegemm.planning.grouped import plan_groups
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import TILES
-from cutegemm.planning.steps import Ends
+from cutegemm.plans.steps import Ends
 from tests.support.planned import (
     MISALIGNED_A,
     attempt,

@@ -13,8 +13,8 @@ from typing import Any
 
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning.requirements import Request
 from cutegemm.problems import Problem
+from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 OTHER = {"a": "b", "b": "a", "m": "n", "n": "m"}

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.scales import K_BLOCK
-from cutegemm.planning.group_forms import FORMS, average_problem
-from cutegemm.planning.kernel_plan import KernelPlan
+from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.problems import Problem
+from cutegemm.request.group_forms import FORMS, average_problem
 
 # where splits are reduced, by `KernelConfig.split_reduction`
 _REDUCED = {
@@ -18,7 +18,7 @@ _REDUCED = {
     "launch": "the next launch",
     "atomic": "workspace, by atomics",
 }
-# where groups lie, by `planning.group_forms.FORMS`
+# where groups lie, by `request.group_forms.FORMS`
 _GROUPS = {
     "rows": "of rows",
     "columns": "of columns",

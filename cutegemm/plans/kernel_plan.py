@@ -17,7 +17,7 @@ from cutegemm.config.shared import Barrier, SharedPlan
 from cutegemm.config.smem_budget import Region
 from cutegemm.families import FAMILIES, load
 from cutegemm.launch_layout import layout_of
-from cutegemm.planning.steps import Multiply, Step
+from cutegemm.plans.steps import Multiply, Step
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 
@@ -225,7 +225,7 @@ class KernelPlan:
         return {name: plain(value) for name, value in data.items()}
 
     def __str__(self) -> str:
-        return str(load("cutegemm.planning.plan_text:describe")(self))
+        return str(load("cutegemm.plans.plan_text:describe")(self))
 
 
 def launch_arguments(

@@ -14,8 +14,6 @@ from cutegemm.config.numbers import Number, least, round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.problems import Operand, Problem, alignment
 
-# bytes: alignment of torch's allocations, enough for TMA
-WORKSPACE_ALIGN = 256
 # bytes of an L2 cache line
 L2_LINE = 128
 

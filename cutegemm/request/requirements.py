@@ -20,8 +20,8 @@ from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.families import Family, of_schedule
-from cutegemm.planning.operand_rules import AXES
 from cutegemm.problems import Problem, columns
+from cutegemm.request.operand_rules import AXES
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, GemmSpec, checked_spec
 
 

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as data: the launches of a problem and their arguments. It does not say how a kernel is chosen (`planning`).
+
+`kernel_plan`   `KernelPlan`, the candidates that it was chosen from (`Why`), and the arguments of its launches
+`steps`         the launches, a `Step` each
+`workspace`     where a launch's partial sums, counters and partial results lie in device memory
+`plan_text`     a plan in words
+"""

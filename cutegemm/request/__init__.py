@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A spec and a problem together: what they must agree on, and the forms in which they are planned.
+
+`requirements`    the rules on which both must agree, and the `Request` that they make with a device
+`operand_rules`   the axes of operands, their widest accesses, aligned copies, the halves of a gated pair
+`swap`            the request for D's transpose, and its errors in D's coordinates
+`group_forms`     how groups lie in A, B and D, which epilogues they allow, and the problem of an average group
+"""
