@@ -4,7 +4,7 @@
 A driver takes a few groups of numbers, each a flat tuple, and then the stream. The fields of a group have
 names, so that code that fills or reads them does not use positions:
 
-    planning    computes the values by name (`planning.steps`) and packs them
+    plans       computes the values by name (`plans.steps`) and packs them
     kernels     unpack the arguments that they are traced with (`kernels.host.launch_arguments`)
     compiling   traces and records a launch with sample values of the right types
     running     packs once what does not change between calls; a call's tensors are in the order of the
