@@ -35,7 +35,7 @@ from cutegemm.errors import GemmError
 from cutegemm.planning import ranking, ways
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
-from cutegemm.planning.why import candidate_of, fields_of, fields_of_option
+from cutegemm.planning.why import fields_of, fields_of_option
 from cutegemm.request.requirements import requested
 
 # problems of a family and seed
@@ -123,7 +123,8 @@ def options(spec: GemmSpec, of: Problem, device: Device, source: random.Random) 
     for place, x in enumerate([*near[:FASTEST], *kinds.values(), *others]):
         fields = dict(fields_of_option(x))
         made = _planned(spec, fields, of, device)
-        if made is not None and (made.swapped, candidate_of(made)) == (x.way.swapped, x.candidate):
+        known = made is not None and isinstance(made.config, KernelConfig)
+        if known and (made.swapped, Candidate.of(made.config)) == (x.way.swapped, x.candidate):
             add(made, fields, x.ns / least, place == 0)
     for x, parts in _recut(near):
         fields = dict(fields_of_option(x)) | {"split_k": parts}

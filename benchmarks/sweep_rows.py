@@ -23,10 +23,10 @@ from benchmarks.contenders import BASELINE
 from cutegemm import Problem, problem
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
+from cutegemm.config import KernelConfig
 from cutegemm.errors import GemmError
 from cutegemm.planning.candidates import BLOCK_K, Candidate
 from cutegemm.planning.planner import plan
-from cutegemm.planning.why import candidate_of
 from cutegemm.request.swap import transposed_problem
 
 # tiles of the older sweeps that current kernels have
@@ -168,7 +168,8 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
             made = plan(specs.spec(row["spec"]), of, device)
         except GemmError:
             continue
-        candidate = labelled(row.get("plan")) if row["spec"] == {} else candidate_of(made)
+        own = Candidate.of(made.config) if isinstance(made.config, KernelConfig) else None
+        candidate = labelled(row.get("plan")) if row["spec"] == {} else own
         # one CTA per SM is the default
         given = {name for name, value in row["spec"].items() if (name, value) != ("ctas_per_sm", 1)}
         if candidate is None or not given <= CHOSEN:

@@ -8,22 +8,15 @@ generator's table.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from cutegemm.arch.instructions import Instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import KernelConfig
 from cutegemm.config.invariants.tiles import rows_step
-from cutegemm.config.parts import OutputConfig
-from cutegemm.dtypes import DType
-from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, PINGPONG_CONSUMERS, TILE_N_STEP, GemmSpec, Tile
 
-# types of outputs with at most eight significant bits
-COARSE = frozenset({DType.BF16, DType.FP8_E4M3, DType.FP8_E5M2})
 # elements: 128 bytes, one row of the 128-byte swizzle
 BLOCK_K = 64
 TENSOR_CORE_SCHEDULES = ("cooperative", "pingpong", "multistage")
@@ -130,33 +123,6 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     if depth == parts and reduction in NOTHING_LEFT:
         reduction = "cluster"
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
-
-
-def promotion(
-    spec: GemmSpec, multiply: Instruction, outputs: Sequence[OutputConfig], epilogue: Graph, k: int | None
-) -> int:
-    """Elements of K between promotions: as given, or as instruction, scales, outputs and K need; 0 is never.
-
-    Args:
-        k: of the whole problem, also if it is split; None if only the device knows it.
-    """
-    if epilogue.scales:
-        return K_BLOCK
-    if spec.promote != AUTO:
-        return int(spec.promote or 0)
-    if not multiply.promote or not rounds_coarsely(epilogue, (x.dtype for x in outputs)):
-        return multiply.promote
-    return coarse_promotion(multiply, k)
-
-
-def rounds_coarsely(epilogue: Graph, dtypes: Iterable[DType]) -> bool:
-    """Whether every output is rounded to so few bits that long unpromoted sums do no harm; reductions are not."""
-    return not epilogue.reductions and COARSE.issuperset(dtypes)
-
-
-def coarse_promotion(multiply: Instruction, k: int | None) -> int:
-    """Elements of K between promotions where outputs are rounded coarsely; 0 is never. `k` is as for `promotion`."""
-    return 0 if k is not None and k <= multiply.whole else multiply.coarse
 
 
 def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:

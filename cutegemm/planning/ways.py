@@ -22,12 +22,13 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning import invariance
-from cutegemm.planning.candidates import Candidate, promotion
+from cutegemm.planning.candidates import Candidate
 from cutegemm.plans.steps import Copy
 from cutegemm.plans.workspace import WORKSPACE_ALIGN
 from cutegemm.problems import Operand, Problem
 from cutegemm.request import swap
 from cutegemm.request.operand_rules import AXES, access_bytes, aligned_copy, gated_half, major
+from cutegemm.request.promotion import promotion
 from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
 

@@ -138,11 +138,6 @@ def weigh_simt(made: KernelPlan) -> Why:
     return Why(tuple(found))
 
 
-def candidate_of(made: KernelPlan) -> Candidate | None:
-    """The candidate that a plan's tensor-core kernel comes from, of the GEMM that the kernel sees."""
-    return Candidate.of(made.config) if isinstance(made.config, KernelConfig) else None
-
-
 def fields_of(made: KernelPlan) -> dict[str, object]:
     """Fields of a `GemmSpec` that ask for a plan's candidate, raster and loads; on the CUDA cores for its tile.
 

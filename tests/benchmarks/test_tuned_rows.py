@@ -13,8 +13,9 @@ from cutegemm import GemmSpec, problem
 from cutegemm.arch.records import H100, H200
 from cutegemm.database import Database, key_of
 from cutegemm.database.user_database import Trial
+from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
-from cutegemm.planning.why import candidate_of, fields_of
+from cutegemm.planning.why import fields_of
 
 OF = problem(4096, 4096, 4096, majors="kk")
 WIDE = {"tile": [128, 256, 64], "cluster": [2, 1], "schedule": "cooperative", "swap": False}
@@ -47,7 +48,7 @@ def test_trials_are_a_sweep(database, tmp_path):
     (found,), (again,) = read([database], H200), read([out], H200)
     assert found == again and found.suite in ("square", "prefill") and found.baseline_name == "model"
     us = {(x.tile, x.cluster): y * found.baseline / 1e3 for x, y in found.us.items()}
-    own = candidate_of(OWN)
+    own = Candidate.of(OWN.config)
     assert us == {
         (own.tile, own.cluster): pytest.approx(200, rel=1e-3),
         ((128, 256, 64), (2, 1)): pytest.approx(190, rel=1e-3),

@@ -18,7 +18,7 @@ from cutegemm.arch.instructions import EXACT, Instruction, instruction
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import FP32_MAX, STORE, Graph, Node, Result
 from cutegemm.epilogue.scales import K_BLOCK
-from cutegemm.planning.candidates import coarse_promotion, rounds_coarsely
+from cutegemm.request.promotion import coarse_promotion, rounds_coarsely
 from cutegemm.running.numerics import reference
 from cutegemm.running.numerics.accepted import INFINITY, Bound, U, bound_of_blocks
 from cutegemm.running.numerics.eight_bits import powers
