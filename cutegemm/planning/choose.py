@@ -25,6 +25,7 @@ from cutegemm.planning.kernel_fields import check_reduction, configured, drafted
 from cutegemm.planning.launches import Grid
 from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
 from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.launch_limits import check_copies, check_fewest
 from cutegemm.plans.steps import Multiply, Relayout, Step
 from cutegemm.plans.workspace import plan_parts, plan_reductions
 from cutegemm.request import swap
@@ -111,7 +112,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     # imports NumPy
     from cutegemm.planning.ranking import options
 
-    launches.check_fewest(asked.spec, asked.problem, asked.device.limits)
+    check_fewest(asked.spec, asked.problem, asked.device.limits)
     refusals = Refusals(asked.spec, turned(asked)[0])
     spilling: Chosen | None = None
     first = itertools.islice(_ordered(order, options(asked)), TRIES)
@@ -181,7 +182,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
 def served(way: Way, candidate: Candidate, device: Device) -> tuple[KernelConfig, Grid]:
     """The kernel and the launch of a candidate; refused where one is not possible."""
     config = configured(way, candidate)
-    launches.check_copies(way.copies)
+    check_copies(way.copies)
     spec = way.spec
     grid = launches.grid_of(spec, way.problem, config, device)
     if config.stages < 2 and spec.stages == AUTO and spec.tile == AUTO:

@@ -37,9 +37,9 @@ from cutegemm.planning.cost import (
     Rows,
 )
 from cutegemm.planning.kernel_fields import drafted, outlined
-from cutegemm.planning.launches import MOST_COUNTED
 from cutegemm.planning.seen import Seen, by_way
 from cutegemm.planning.ways import SHALLOW, Kind, Way
+from cutegemm.plans.launch_limits import MOST_COUNTED
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands

@@ -20,9 +20,10 @@ from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
-from cutegemm.planning.launches import check_groups, group_works, resident_clusters
+from cutegemm.planning.launches import group_works, resident_clusters
 from cutegemm.planning.planner import REMEMBERED, plan_adjacent
 from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.launch_limits import check_groups
 from cutegemm.plans.steps import Ends, Multiply, Relayout
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem

@@ -19,9 +19,9 @@ from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning import invariance
-from cutegemm.planning.launches import check_ctas, check_extents
 from cutegemm.planning.ways import Order
 from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.launch_limits import check_ctas, check_extents
 from cutegemm.plans.steps import Multiply
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem

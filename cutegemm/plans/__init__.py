@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan as data: the launches of a problem and their arguments. It does not say how a kernel is chosen (`planning`).
 
-`kernel_plan`   `KernelPlan`, the candidates that it was chosen from (`Why`), and the arguments of its launches
-`steps`         the launches, a `Step` each
-`workspace`     where a launch's partial sums, counters and partial results lie in device memory
-`plan_text`     a plan in words
+`kernel_plan`     `KernelPlan`, the candidates that it was chosen from (`Why`), and the arguments of its launches
+`steps`           the launches, a `Step` each
+`launch_limits`   what a grid, a tile scheduler and a copy can count
+`workspace`       where a launch's partial sums, counters and partial results lie in device memory
+`plan_text`       a plan in words
 """

@@ -11,7 +11,7 @@ from cutegemm.config import RelayoutConfig
 from cutegemm.dtypes import as_dtype
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 from cutegemm.kernels import relayout_copy
-from cutegemm.planning import launches
+from cutegemm.plans.launch_limits import COPIED
 
 torch = pytest.importorskip("torch")
 
@@ -36,7 +36,7 @@ def test_lines_move_in_16_byte_words(kind, unit):
 
 def test_the_planner_knows_how_far_a_copy_counts():
     """A CTA's rows of short lines; columns and tiles are fewer."""
-    assert relayout_copy.THREADS * relayout_copy.CHUNKS == launches.COPIED > relayout_copy.TILE
+    assert relayout_copy.THREADS * relayout_copy.CHUNKS == COPIED > relayout_copy.TILE
 
 
 def test_all_words_are_requested_before_any_is_used():
