@@ -80,7 +80,7 @@ def given(value: int | str, default: int) -> int:
     return value if isinstance(value, int) else default
 
 
-def given_tile(spec: GemmSpec, limits: Limits, halves: int = 1) -> Candidate:
+def given_tile(spec: GemmSpec, limits: Limits, halves: int) -> Candidate:
     """The candidate of a spec that gives its tile: of the first kind whose warpgroups share its rows evenly, if any.
 
     Args:
@@ -125,10 +125,14 @@ def cut(spec: GemmSpec, whole: Candidate, parts: int, limits: Limits) -> Candida
     return whole._replace(splits=parts, depth=depth, reduction=reduction)
 
 
+def schedules(spec: GemmSpec) -> tuple[str, ...]:
+    """The schedules of tensor-core kernels that a spec allows."""
+    return (spec.schedule,) if spec.schedule in TENSOR_CORE_SCHEDULES else TENSOR_CORE_SCHEDULES
+
+
 def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:
     """The kinds of candidates that a spec's given fields allow, with `NO_TILE` as their tile."""
-    schedules = TENSOR_CORE_SCHEDULES if spec.schedule not in TENSOR_CORE_SCHEDULES else (spec.schedule,)
-    for schedule in schedules:
+    for schedule in schedules(spec):
         for consumers in _teams(spec, schedule):
             found = Candidate(NO_TILE, spec.plane or (1, 1), schedule, consumers)
             yield cut(spec, found, given_splits(spec), limits)

@@ -25,7 +25,7 @@ from cutegemm.config.invariants import BUFFERS, TILE, satisfied
 from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.spills import spills
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES as SCHEDULES
-from cutegemm.planning.candidates import Candidate, cut, given, given_splits
+from cutegemm.planning.candidates import Candidate, cut, given, given_splits, schedules
 from cutegemm.planning.cost import (
     BY_LAUNCH,
     COOPERATIVE,
@@ -95,8 +95,8 @@ def tables(kinds: tuple[Kind, ...]) -> Rows:
 def table(kind: Kind) -> Rows:
     """All configs without splits of K."""
     spec, found = kind.spec, [np.zeros((8, 0))]
-    for schedules in ((COOPERATIVE, PINGPONG), (MULTISTAGE,)):
-        teams = [x for x in _teams(kind, spec) if x[0] in schedules]
+    for codes in ((COOPERATIVE, PINGPONG), (MULTISTAGE,)):
+        teams = [x for x in _teams(kind, spec) if x[0] in codes]
         flat = list(_product(kind, spec, teams))
         if not flat:
             continue
@@ -119,13 +119,13 @@ def table(kind: Kind) -> Rows:
 
 def _teams(kind: Kind, spec: GemmSpec) -> list[tuple[int, int, int]]:
     """(schedule, consumers, rows) that a spec allows, also with numbers of consumers that are not usual."""
-    schedules = [i for i, name in enumerate(SCHEDULES) if spec.schedule not in {*SCHEDULES} - {name}]
+    allowed = [SCHEDULES.index(x) for x in schedules(spec)]
     if kind.gathers and spec.schedule == AUTO:
         # loads by threads take longer than the epilogue that pingpong would hide
-        schedules = [COOPERATIVE]
-    found = [x for x in TEAMS if x[0] in schedules and spec.consumers in (AUTO, x[1])]
+        allowed = [COOPERATIVE]
+    found = [x for x in TEAMS if x[0] in allowed and spec.consumers in (AUTO, x[1])]
     if not found and isinstance(spec.consumers, int):
-        found = [(i, spec.consumers, rows_step(kind.limits, spec.consumers)) for i in schedules]
+        found = [(i, spec.consumers, rows_step(kind.limits, spec.consumers)) for i in allowed]
     return [(i, count, m * x) for i, count, m in found for x in range(1, kind.operands[0].halves + 1)]
 
 
