@@ -149,7 +149,20 @@ def test_few_files_name_sm90():
 
 
 @pytest.mark.parametrize(
-    "package", ["kernels", "emulator", "config", "layouts", "epilogue", "compiling", "gemm", "running", "ops"]
+    "package",
+    [
+        "kernels",
+        "emulator",
+        "config",
+        "layouts",
+        "epilogue",
+        "request",
+        "plans",
+        "compiling",
+        "gemm",
+        "running",
+        "ops",
+    ],
 )
 def test_a_folder_is_small(package):
     """A folder has at most fifteen modules."""

@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
 from cutegemm.config.invariants import KIND, check
 from cutegemm.config.invariants.tiles import rows_step
@@ -121,7 +120,7 @@ def choose(asked: Request, order: Order) -> Chosen:
         if not invariance.allows(way.seen, candidate):
             continue
         try:
-            config, grid = served(way, candidate, asked.device)
+            config, grid = served(way, candidate)
         except PlanError as error:
             if way.swapped == refusals.swapped:
                 refusals.add(error)
@@ -179,12 +178,12 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
                 yield Option(0.0, way, kind._replace(tile=tile))
 
 
-def served(way: Way, candidate: Candidate, device: Device) -> tuple[KernelConfig, Grid]:
+def served(way: Way, candidate: Candidate) -> tuple[KernelConfig, Grid]:
     """The kernel and the launch of a candidate; refused where one is not possible."""
     config = configured(way, candidate)
     check_copies(way.copies)
     spec = way.spec
-    grid = launches.grid_of(spec, way.problem, config, device)
+    grid = launches.grid_of(spec, way.problem, config, way.seen.device)
     if config.stages < 2 and spec.stages == AUTO and spec.tile == AUTO:
         rule = "loads and products of one stage would alternate"
         raise field_error(PlanError, "stages", config.stages, rule, 2)

@@ -35,7 +35,7 @@ def along_rows(asked: Request) -> bool:
     return asked.spec.batch_invariant is True and reduces
 
 
-def pinned(asked: Request, swapped: bool = False) -> Request:
+def pinned(asked: Request, swapped: bool) -> Request:
     """The request with the columns and depth that every tile must have; a given tile is the same for every M."""
     spec = asked.spec
     if spec.batch_invariant is not True or spec.tile != AUTO:

@@ -83,7 +83,7 @@ def group_works(config: KernelConfig, extents: tuple[int, int, int, int], packed
 
 
 def adding_config(
-    config: KernelConfig, tiles: tuple[int, int, int], sms: int, *, in_turn: bool = False
+    config: KernelConfig, tiles: tuple[int, int, int], sms: int, *, in_turn: bool
 ) -> KernelConfig:
     """The reduction launch's kernel: it reduces a kernel's partial sums, in enough slices for all SMs.
 

@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
-from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig, SimtConfig
 from cutegemm.config.spills import spills
 from cutegemm.dtypes import DType
@@ -48,15 +47,15 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
         kinds.add(kind)
     shown[fields_of_option(own)] = own
     fastest_first = sorted(shown.items(), key=lambda x: x[1].ns)
-    return Why(tuple(_fate(fields, option, own, asked.device) for fields, option in fastest_first))
+    return Why(tuple(_fate(fields, option, own) for fields, option in fastest_first))
 
 
-def _fate(fields: Fields, option: Option, own: Option, device: Device) -> Weighed:
+def _fate(fields: Fields, option: Option, own: Option) -> Weighed:
     """What became of an option where another one, or itself, was taken."""
     lost, serves = "", True
     if option is not own:
         try:
-            config, _ = served(option.way, option.candidate, device)
+            config, _ = served(option.way, option.candidate)
             lost = SPILLS if spills(config) else _lost(option.ns, own.ns)
         except PlanError as error:
             lost, serves = f"refused: {error}", False

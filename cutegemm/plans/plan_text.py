@@ -35,7 +35,7 @@ def describe(plan: KernelPlan) -> str:
     return "\n".join(lines + ([f"chosen by: {plan.chosen_by}"] if plan.chosen_by else []))
 
 
-def problem_text(problem: Problem, form: str = "") -> str:
+def problem_text(problem: Problem, form: str) -> str:
     """The extents and types of a problem; `form` is that of groups."""
     a, b = problem.a.dtype, problem.b.dtype
     operands = f"A, B {a.value}" if a is b else f"A {a.value}, B {b.value}"
@@ -43,7 +43,7 @@ def problem_text(problem: Problem, form: str = "") -> str:
     return f"{shape_text(problem, form)}; {operands}{''.join(outputs)}"
 
 
-def shape_text(problem: Problem, form: str = "") -> str:
+def shape_text(problem: Problem, form: str) -> str:
     """The extents of a problem, with its batch or its groups."""
     if not form:
         return problem.shape

@@ -242,7 +242,7 @@ def test_a_given_field_prunes_the_table(name):
     served = 0
     for option in found[:24]:
         try:
-            config, _ = choose.served(option.way, option.candidate, DEFAULT)
+            config, _ = choose.served(option.way, option.candidate)
         except PlanError:
             continue
         served += 1

@@ -59,6 +59,6 @@ def test_nothing_that_serves_is_left_out(fields, majors, d_dtype):
         left = set(generator.fitting(way, kind, tiles))
         for tile in (x for x in tiles if x not in left and x[0] <= 8 * limits.mma_m * kind.team):
             with pytest.raises(PlanError):
-                choose.served(way, kind._replace(tile=tile), DEFAULT)
+                choose.served(way, kind._replace(tile=tile))
         found += len(left)
     assert found
