@@ -275,10 +275,14 @@ def test_any_fused_epilogue_plans_or_is_refused(spec, fused):
 
 @given(specs(), problems(low=1, high=3000), st.data())
 def test_what_is_open_gives_way_to_what_is_given(spec, of, data):
-    """A spec that plans still plans when any of its fields are left open: only given fields can refuse it."""
+    """A spec that plans still plans when any of its fields are left open: only given fields can refuse it.
+
+    A given schedule "simt" stays: the planner never chooses CUDA cores for 16-bit operands, which some tiles need.
+    """
     spec, _ = settle(for_problem(spec, of), of)
     assume(len(spec.given()) > 1)
     kept = data.draw(st.lists(st.sampled_from(sorted(spec.given())), unique=True))
+    kept += ["schedule"] * (spec.schedule == "simt")
     looser = GemmSpec(**{name: value for name, value in spec.given().items() if name in kept})
     result = plan(looser, of)
     if result.steps:
