@@ -38,6 +38,8 @@ WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
 # elements of K of an average group: by depth of a stage, up to which it is halved; and up to which clusters do not pay
 SHALLOW, ALONE = {64: 256, 32: 32}, 64
+# the tile of groups along K that store more than they load
+STORING = Tile(64, 256, 64)
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -211,7 +213,12 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
     tried: list[dict[str, Any]] = [{"schedule": x} for x in schedules]
     preferred: dict[str, Any] = {}
-    if 0 < of.batches.rows < 1 and spec.schedule == spec.swap == spec.tile == AUTO:
+    if form.deep and spec.schedule == spec.cluster == spec.tile == AUTO:
+        if problem.k <= SHALLOW[32] and problem.m >= STORING.m and problem.n >= STORING.n:
+            # Stores are the limit. One warpgroup stores long rows while the other multiplies.
+            preferred = {"schedule": "pingpong", "cluster": (1, 1), "tile": STORING}
+            tried.insert(0, preferred)
+    elif 0 < of.batches.rows < 1 and spec.schedule == spec.swap == spec.tile == AUTO:
         # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows,
         # but as few as 8 columns.
         preferred = {"schedule": "cooperative", "swap": form.axis == "m"}

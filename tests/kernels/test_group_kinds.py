@@ -159,6 +159,9 @@ def test_few_rows_along_k_take_shallow_stages():
     found = [config(a.T, b, x) for x in (128, 64, 32, 8, 4)]
     assert [x.tile[2] for x in found] == [16, 16, 32, 32, 64]
     assert all(x.cluster_size == 1 for x in found[:3]) and found[4].cluster_size > 1
+    # stores are the limit: a warpgroup stores long rows while the other multiplies
+    assert found[0].pingpong and tuple(found[0].tile[:2]) == (64, 256)
+    assert config(a.T, drawn(2048, 72), 128).tile[1] <= 96
     assert config(a.T, b, 64, GemmSpec(cluster=(2, 1))).cluster == (2, 1)
     assert config(drawn(256, 2048), drawn(512, 2048).T, 16).tile[2] == 64
 
