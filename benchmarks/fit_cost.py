@@ -82,9 +82,9 @@ SCALES = ("", "_2", "_3", "_4", "_few", "_full")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {"NVIDIA H200": [f"{x}_h200.json" for x in ("eight", "eight_2", *(f"scales{y}" for y in SCALES))]}
 # fp8 GEMMs to which only the factors of kernels are fitted. With few k tiles much of their times is that of launches
-# and epilogues, whose rates are not fitted to 8-bit operands. Rates fitted to problems of full WGMMAs choose no better.
-_FULL = ("full_2", "full_3", "deep", "deep_2")
-_FACTORS = ("shallow", "scales_shallow", "whole", *(f"scales_{x}" for x in _FULL))
+# and epilogues, whose rates are not fitted to 8-bit operands. Rates fitted to the others choose no better.
+_MORE = ("full_2", "full_3", "deep", "deep_2", "rows", "rows_2")
+_FACTORS = ("shallow", "scales_shallow", "whole", *(f"scales_{x}" for x in _MORE))
 ONLY_FACTORS = {"NVIDIA H200": [f"{x}_h200.json" for x in _FACTORS]}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]

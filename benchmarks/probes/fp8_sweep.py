@@ -58,10 +58,12 @@ COUNTS = {
     "block": {"square": 4, "prefill": 10, "decode": 4, "wide_decode": 6},
     "blocks": {"square": 3, "prefill": 7, "decode": 4, "wide_decode": 4},
 }
+KINDS = (*COUNTS, "row")
 # by option: many rows and few k tiles, as in experts' second layers; K whose sums are not promoted; few rows; so many
-# that they nearly fill a WGMMA of 64; the same with so many k tiles that splits of K pay
+# that they nearly fill a WGMMA of 64; the same with so many k tiles that splits of K pay; scales of rows
 DRAWN = {
     "": Drawn(COUNTS),
+    "rows": Drawn({"row": {"square": 8, "prefill": 14, "wide_decode": 4}}),
     "shallow": Drawn(
         {"block": {"prefill": 14}, "blocks": {"prefill": 6}, "tensor": {"prefill": 8}},
         (384, 512, 640, 768, 1024, 1280),
@@ -83,7 +85,7 @@ SCREEN, FINAL = (
 PREHEAT, FINALISTS = 0.05, 5
 
 
-def cases(seed: int, which: str = "", kinds: Collection[str] = tuple(COUNTS)) -> list[beside.Case]:
+def cases(seed: int, which: str = "", kinds: Collection[str] = KINDS) -> list[beside.Case]:
     """The problems of some kinds whose operands TMA loads, families interleaved; `which` of `DRAWN`."""
     found = []
     every, depths, least_rows = DRAWN[which]
@@ -103,7 +105,7 @@ def cases(seed: int, which: str = "", kinds: Collection[str] = tuple(COUNTS)) ->
     return [case for _, case in sorted(found, key=lambda x: x[0])]
 
 
-def drawn(seed: int, kernels: int, which: str = "", kinds: Collection[str] = tuple(COUNTS)) -> dict[str, Any]:
+def drawn(seed: int, kernels: int, which: str = "", kinds: Collection[str] = KINDS) -> dict[str, Any]:
     """The configs of each problem that are measured, and their kernels."""
     device, every, pools, promoted = RECORDS[0], fp8.kinds(["auto"]), [], []
     problems = cases(seed, which, kinds)
@@ -197,16 +199,11 @@ def main(arguments: Sequence[str]) -> int:
         ("few", "few rows"),
         ("full", f"{DRAWN['full'].least_rows} to 64 rows"),
         ("deep", "the same, with many k tiles"),
+        ("rows", "scales of rows"),
     ):
-        add(
-            f"--{name}",
-            dest="which",
-            action="store_const",
-            const=name,
-            default="",
-            help=f"of {what}",
-        )
-    add("--kinds", type=runs.names_among(COUNTS), default=list(COUNTS), help="kinds of scales")
+        options = {"dest": "which", "action": "store_const", "const": name, "default": ""}
+        add(f"--{name}", help=f"of {what}", **options)
+    add("--kinds", type=runs.names_among(KINDS), default=list(KINDS), help="kinds of scales")
     add("--kernels", type=int, default=900, help="maximum to compile")
     add("--lines", type=Path, help="file with a line per problem")
     add("--out", type=Path, help="write the table of the lines here")
