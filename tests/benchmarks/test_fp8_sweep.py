@@ -74,7 +74,7 @@ def test_kinds_of_scales_are_kinds_of_kernels(scales):
     of, configs = fit_cost.problem(512, 512, 512, dtype="fp8_e4m3"), [(False, one), (True, one)]
     promote = 256 if scales == "tensor" else 0
     measured = fit_cost.Measured("square", of, configs, [1.0, 2.0], scales=scales, promote=promote)
-    counts = fit_cost._counted(measured, fit_cost.RECORDS[0])
+    counts = fit_cost._counted(measured, H200)
     kinds = [fit_cost.known_kernels.KINDS[int(x)] for x in fit_cost.known_kernels.kinds(counts)]
     assert kinds == {
         "tensor": ["promoted", "promoted"], "block": ["scaled", "scaled_columns"],
