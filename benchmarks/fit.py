@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fit the time of unaligned loads, or of CUDA-core kernels, to committed sweeps, and report how well it ranks.
+"""Fit the time of loads by threads and copies, or of CUDA-core kernels, to committed sweeps, and report how they rank.
 
     python -m benchmarks.fit --gpu "NVIDIA H200" --loads            # fit and print; write nothing
     python -m benchmarks.fit --gpu "NVIDIA H200" --cores --write    # write the record if it ranks better
 
+GPUs whose records have the same constants are fitted together.
 The record is `cutegemm/arch/times.json`; `benchmarks.fit_cost` fits the rates of tensor-core kernels. The fit minimizes
 the expected regret: the time of a config drawn by its predicted time, with an assumed prediction error of 2 %, over the
 best measured time. Small terms add the error of predicted times and the distance of constants from their start. The
@@ -92,7 +93,9 @@ def main(arguments: list[str]) -> int:
     runs.add_gpu(parser, "GPU whose record is fitted")
     add("--sweeps", type=Path, nargs="*", help="files of sweeps; default those of benchmarks/results/sweeps")
     add("--write", action="store_true", help="write the record")
-    which.add_argument("--loads", action="store_true", help="fit loads of unaligned operands")
+    which.add_argument(
+        "--loads", action="store_true", help="fit loads of operands that TMA or WGMMA cannot take"
+    )
     which.add_argument("--cores", action="store_true", help="fit CUDA-core kernels")
     names = [x.name for x in RECORDS]
     add("--onto", choices=names, help="GPU whose record is written; default the fitted GPU")
@@ -140,7 +143,7 @@ def main(arguments: list[str]) -> int:
         return 1
     if args.write:
         files = ", ".join(x.name for x in paths if of.read([x]))
-        source = f"fitted by benchmarks.fit to {files} of {start.name}"
+        source = f"fitted by benchmarks.fit to {files} of {', '.join(sorted({x.gpu for x in found}))}"
         put(args.onto or start.name, of.PART, after, source, args.record)
         console.print(f"written to {args.record}")
     return 0

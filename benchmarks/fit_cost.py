@@ -82,7 +82,7 @@ SCALES = ("", "_2", "_3", "_4", "_few", "_full")
 # fp8 GEMMs, whose own rates are fitted last, to these sweeps alone
 EIGHT = {"NVIDIA H200": [f"{x}_h200.json" for x in ("eight", "eight_2", *(f"scales{y}" for y in SCALES))]}
 # fp8 GEMMs to which only the factors of kernels are fitted. With few k tiles much of their times is that of launches
-# and epilogues, whose rates are not fitted to 8-bit operands. Rates fitted to the others choose no better.
+# and epilogues, whose rates are not fitted to 8-bit operands. Fitting rates to the others, too, does not lower regret.
 _MORE = ("full_2", "full_3", "deep", "deep_2", "rows", "rows_2")
 _FACTORS = ("shallow", "scales_shallow", "whole", *(f"scales_{x}" for x in _MORE))
 ONLY_FACTORS = {"NVIDIA H200": [f"{x}_h200.json" for x in _FACTORS]}
@@ -165,8 +165,7 @@ def fresh(path: Path, device: Device) -> list[Measured]:
 def older(paths: list[Path], device: Device) -> list[Measured]:
     """The problems of `benchmarks.sweep_rows` whose operands TMA loads; only ratios of their times count.
 
-    Unspecified fields are planned with the rates where the fit starts. With the record's rates, a second fit would
-    give other rates.
+    Unspecified fields are planned with `START`. With the record's rates, a second fit would give other rates.
     """
     found = []
     for x in sweep_rows.read(paths, dataclasses.replace(device, cost=START, kernels={})):
@@ -350,11 +349,11 @@ def main(arguments: list[str]) -> int:
     console = runs.console()
     device = find(args.gpu, sms=args.sms)
     paths = args.sweeps or swept_on(args.gpu)
-    unrated = {SWEEPS / name for name in ONLY_FACTORS.get(args.gpu, ())}
+    unrated = ONLY_FACTORS.get(args.gpu, ())
     measured = [(path, x) for path in paths for x in fresh(path, device)]
     judged = [x for _, x in measured if not x.scales]
     eight = [x for _, x in measured if x.scales]
-    rated = [x for path, x in measured if x.scales and path not in unrated and not x.held_back]
+    rated = [x for path, x in measured if x.scales and path.name not in unrated and not x.held_back]
     more = [] if args.sweeps else [SWEEPS / name for name in OLDER[args.gpu]]
     others = older(more, device)
     found = judged + others
@@ -366,7 +365,7 @@ def main(arguments: list[str]) -> int:
     # overlap of launches is not a property of a kernel
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model, prior)
     if eight:
-        model = fit(Data(rated, device), model, names=SCALED)
+        model = fit(Data(rated, device), model, names=SCALED) if rated else model
         factors |= Data([x for x in eight if not x.held_back], device).factors(model, prior)
         judged = judged + eight
     reported = judged or others
@@ -374,7 +373,8 @@ def main(arguments: list[str]) -> int:
     if any(x.held_back for x in judged):
         held = [r if x.held_back else math.nan for x, r in zip(judged, regret, strict=True)]
     else:
-        held = held_back(found, device, start, prior)[: len(reported)]
+        # fp8 problems have no folds of their own
+        held = held_back(found, device, start, prior)[: len(reported) - len(eight)] + [math.nan] * len(eight)
     rows = [(x.family, x.chosen / min(x.us) if x.chosen else math.nan) for x in reported]
     console.print(fit_report.shown(rows, regret, held))
     console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in (*NAMES, *SCALED)))

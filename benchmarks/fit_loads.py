@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured kernels with operands that TMA cannot load, and how well the cost model ranks their loads.
+"""Measured kernels with operands that TMA or WGMMA cannot take as they lie, and how well the cost model ranks loads.
 
 Input are sweeps of specs and sweeps of random training problems, on all GPUs whose records have the same constants of
 loads. The rates of tensor-core kernels stay fixed.
@@ -52,7 +52,7 @@ class Loaded:
 
 
 def read(paths: Sequence[Path]) -> list[Loaded]:
-    """The problems with an unaligned operand and several configs."""
+    """The problems with such an operand and several configs."""
     found: dict[tuple[str, str, Problem], Loaded] = {}
     for path in paths:
         # a tuning database does not record loads
@@ -100,7 +100,7 @@ def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
                 extra.get(f"{name}_load", "tma" if getattr(of, name).tma_reason() is None else None)
                 for name in "ab"
             )
-            given = {"tma", *loads} > {"tma"} and None not in loads
+            given = None not in loads and any(x != "tma" for x in loads)
             if given and extra.keys() <= {"chosen", "a_load", "b_load"}:
                 yield data["gpu"], case["suite"], of, (loads, *sweep_draws.read_config(row)), us
 

@@ -18,7 +18,7 @@ KERNELS_FILE = Path(__file__).with_name("kernels.json")
 _MODELS = {"cores": CoreModel, "cost": CostModel, "loads": LoadModel}
 
 
-def _fitted(name: str, base: Device | None = None) -> dict[str, Any]:
+def _fitted(name: str, base: Device | None) -> dict[str, Any]:
     """The fields of `Device` that were fitted on a GPU; kernels that were not measured on it have `base`'s factors."""
     rates, kernels = (json.loads(x.read_text("utf-8")).get(name, {}) for x in (TIMES_FILE, KERNELS_FILE))
     fitted: dict[str, Any] = {part: kind(**rates[part]) for part, kind in _MODELS.items() if part in rates}
@@ -37,7 +37,7 @@ H200 = Device(
     dram_gbs=4_260.0,
     # as the driver reports it
     l2_bytes=60 * 2**20,
-    **_fitted("NVIDIA H200"),
+    **_fitted("NVIDIA H200", None),
 )
 
 H100 = dataclasses.replace(
@@ -48,7 +48,7 @@ H100 = dataclasses.replace(
     dram_gbs=3_000.0,
     # H100 whitepaper
     l2_bytes=50 * 2**20,
-    note="its clusters, and the rates of its cost models for fp8 and for loads by threads, are the H200's",
+    note="its clusters, rates of fp8 and CUDA cores, and factors of kernels not measured on it are the H200's",
     **_fitted("NVIDIA H100 80GB HBM3", H200),
 )
 

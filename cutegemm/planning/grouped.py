@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
+from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.launches import group_works, resident_clusters
@@ -36,10 +37,12 @@ from cutegemm.spec import AUTO, GemmSpec, Tile
 # rows of average groups from which on most tiles are whole, which TMA stores
 WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
-# elements of K of an average group: by depth of a stage, up to which it is halved; and up to which clusters do not pay
-SHALLOW, ALONE = {64: 256, 32: 32}, 64
-# the tile of groups along K that store more than they load
-STORING = Tile(64, 256, 64)
+# by depth of a stage: the K of an average group up to which the stage is halved
+SHALLOW = {64: 256, 32: 32}
+# the K of an average group up to which CTAs do not form clusters
+ALONE = 64
+# tile of groups along K whose time is that of the stores of D, and the least share of such tiles that D fills
+STORING, FILLED = Tile(64, 256, 64), 0.8
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -213,11 +216,9 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
     tried: list[dict[str, Any]] = [{"schedule": x} for x in schedules]
     preferred: dict[str, Any] = {}
-    if form.deep and spec.schedule == spec.cluster == spec.tile == AUTO:
-        if problem.k <= SHALLOW[32] and problem.m >= STORING.m and problem.n >= STORING.n:
-            # Stores are the limit. One warpgroup stores long rows while the other multiplies.
-            preferred = {"schedule": "pingpong", "cluster": (1, 1), "tile": STORING}
-            tried.insert(0, preferred)
+    storing = _storing(of)
+    if storing:
+        tried.insert(0, preferred := storing)
     elif 0 < of.batches.rows < 1 and spec.schedule == spec.swap == spec.tile == AUTO:
         # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows,
         # but as few as 8 columns.
@@ -233,6 +234,8 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
                 spec=dataclasses.replace(spec, **given, **how | {"a_load": a_load, "b_load": b_load})
             )
             found = _narrowed(asked)
+            if how is storing and (spills(found[1]) or not _apart(found[1])):
+                continue
         except SpecError as error:
             refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
             if error.field in ("a_load", "b_load") and getattr(spec, error.field) == AUTO:
@@ -300,17 +303,37 @@ def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[Kerne
     L2's and the SM's bandwidth with the stores of D, which bound groups of few stages. An operand that is contiguous
     along K keeps its rows of 128 bytes, and threads load as deep stages as before.
     """
-    _, config = found
-    m, n, k = config.tile
-    if any(x.k_major or x.load != "tma" for x in config.operands) or of.problem.k > SHALLOW.get(k, 0):
+    made, config = found
+    (m, n, k), (across, along) = config.tile, config.cluster
+    if not _apart(config) or of.problem.k > SHALLOW.get(k, 0):
         return found
-    spec = dataclasses.replace(
-        of.spec, tile=Tile(m, n, k // 2), schedule=config.schedule, cluster=config.cluster
-    )
+    if made.swapped:
+        m, n, across, along = n, m, along, across
+    changed = {"tile": Tile(m, n, k // 2), "schedule": config.schedule, "cluster": (across, along)}
     try:
-        return _shallow(of, _narrowed(of._replace(spec=spec)))
-    except PlanError:
+        return _shallow(of, _narrowed(of._replace(spec=dataclasses.replace(of.spec, **changed))))
+    except (PlanError, SpecError):
         return found
+
+
+def _apart(config: KernelConfig) -> bool:
+    """Whether TMA loads operands whose rows of K lie apart."""
+    return all(x.load == "tma" and not x.k_major for x in config.operands)
+
+
+def _storing(of: Average) -> dict[str, Any]:
+    """Fields of a kernel whose warpgroups take turns to store long rows of D; {} where another may be faster.
+
+    Groups of few rows along K store more than they load. The tiles must keep both warpgroups of all SMs busy.
+    """
+    spec, problem = of.spec, of.problem
+    wanted = {"schedule": "pingpong", "cluster": (1, 1), "tile": STORING}
+    left = all(getattr(spec, name) in (AUTO, value) for name, value in wanted.items())
+    tiles = math.ceil(problem.m / STORING.m) * math.ceil(problem.n / STORING.n)
+    filled = problem.m * problem.n >= FILLED * tiles * STORING.m * STORING.n
+    long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
+    few = of.form.deep and problem.k <= SHALLOW[32] and tiles * problem.batch >= 2 * of.device.sms
+    return wanted if few and left and filled and long else {}
 
 
 def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:

@@ -254,7 +254,12 @@ def trigger(way: Way, candidate: Candidate) -> str:
 
 
 def ends_early(size: Number, fill: Number) -> Number:
-    """Whether a launch of so many bytes, on so many times the SMs, gains if the next one's prologue overlaps it."""
+    """Whether the next launch should begin early: this one moves few bytes, or its CTAs fill all SMs.
+
+    Args:
+        size: bytes of the problem's operands.
+        fill: CTAs per SM.
+    """
     return (size <= where(fill >= FULL, FULL_BYTES, SHORT_BYTES)) | (fill >= 1)
 
 

@@ -37,7 +37,7 @@ def check_ctas(spec: GemmSpec, problem: Problem, ctas: int, limits: Limits) -> N
 
 
 def check_works(spec: GemmSpec, problem: Problem, count: int, batches: str = "batch") -> None:
-    """Refuse work tiles of which the last has a number beyond 32 bits; `batches`: the caller's name of the batch."""
+    """Refuse more work tiles than a 32-bit index can count; `batches`: the caller's name of the batch."""
     if count > MOST_COUNTED:
         limit = f"a tile scheduler counts to {MOST_COUNTED:,}"
         rule = f"needs a count of {count:,} work tiles or more, and {limit}"

@@ -56,7 +56,7 @@ def average_of(plan: KernelPlan) -> Problem:
 
 
 def average_text(plan: KernelPlan) -> str:
-    """Their number and extents."""
+    """The number and extents of the GEMMs of `average_of`, as text."""
     of = average_of(plan)
     return f"{_count(of.batch, 'GEMM')} of {of.m} x {of.n} x {of.k}"
 

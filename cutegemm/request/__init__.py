@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A spec and a problem together: what they must agree on, and the forms in which they are planned.
+"""A spec and a problem together: what they must agree on, and their swapped and grouped forms.
 
 `requirements`    the rules on which both must agree, and the `Request` that they make with a device
 `operand_rules`   the axes of operands, their widest accesses, aligned copies, the halves of a gated pair

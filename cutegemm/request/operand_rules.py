@@ -22,7 +22,7 @@ AXES = {"a": ("m", "k"), "b": ("k", "n")}
 
 
 def subtile(columns: Number, element_bytes: int) -> Number:
-    """The columns of the widest subtile of elements of a size that divides a tile's, a power of two."""
+    """Columns of an epilogue subtile: the largest power of two that divides the tile's and fits a row of its buffer."""
     return least(columns & -columns, min(MOST_COLUMNS, MOST_BYTES // element_bytes))
 
 

@@ -149,21 +149,38 @@ def test_groups_along_k_end_within_shallow_stages(deep):
 def test_few_rows_along_k_take_shallow_stages():
     """What lies behind a group's end is loaded for nothing; rows that are contiguous along K keep 128 bytes.
 
-    Up to 64 rows, no cluster shares loads, unless the spec says so.
+    Up to 64 rows, no cluster shares loads.
     """
-
-    def config(a, b, groups, spec=None):
-        return planned(a, b, torch.zeros(groups).int(), spec=spec).config
-
     a, b = drawn(2048, 256), drawn(2048, 512)
-    found = [config(a.T, b, x) for x in (128, 64, 32, 8, 4)]
+    found = [depth_config(a.T, b, x) for x in (128, 64, 32, 8, 4)]
     assert [x.tile[2] for x in found] == [16, 16, 32, 32, 64]
     assert all(x.cluster_size == 1 for x in found[:3]) and found[4].cluster_size > 1
-    # stores are the limit: a warpgroup stores long rows while the other multiplies
-    assert found[0].pingpong and tuple(found[0].tile[:2]) == (64, 256)
-    assert config(a.T, drawn(2048, 72), 128).tile[1] <= 96
-    assert config(a.T, b, 64, GemmSpec(cluster=(2, 1))).cluster == (2, 1)
-    assert config(drawn(256, 2048), drawn(512, 2048).T, 16).tile[2] == 64
+    assert depth_config(a.T, b, 64, cluster=(2, 1)).cluster == (2, 1)
+    assert depth_config(drawn(256, 2048), drawn(512, 2048).T, 16).tile[2] == 64
+    # with operands swapped the stage is halved, too, and the tile stays as it was chosen
+    swapped, given = (
+        depth_config(a.T, b, 8, swap=True),
+        depth_config(a.T, b, 8, swap=True, tile=Tile(64, 256, 32)),
+    )
+    assert swapped.tile[2] == 32 and given.tile[:2] == (256, 64)
+    assert depth_config(drawn(512, 56).T, drawn(512, 264), 8, swap=True).tile[2] == 32
+
+
+def test_groups_that_store_more_than_they_load_take_long_rows():
+    """A warpgroup stores 64 x 256 while the other multiplies; not with few tiles, padding, or threads that load."""
+    a, b = drawn(2048, 256), drawn(2048, 512)
+    stores = lambda x: x.pingpong and tuple(x.tile) == (64, 256, 16)  # noqa: E731
+    assert stores(depth_config(a.T, b, 128)) and stores(depth_config(a.T, b, 128, schedule="pingpong"))
+    assert not stores(depth_config(a[:16].T, b[:16], 1))  # 8 tiles
+    assert not stores(depth_config(a.T, b[:, :264], 128))
+    assert not stores(depth_config(drawn(2048, 255).T, drawn(2048, 511), 128))
+    assert not stores(depth_config(a.to(torch.int8).T, b.to(torch.int8), 128))
+    assert not stores(depth_config(a.T, b, 128, swap=True))
+
+
+def depth_config(a, b, groups, **fields):
+    """The kernel of groups along K."""
+    return planned(a, b, torch.zeros(groups).int(), spec=GemmSpec(**fields)).config
 
 
 def test_masked_pairs_of_columns_that_alternate_lie_anyhow():

@@ -163,9 +163,15 @@ def specs(draw) -> GemmSpec:
 
 
 def for_problem(spec: GemmSpec, problem: Problem) -> GemmSpec:
-    """The spec without its demands on types and majors, which any problem but their own contradicts."""
+    """The spec without its demands on types and majors, which any problem but their own contradicts.
+
+    Nor with consumers of a tile that only the CUDA cores of those types have.
+    """
     fields = {k: v for k, v in spec.given().items() if not k.endswith(("_dtype", "_major"))}
-    return GemmSpec(**fields)
+    try:
+        return GemmSpec(**fields)
+    except SpecError:
+        return GemmSpec(**{k: v for k, v in fields.items() if k != "consumers"})
 
 
 __all__ = [
