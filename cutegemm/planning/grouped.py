@@ -40,7 +40,7 @@ INDEXED_LOAD = "cp_async"  # of rows that indices name
 # by depth of a stage: the K of an average group up to which the stage is halved
 SHALLOW = {64: 256, 32: 32}
 # the K of an average group up to which CTAs do not form clusters
-ALONE = 64
+ALONE = 128
 # tile of groups along K whose time is that of the stores of D, and the least share of such tiles that D fills
 STORING, FILLED = Tile(64, 256, 64), 0.8
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open

@@ -149,10 +149,10 @@ def test_groups_along_k_end_within_shallow_stages(deep):
 def test_few_rows_along_k_take_shallow_stages():
     """What lies behind a group's end is loaded for nothing; rows that are contiguous along K keep 128 bytes.
 
-    Up to 64 rows, no cluster shares loads.
+    Up to 128 rows, no cluster shares loads.
     """
     a, b = drawn(2048, 256), drawn(2048, 512)
-    found = [depth_config(a.T, b, x) for x in (128, 64, 32, 8, 4)]
+    found = [depth_config(a.T, b, x) for x in (128, 64, 16, 8, 4)]
     assert [x.tile[2] for x in found] == [16, 16, 32, 32, 64]
     assert all(x.cluster_size == 1 for x in found[:3]) and found[4].cluster_size > 1
     assert depth_config(a.T, b, 64, cluster=(2, 1)).cluster == (2, 1)
