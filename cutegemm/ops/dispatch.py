@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
+    enable_single_level_autograd_function,
+)
 from torch.autograd import forward_ad
 
 from cutegemm.ops.program import Program
@@ -72,4 +75,18 @@ def below(function: Callable[..., T], *args: Any) -> T:
         return function(*args)
 
 
-__all__ = ["below", "call", "direct", "recording", "way"]
+def recorded(record: Callable[..., T], *args: Any) -> T:
+    """A call that a `_SingleLevelFunction` records, from an op's autograd implementation."""
+    if not torch._C._are_functorch_transforms_active():
+        return record(*args)
+    with enable_single_level_autograd_function():
+        return record(*args)
+
+
+def redispatched(op: Any, keyset: Any, *args: Any, **named: Any) -> Any:
+    """The call of an op below autograd, from its autograd implementation."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **named)
+
+
+__all__ = ["below", "call", "direct", "recorded", "recording", "redispatched", "way"]

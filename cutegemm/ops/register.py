@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
-    enable_single_level_autograd_function,
-)
 from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.gemm import Gemm, eager
+from cutegemm.ops.dispatch import recorded, redispatched
 from cutegemm.ops.fallback import HALF, autocast_to
 from cutegemm.ops.gradients.autograd import Final, Product
 from cutegemm.ops.layouts import as_called, described_outputs, matrices
@@ -141,12 +139,8 @@ def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any) -> Any:
         tangents.refuse(_named(args))
         if _recorded(_tensors(args)):
-            if not torch._C._are_functorch_transforms_active():
-                return record(*args)
-            with enable_single_level_autograd_function():
-                return record(*args)
-        with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+            return recorded(record, *args)
+        return redispatched(op, keyset, *args)
 
     return kernel
 
@@ -159,8 +153,7 @@ def autograd_out_of(op: Any) -> Callable[..., Any]:
         if _recorded([*_tensors(args), *out]):
             rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
             raise field_error(InputError, "out", "...", rule)
-        with torch._C._AutoDispatchBelowAutograd():
-            op.redispatch(keyset & torch._C._after_autograd_keyset, *args, out=out)
+        redispatched(op, keyset, *args, out=out)
 
     return kernel
 

@@ -11,16 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
-    enable_single_level_autograd_function,
-)
 from torch.autograd.function import _SingleLevelFunction
 
 from cutegemm.config import RowSumConfig
 from cutegemm.config.helpers import MOST_TERMS, SUM_THREADS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.launch_layout import layout_of
-from cutegemm.ops.dispatch import below, direct, recording
+from cutegemm.ops.dispatch import below, direct, recorded, recording, redispatched
 from cutegemm.ops.fallback import untouched
 from cutegemm.ops.serve import hopper
 from cutegemm.running import tangents
@@ -167,14 +164,8 @@ def _differentiated(keyset: Any, x: Tensor, index: Tensor) -> Any:
     """
     tangents.refuse((("x", x),))
     if recording(x):
-        if not torch._C._are_functorch_transforms_active():
-            return _record(x, index)
-        with enable_single_level_autograd_function():
-            return _record(x, index)
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.cutegemm.sum_rows.default.redispatch(
-            keyset & torch._C._after_autograd_keyset, x, index
-        )
+        return recorded(_record, x, index)
+    return redispatched(torch.ops.cutegemm.sum_rows.default, keyset, x, index)
 
 
 @uncompiled

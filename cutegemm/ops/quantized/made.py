@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.scales import BLOCKS, TENSOR, Kind
+from cutegemm.ops.dispatch import redispatched
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.running import tangents
@@ -131,12 +132,9 @@ def _differentiated(
 ) -> list[Tensor]:
     """The op where autograd sees it: its results have no gradient."""
     tangents.refuse((("x", x), ("scale", scale)))
-    op: Any = torch.ops.cutegemm.quantize.default
-    with torch._C._AutoDispatchBelowAutograd():
-        found: list[Tensor] = op.redispatch(
-            keyset & torch._C._after_autograd_keyset, x, kind, dtype, scale, exponents, twin
-        )
-        return found
+    op = torch.ops.cutegemm.quantize.default
+    found: list[Tensor] = redispatched(op, keyset, x, kind, dtype, scale, exponents, twin)
+    return found
 
 
 library.impl("quantize", _differentiated, "Autograd", with_keyset=True)
