@@ -59,6 +59,8 @@ OLDER_WEIGHT = 0.6
 OWN_WEIGHT = 3.0
 # kinds of scales that multiply partial sums
 BLOCKS = ("block", "blocks")
+# and that the epilogue reads for each row and column; factors of their kernels start from those of tensors' scales
+ROWS = "row"
 # the family with constant weights, whose launches overlap; only ratios of its times count
 CHAIN = "chain"
 # relative slowdown at which the weight falls to 1/e; least weight; error beyond which an error counts linearly
@@ -221,7 +223,7 @@ class Data:
     def factors(self, model: CostModel, prior: Mapping[str, float]) -> dict[str, float]:
         """Measured over predicted time of each kernel, shrunk towards the prior's if few problems measured it."""
         names, of = np.unique(self.kernels, return_inverse=True)
-        known = np.array([prior.get(x, 1.0) for x in names.tolist()])
+        known = np.array([known_kernels.factor_of(x, prior) for x in names.tolist()])
         off = self._off(model)[0] - np.log(known)[of]
         off = np.clip(off - np.add.reduceat(self.share * off, self.start)[self.of], -OUTLIER, OUTLIER)
         weight = np.minimum(self.weight / self.weight.mean(), MOST_WEIGHT)
@@ -231,7 +233,7 @@ class Data:
 
     def predicted(self, model: CostModel, factors: Mapping[str, float]) -> Column:
         """The predicted nanoseconds of each config."""
-        known = np.array([factors.get(x, 1.0) for x in self.kernels.tolist()])
+        known = np.array([known_kernels.factor_of(x, factors) for x in self.kernels.tolist()])
         return np.asarray(nanoseconds(self.counts, model) * known)
 
     def chosen(self, predicted: Column) -> NDArray[np.intp]:
@@ -256,7 +258,8 @@ def _counted(x: Measured, device: Device) -> Counts:
             scaled = x.scales in BLOCKS
             # a thread reads scales of columns, which are A's rows if swapped
             read = scaled and (swapped or x.scales == "blocks") / 4
-            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, read=read, promoted=x.promote)
+            more = {"read": read, "vectors": x.scales == ROWS, "promoted": x.promote}
+            of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, **more)
             made.append(counts(of, device, rows([x.configs[i][1] for i in places])))
             order += places
     back = np.argsort(order)
@@ -366,7 +369,10 @@ def main(arguments: list[str]) -> int:
     factors = Data([x for x in known if x.family != CHAIN], device).factors(model, prior)
     if eight:
         model = fit(Data(rated, device), model, names=SCALED) if rated else model
-        factors |= Data([x for x in eight if not x.held_back], device).factors(model, prior)
+        for rows in (False, True):
+            some = [x for x in eight if not x.held_back and (x.scales == ROWS) == rows]
+            if some:
+                factors |= Data(some, device).factors(model, {**prior, **factors})
         judged = judged + eight
     reported = judged or others
     regret = Data(reported, device).regret(model, {**prior, **factors})

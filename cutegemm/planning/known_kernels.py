@@ -9,6 +9,7 @@ Kernels differ in how well ptxas schedules instructions, banks and registers, wh
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +20,9 @@ from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES, Candidate
 from cutegemm.planning.cost import REDUCTIONS, Column, Counts, Rows
 
 # of 16 bits; of 8 with scales of blocks; with scales of blocks that a thread reads for each column; of 8, promoted; of
-# 8, whose sums the tensor cores keep
-KINDS = ("plain", "scaled", "scaled_columns", "promoted", "whole")
-PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS = range(5)
+# 8, whose sums the tensor cores keep; of 8, promoted, whose epilogue reads a number for each row or column
+KINDS = ("plain", "scaled", "scaled_columns", "promoted", "whole", "promoted_vectors")
+PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS, VECTORS = range(6)
 # the index of any other kernel, which no record has
 OTHER = len(KINDS)
 # above any extent of a tile
@@ -39,6 +40,12 @@ def name(x: Candidate, kind: str = KINDS[0]) -> str:
     """The name of a candidate's kernel of a kind: everything but the number of splits."""
     (m, n, k), (across, along) = x.tile, x.cluster
     return f"{kind} {m}x{n}x{k} {across}x{along} {x.schedule} {x.consumers} {x.reduction}"
+
+
+def factor_of(kernel: str, factors: Mapping[str, float]) -> float:
+    """The factor of a kernel by name; one that reads vectors and was not measured has that of the kernel without."""
+    plainer = kernel.replace(KINDS[VECTORS], KINDS[PROMOTED])
+    return factors.get(kernel, factors.get(plainer, 1.0))
 
 
 @functools.lru_cache(8)
@@ -68,15 +75,20 @@ def kinds(counts: Counts) -> Column:
     """Which of `KINDS` each config's kernel is, by index."""
     promoted = counts.promoted > 0
     plain = np.where((counts.size == 2) & ~promoted, PLAIN, OTHER)
-    eight = np.where(counts.size == 1, np.where(promoted, PROMOTED, WHOLE_SUMS), plain)
+    with_promotion = np.where(counts.vectors > 0, VECTORS, PROMOTED)
+    eight = np.where(counts.size == 1, np.where(promoted, with_promotion, WHOLE_SUMS), plain)
     return np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)
 
 
 def factors(device: Device, of: Rows, counts: Counts) -> Column:
-    """Measured over predicted time of each config; 1 if threads load, since those kernels differ."""
+    """Measured over predicted time of each config (`factor_of`); 1 if threads load, since those kernels differ."""
     numbers, each = known(device)
-    wanted = _numbers(
-        kinds(counts), of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction
-    )
-    places = np.searchsorted(numbers, wanted)
-    return np.where((numbers[places] == wanted) & (counts.loaded == 0), each[places], 1.0)
+    kernels = (of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction)
+    found: Column = np.ones_like(of.m)
+    which = kinds(counts)
+    plainer = [np.where(which == VECTORS, PROMOTED, which)] if (which == VECTORS).any() else []
+    for kind in (*plainer, which):
+        wanted = _numbers(kind, *kernels)
+        places = np.searchsorted(numbers, wanted)
+        found = np.where(numbers[places] == wanted, each[places], found)
+    return np.where(counts.loaded == 0, found, 1.0)

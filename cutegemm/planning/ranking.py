@@ -107,6 +107,7 @@ def gemm_of(way: Way) -> Seen:
         scaled=bool(way.epilogue.scales),
         # two of every eight columns, if they have scales of their own
         read=sum(x.axis == "n" and x.extent == 1 for x in way.epilogue.scales) / 4,
+        vectors=any(kind in ("row", "col") for kind in way.epilogue.tensors.values()),
         promoted=0 if way.epilogue.scales else way.promoted,
         products=len(how.products) / how.parts,
         adjacent_m=adjacent == ("n" if way.swapped else "m"),

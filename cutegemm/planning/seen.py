@@ -56,6 +56,7 @@ class Seen(NamedTuple):
     constant: Number = False  # whether operands may be loaded early
     scaled: Number = False  # whether each stage's products are scaled
     read: Number = 0.0  # scales that a thread reads for a column of B
+    vectors: Number = False  # whether the epilogue reads a number for each row or column of D
     promoted: Number = 0  # elements of K after which unscaled partial sums are promoted; 0 is never
     products: Number = 1  # of an element of `size`
     adjacent_m: Number = False  # whether a tile that reaches beyond M loads what lies there

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -54,6 +55,23 @@ def test_other_kernels_of_the_same_tile_are_not_known(of):
         way = next(ways.ways_of(requested(spec, of, gpu)[0]))
         found.append(ranking.predicted(way, [ONE]))
     assert found[0] == found[1]
+
+
+def test_a_kernel_that_reads_vectors_has_its_own_factor_or_that_of_the_kernel_without():
+    """With scales of rows; scales of tensors have the other's only."""
+    one = Candidate((128, 128, 128), (2, 1), "cooperative", 2)
+    found = {}
+    for scale, kernels in itertools.product(
+        ("tensor", "row"), ({}, {"promoted": 1.5}, {"promoted": 1.5, "promoted_vectors": 1.25})
+    ):
+        known = {name(one, kind): factor for kind, factor in kernels.items()}
+        device = dataclasses.replace(H200, name=str(known), kernels=known)
+        spec = GemmSpec(scale_a=scale, scale_b=scale, d_dtype="bf16")
+        of = problem(512, 2048, 4096, dtype="fp8_e4m3", epilogue=spec.epilogue, d_dtype="bf16")
+        way = next(ways.ways_of(requested(spec, of, device)[0]))
+        found[scale, len(known)] = ranking.predicted(way, [one])[0]
+    assert [found["tensor", x] / found["tensor", 0] for x in (1, 2)] == pytest.approx([1.5, 1.5])
+    assert [found["row", x] / found["row", 0] for x in (1, 2)] == pytest.approx([1.5, 1.25])
 
 
 @pytest.mark.parametrize("device", RECORDS, ids=lambda x: x.name)
