@@ -104,7 +104,7 @@ class Counts(NamedTuple):
     once: Column  # nanoseconds of copies and the first stage's wait
     scaled: Column  # WGMMAs of a stage whose sums a thread scales
     read: Column  # scales that a thread multiplies by for their columns
-    vectors: Column  # whether the epilogue reads a number for each row or column
+    vectors: Column  # positive if the epilogue reads a number for each row or column
     promoted: Column  # columns of partial sums that a warpgroup promotes in a stage, unscaled
     lifted: Column  # all partial sums that are promoted, scaled or not
     size: Column  # bytes of an element
@@ -174,7 +174,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         once=np.full_like(m, x.once),
         scaled=passes * x.scaled,
         read=n * x.read,
-        vectors=np.full_like(m, x.vectors),
+        vectors=m * x.vectors,
         promoted=passes * n * k * _share_promoted(x) * (1 - np.asarray(x.scaled)),
         lifted=m * n * k * stages * ctas * _share_promoted(x),
         size=np.full_like(m, x.size),

@@ -75,8 +75,8 @@ def kinds(counts: Counts) -> Column:
     """Which of `KINDS` each config's kernel is, by index."""
     promoted = counts.promoted > 0
     plain = np.where((counts.size == 2) & ~promoted, PLAIN, OTHER)
-    with_promotion = np.where(counts.vectors > 0, VECTORS, PROMOTED)
-    eight = np.where(counts.size == 1, np.where(promoted, with_promotion, WHOLE_SUMS), plain)
+    summed = PROMOTED + (VECTORS - PROMOTED) * (counts.vectors > 0)
+    eight = np.where(counts.size == 1, np.where(promoted, summed, WHOLE_SUMS), plain)
     return np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)
 
 
@@ -84,9 +84,9 @@ def factors(device: Device, of: Rows, counts: Counts) -> Column:
     """Measured over predicted time of each config (`factor_of`); 1 if threads load, since those kernels differ."""
     numbers, each = known(device)
     kernels = (of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction)
-    found: Column = np.ones_like(of.m)
+    found: Number = 1.0
     which = kinds(counts)
-    plainer = [np.where(which == VECTORS, PROMOTED, which)] if (which == VECTORS).any() else []
+    plainer = [np.where(which == VECTORS, PROMOTED, which)] if VECTORS in which else []
     for kind in (*plainer, which):
         wanted = _numbers(kind, *kernels)
         places = np.searchsorted(numbers, wanted)

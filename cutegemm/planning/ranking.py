@@ -81,7 +81,8 @@ def _device(asked: Request) -> Device:
 
 def gemm_of(way: Way) -> Seen:
     """The GEMM that the kernels of a way see."""
-    device, how = way.seen.device, way.seen.instruction
+    device, how, epilogue = way.seen.device, way.seen.instruction, way.epilogue
+    read = epilogue.tensors.values()
     x, sides, by_threads = device.loads, [], 0
     for operand, view in zip(way.operands, way.views, strict=True):
         side = Side.of(view, along_k(view, operand.role), operand.halves * how.parts)
@@ -104,11 +105,11 @@ def gemm_of(way: Way) -> Seen:
         loaded=x.stage * by_threads,
         once=once,
         constant=isinstance(way.spec.constant, tuple),
-        scaled=bool(way.epilogue.scales),
+        scaled=bool(epilogue.scales),
         # two of every eight columns, if they have scales of their own
-        read=sum(x.axis == "n" and x.extent == 1 for x in way.epilogue.scales) / 4,
-        vectors=any(kind in ("row", "col") for kind in way.epilogue.tensors.values()),
-        promoted=0 if way.epilogue.scales else way.promoted,
+        read=sum(x.axis == "n" and x.extent == 1 for x in epilogue.scales) / 4,
+        vectors="row" in read or "col" in read,
+        promoted=0 if epilogue.scales else way.promoted,
         products=len(how.products) / how.parts,
         adjacent_m=adjacent == ("n" if way.swapped else "m"),
         adjacent_n=adjacent == ("m" if way.swapped else "n"),

@@ -67,16 +67,17 @@ class Seen(NamedTuple):
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:
         """The GEMM of a problem; by default TMA loads its operands."""
-        inputs, outputs = ([x for _, x in pairs] for pairs in (problem.inputs, problem.outputs))
+        # lists rather than generators: a plan makes one for each way, and a generator is entered once an element
+        inputs, outputs = [x for _, x in problem.inputs], [x for _, x in problem.outputs]
         a, b = sides or (Side.of(problem.a, problem.a.unit_col), Side.of(problem.b, problem.b.unit_row))
         whole = problem.m * problem.n
         return cls(
             *(problem.m, problem.n, problem.k, problem.batch, a, b, problem.a.dtype.bytes),
-            bytes=float(a.bytes + b.bytes + sum(x.bytes for x in (*inputs, *outputs))),
-            inputs=sum(min(x.rows, x.cols) > 1 and 2 * x.rows * x.cols >= whole for x in inputs),
-            out_bytes=max((x.dtype.bytes for x in outputs), default=2),
-            row_major=any(x.unit_col for x in outputs),
-            words=any(x.tma_reason() is not None for x in outputs),
+            bytes=float(a.bytes + b.bytes + sum([x.bytes for x in (*inputs, *outputs)])),
+            inputs=sum([min(x.rows, x.cols) > 1 and 2 * x.rows * x.cols >= whole for x in inputs]),
+            out_bytes=max([x.dtype.bytes for x in outputs], default=2),
+            row_major=any([x.unit_col for x in outputs]),
+            words=any([x.tma_reason() is not None for x in outputs]),
             **more,
         )
 
