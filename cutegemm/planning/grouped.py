@@ -62,6 +62,10 @@ class Average(NamedTuple):
     indexed: bool
     batches: Batches = MATRICES
 
+    def given(self, **fields: Any) -> Average:
+        """The same with more fields of the spec given."""
+        return self._replace(spec=dataclasses.replace(self.spec, **fields))
+
 
 def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device: Device) -> KernelPlan:
     """How a spec serves groups.
@@ -230,9 +234,7 @@ def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     ordered = sorted(ways, key=lambda pair: sum(LOADS.index(x) for x in pair if x in LOADS))
     for (a_load, b_load), how in itertools.product(ordered, tried):
         try:
-            asked = of._replace(
-                spec=dataclasses.replace(spec, **given, **how | {"a_load": a_load, "b_load": b_load})
-            )
+            asked = of.given(**given, **how | {"a_load": a_load, "b_load": b_load})
             found = _narrowed(asked)
             if how is storing and (spills(found[1]) or not _apart(found[1])):
                 continue
@@ -309,9 +311,9 @@ def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[Kerne
         return found
     if made.swapped:
         m, n, across, along = n, m, along, across
-    changed = {"tile": Tile(m, n, k // 2), "schedule": config.schedule, "cluster": (across, along)}
+    half = Tile(m, n, k // 2)
     try:
-        return _shallow(of, _narrowed(of._replace(spec=dataclasses.replace(of.spec, **changed))))
+        return _shallow(of, _narrowed(of.given(tile=half, schedule=config.schedule, cluster=(across, along))))
     except (PlanError, SpecError):
         return found
 
@@ -346,12 +348,12 @@ def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
     if of.spec.cluster != AUTO:
         return _planned(of)
     if deep and of.problem.k <= ALONE:
-        return _planned(of._replace(spec=dataclasses.replace(of.spec, cluster=(1, 1))))
+        return _planned(of.given(cluster=(1, 1)))
     found = _planned(of)
     config = found[1]
     if deep or config.cluster["mn".index(config.grouped)] == 1:
         return found
-    return _planned(of._replace(spec=dataclasses.replace(of.spec, cluster=(2, 1) if axis == "n" else (1, 2))))
+    return _planned(of.given(cluster=(2, 1) if axis == "n" else (1, 2)))
 
 
 def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:
