@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 # Most workers of a run that names none; each holds torch and what it has compiled.
 MOST_WORKERS = 8
 
-# Of the rows of tests marked "sliced" a run of the whole suite takes one in so many, by HEAD's hash.
+# A run of the whole suite takes one in so many rows of each test marked "sliced"; HEAD's hash chooses which.
 SLICES = 4
 SLICED = "CUTEGEMM_TEST_SLICES"  # tells workers that the whole suite runs
 

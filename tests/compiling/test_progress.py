@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said while something takes long."""
+"""Progress messages of commands that take long."""
 
 import io
 import re

@@ -152,7 +152,7 @@ def test_what_a_thread_holds_is_a_sum_over_its_epilogue():
 
 
 def test_many_candidates_are_judged_at_once():
-    """Of a draft of arrays each candidate is judged as it is alone; who stores nothing has no epilogue."""
+    """A draft whose fields are arrays gives each candidate's own answer; a kernel that stores nothing never spills."""
     made = plan(*OWN["C that threads load"]).config
     fields = {x.name: getattr(made, x.name) for x in dataclasses.fields(made)}
     columns = [64, 128, 192]

@@ -87,7 +87,7 @@ def test_given_fields_are_honoured(tmp_path):
 
 
 def test_types_that_are_given_are_the_problems(tmp_path):
-    """Of a problem of these types it is the same spec; of another problem it is another kind."""
+    """A spec that names the problem's own types finds the entry of the spec without; other types have other keys."""
     database = filled(tmp_path / "a.sqlite", OF)
     told = GemmSpec(
         a_dtype="bf16", b_dtype="bf16", d_dtype="bf16", acc_dtype="fp32", a_major="k", b_major="n"

@@ -61,7 +61,7 @@ def test_all_who_begin_at_once_share_one_file(tmp_path, found):
 
 
 def test_where_nothing_can_be_written_it_is_read(tmp_path, monkeypatch):
-    """Of another user's directory entries are taken without a file more beside it; to write there is an error."""
+    """Entries in a directory of another user are read without creating a file there; writing raises an error."""
     path = filled(tmp_path / "a b?#.sqlite", OF).path
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     with warnings.catch_warnings():
