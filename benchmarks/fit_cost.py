@@ -223,8 +223,7 @@ class Data:
     def factors(self, model: CostModel, prior: Mapping[str, float]) -> dict[str, float]:
         """Measured over predicted time of each kernel, shrunk towards the prior's if few problems measured it."""
         names, of = np.unique(self.kernels, return_inverse=True)
-        before = known_kernels.completed(prior)
-        known = np.array([before.get(x, 1.0) for x in names.tolist()])
+        known = np.array([known_kernels.factor_of(x, prior) for x in names.tolist()])
         off = self._off(model)[0] - np.log(known)[of]
         off = np.clip(off - np.add.reduceat(self.share * off, self.start)[self.of], -OUTLIER, OUTLIER)
         weight = np.minimum(self.weight / self.weight.mean(), MOST_WEIGHT)
@@ -234,8 +233,7 @@ class Data:
 
     def predicted(self, model: CostModel, factors: Mapping[str, float]) -> Column:
         """The predicted nanoseconds of each config."""
-        every = known_kernels.completed(factors)
-        known = np.array([every.get(x, 1.0) for x in self.kernels.tolist()])
+        known = np.array([known_kernels.factor_of(x, factors) for x in self.kernels.tolist()])
         return np.asarray(nanoseconds(self.counts, model) * known)
 
     def chosen(self, predicted: Column) -> NDArray[np.intp]:

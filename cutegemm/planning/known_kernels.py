@@ -42,18 +42,16 @@ def name(x: Candidate, kind: str = KINDS[0]) -> str:
     return f"{kind} {m}x{n}x{k} {across}x{along} {x.schedule} {x.consumers} {x.reduction}"
 
 
-def completed(factors: Mapping[str, float]) -> dict[str, float]:
-    """Factors by name; a kernel that reads vectors and was not measured has that of the kernel without."""
-    kind, more = (f"{KINDS[x]} " for x in (PROMOTED, VECTORS))
-    plainer = {name.replace(kind, more): x for name, x in factors.items() if name.startswith(kind)}
-    return {**plainer, **factors}
+def factor_of(kernel: str, factors: Mapping[str, float]) -> float:
+    """The factor of a kernel by name; one that reads vectors and was not measured has that of the kernel without."""
+    plainer = kernel.replace(KINDS[VECTORS], KINDS[PROMOTED])
+    return factors.get(kernel, factors.get(plainer, 1.0))
 
 
 @functools.lru_cache(8)
 def known(device: Device) -> Known:
-    """The kernels of a GPU's record, `completed`."""
-    factors = completed(device.kernels)
-    found = [(np.inf, 1.0), *((_number(kernel), factor) for kernel, factor in factors.items())]
+    """The kernels of a GPU's record."""
+    found = [(np.inf, 1.0), *((_number(kernel), factor) for kernel, factor in device.kernels.items())]
     return Known(*np.array(sorted(found)).T)
 
 
@@ -83,10 +81,14 @@ def kinds(counts: Counts) -> Column:
 
 
 def factors(device: Device, of: Rows, counts: Counts) -> Column:
-    """Measured over predicted time of each config; 1 if threads load, since those kernels differ."""
+    """Measured over predicted time of each config (`factor_of`); 1 if threads load, since those kernels differ."""
     numbers, each = known(device)
-    wanted = _numbers(
-        kinds(counts), of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction
-    )
-    places = np.searchsorted(numbers, wanted)
-    return np.where((numbers[places] == wanted) & (counts.loaded == 0), each[places], 1.0)
+    kernels = (of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction)
+    found: Number = 1.0
+    which = kinds(counts)
+    plainer = [np.where(which == VECTORS, PROMOTED, which)] if VECTORS in which else []
+    for kind in (*plainer, which):
+        wanted = _numbers(kind, *kernels)
+        places = np.searchsorted(numbers, wanted)
+        found = np.where(numbers[places] == wanted, each[places], found)
+    return np.where(counts.loaded == 0, found, 1.0)
