@@ -41,6 +41,8 @@ SCHEDULER_READS: dict[str, tuple[str, ...]] = {
     "dynamic": (WORK_COUNTER,),
     "grouped": (GROUP_ENDS,),
     "depth": (GROUP_ENDS,),
+    "dynamic_depth": (GROUP_ENDS, WORK_COUNTER),
+    "dynamic_grouped": (GROUP_ENDS, WORK_COUNTER),
 }
 _GROUPED = (
     ("ends.width", "int32", 1),

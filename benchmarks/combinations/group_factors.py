@@ -60,6 +60,7 @@ COLUMNS = {"reduces": reduces_columns}
 PLAIN: dict[str, tuple[Value, ...]] = {
     "stages": (AUTO, 1, 2, 4),
     "schedule": (AUTO, "cooperative", "pingpong", "multistage"),
+    "scheduler": (AUTO, "persistent", "dynamic"),
     "consumers": (AUTO, 1, 2, 3),
     "a_load": (AUTO, "tma", "gather", "shift", "cp_async"),
     "b_load": (AUTO, "tma", "gather", "shift", "cp_async"),

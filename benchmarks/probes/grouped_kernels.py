@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import torch
+
 from cutegemm.arch.device import Device
 from cutegemm.config import Config
 from cutegemm.ops import entry_points, fallback, perceptron, products, program, serve
 from cutegemm.ops.groups import group_call, row_sum
 from cutegemm.running import grouped_mm, run
 from cutegemm.running.backends import launcher
+from cutegemm.running.backends.counters import Counters
 
 
 @contextlib.contextmanager
@@ -24,6 +27,7 @@ def recorded(record: Device) -> Iterator[dict[Config, None]]:
         record: of the GPU.
     """
     found: dict[Config, None] = {}
+    nowhere = Counters(lambda size: (1 << 20, None))  # no kernel reads these counters
 
     def function_for(config: Config, index: Any) -> Any:
         found[config] = None
@@ -39,6 +43,8 @@ def recorded(record: Device) -> Iterator[dict[Config, None]]:
             # a CPU tensor's index
             (launcher, "_current_device", lambda: None),
             (launcher, "_current_stream", lambda index: 0),
+            (torch.cuda, "is_current_stream_capturing", lambda: False),
+            (launcher.counters, "owner", lambda index: nowhere),
         ):
             stack.enter_context(mock.patch.object(module, name, stand_in))
         forget()

@@ -114,7 +114,8 @@ class KernelDraft(EpilogueConfig):
     def tile_scheduler(self) -> str:
         """The kernel's tile scheduler (`kernels.mainloop.frame.SCHEDULERS`)."""
         if self.grouped:
-            return "depth" if self.grouped == "k" else "grouped"
+            of_groups = "depth" if self.grouped == "k" else "grouped"
+            return f"dynamic_{of_groups}" if self.dynamic else of_groups
         return "stream_k" if self.streamed else "dynamic" if self.dynamic else "static"
 
     @property

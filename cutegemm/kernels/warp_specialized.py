@@ -16,6 +16,7 @@ Shared memory and barriers are those of the plan (`KernelPlan.smem`, `KernelPlan
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import cuda.bindings.driver as cuda
@@ -106,8 +107,7 @@ class WarpSpecializedGemm:
             work = scheduler.work(state)
             ahead = epilogue.ahead(role, work.tile) if cutlass.const_expr(not config.adds_up) else None
             mainloop_order.wait()
-            # only a pingpong consumer needs to know, and a dynamic scheduler waits for the answer
-            follows = scheduler.follows(state) if cutlass.const_expr(config.pingpong) else False
+            follows = functools.partial(scheduler.follows, state)
             position = mainloop.multiply(mma, acc, position, (role, work), follows)
             if cutlass.const_expr(teams > 1):
                 position = skip(position, scheduler.stages_between(state, teams - 1), config.stages)

@@ -49,7 +49,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
         short = f"K={seen.problem.k:,} is at most {most:,}, and every output is bf16 or fp8"
         reasons = (*reasons, f"sums are not promoted: {short}")
     if config.dynamic and seen.spec.scheduler == AUTO:
-        alone = "without a cluster they would drift apart, and L2 does not hold A and B"
+        alone = "without a cluster they would drift apart, and L2 does not hold all matrices"
         reasons = (*reasons, f"CTAs take tiles from a counter: {alone}")
     storing = config
     if not config.stores:

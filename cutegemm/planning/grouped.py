@@ -10,61 +10,24 @@ size of each group (`kernels.schedule.group_ends`).
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import math
-from typing import Any, NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
-from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError, SpecError, field_error
+from cutegemm.planning.group_kernels import INDEXED_LOAD, Average, alike, copied, without_tensor_cores
 from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
 from cutegemm.planning.launches import group_works, resident_clusters
-from cutegemm.planning.planner import REMEMBERED, plan_adjacent
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_groups
-from cutegemm.plans.steps import Ends, Multiply, Relayout
+from cutegemm.plans.steps import Ends, Multiply
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem
-from cutegemm.request import swap
 from cutegemm.request.group_forms import FEW_ROWS, FORMS, Form, average_problem, usual_rows
 from cutegemm.request.operand_rules import major
 from cutegemm.request.requirements import MATRICES, Batches, requested
-from cutegemm.spec import AUTO, GemmSpec, Tile
-
-# rows of average groups from which on most tiles are whole, which TMA stores
-WHOLE = 256
-INDEXED_LOAD = "cp_async"  # of rows that indices name
-# by depth of a stage: the K of an average group up to which the stage is halved
-SHALLOW = {64: 256, 32: 32}
-# the K of an average group up to which CTAs do not form clusters
-ALONE = 128
-# tile of groups along K whose time is that of the stores of D, and the least share of such tiles that D fills
-STORING, FILLED = Tile(64, 256, 64), 0.8
-# loads that begin at any row, in the order in which they are tried where the spec leaves it open
-LOADS = (AUTO, "cp_async", "shift", "gather")
-
-
-class Average(NamedTuple):
-    """A spec for groups of a form that are all as large as an average one.
-
-    Attributes:
-        indexed: whether indices name rows.
-        batches: what the batches of the problem stand for.
-    """
-
-    spec: GemmSpec
-    problem: Problem
-    form: Form
-    device: Device
-    indexed: bool
-    batches: Batches = MATRICES
-
-    def given(self, **fields: Any) -> Average:
-        """The same with more fields of the spec given."""
-        return self._replace(spec=dataclasses.replace(self.spec, **fields))
+from cutegemm.spec import AUTO, GemmSpec
 
 
 def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device: Device) -> KernelPlan:
@@ -88,7 +51,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     how = FORMS[form]
     _check_fixed(spec, how)
     try:
-        made, config = _alike(_of_average(spec, problem, how, ends.indices > 0, device))
+        made, config = alike(_of_average(spec, problem, how, ends.indices > 0, device))
     except PlanError as error:
         raise _of_groups(spec, problem, error, ends.indices > 0) from None
     step = made.multiply
@@ -135,7 +98,7 @@ def average_plan(plan: KernelPlan) -> tuple[KernelPlan, Batches]:
     if step is None or step.groups is None:
         return plan, MATRICES
     of = _of_average(plan.spec, plan.problem, FORMS[plan.form], step.groups.indices > 0, plan.device)
-    return _alike(of)[0], of.batches
+    return alike(of)[0], of.batches
 
 
 def copy_pays(plan: KernelPlan, moved: int) -> bool:
@@ -166,7 +129,7 @@ def _predicted(of: Average) -> float:
     # imports NumPy
     from cutegemm.planning.ranking import options
 
-    made, _ = _alike(of)
+    made, _ = alike(of)
     asked, _ = requested(made.spec, made.problem, of.device, of.batches)
     return next((x.ns for x in options(asked)), math.nan)
 
@@ -205,56 +168,6 @@ def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
     return (found[0], PANEL) if spec.raster == AUTO and found[1] < TURNS_PANEL else found
 
 
-@functools.lru_cache(REMEMBERED)
-def _alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
-    """As `_planned`, of the fields that groups need and the first loads that are possible."""
-    spec, problem, form, *_ = of
-    given: dict[str, Any] = {"scheduler": "persistent", "split_k": 1}
-    if form.deep:
-        given |= {"swap": False} if spec.swap == AUTO else {}
-    elif spec.store == AUTO:
-        # TMA is left the choice only where groups are large and D is not contiguous along them
-        across = form.packed and any(major(x, "m", "n") in (form.axis, "strided") for _, x in problem.outputs)
-        given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
-    # without a producer nobody loads at any row
-    schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
-    tried: list[dict[str, Any]] = [{"schedule": x} for x in schedules]
-    preferred: dict[str, Any] = {}
-    storing = _storing(of)
-    if storing:
-        tried.insert(0, preferred := storing)
-    elif 0 < of.batches.rows < 1 and spec.schedule == spec.swap == spec.tile == AUTO:
-        # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows,
-        # but as few as 8 columns.
-        preferred = {"schedule": "cooperative", "swap": form.axis == "m"}
-        tried.insert(0, preferred)
-    refusals: list[PlanError] = []
-    ways = itertools.product(*(LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)))
-    # few operands that threads load come first
-    ordered = sorted(ways, key=lambda pair: sum(LOADS.index(x) for x in pair if x in LOADS))
-    for (a_load, b_load), how in itertools.product(ordered, tried):
-        try:
-            asked = of.given(**given, **how | {"a_load": a_load, "b_load": b_load})
-            found = _narrowed(asked)
-            if how is storing and (spills(found[1]) or not _apart(found[1])):
-                continue
-        except SpecError as error:
-            refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
-            if error.field in ("a_load", "b_load") and getattr(spec, error.field) == AUTO:
-                # the given schedule has no such load
-                refused = field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative")
-        except PlanError as error:
-            refused = error
-        else:
-            return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
-        # a preference that is not possible explains nothing
-        if how is not preferred:
-            refusals.append(refused)
-    # an error about a field of the caller's says more than one about a way that was tried
-    given_by_caller = (x for x in refusals if any(map(x.concerns, spec.given())))
-    raise next(given_by_caller, refusals[0])
-
-
 def _of_groups(spec: GemmSpec, problem: Problem, error: PlanError, indexed: bool) -> PlanError:
     """An error about the batch that stands for groups, as one about the groups."""
     if error.field == "batch":
@@ -270,111 +183,22 @@ def _of_groups(spec: GemmSpec, problem: Problem, error: PlanError, indexed: bool
 def _check_fixed(spec: GemmSpec, form: Form) -> None:
     """Refuse fields that no kernel of groups has."""
     if spec.schedule == "simt":
-        raise _without_tensor_cores()
+        raise without_tensor_cores()
     whole = "groups take persistent kernels without splits"
     if (spec.depth or 1) > 1:
         raise field_error(PlanError, "cluster", spec.cluster, whole, spec.plane)
     for name in ("a_load", "b_load"):
         if getattr(spec, name) == "relayout":
-            raise _copied(name)
+            raise copied(name)
     if spec.arithmetic == TF32X3:
         rule = "a copy before cuts elements into parts, and groups take one launch"
         raise field_error(PlanError, "math", spec.math, rule, TF32)
     early = "where operands are loaded is known when earlier launches have written the groups' ends"
-    fixed = [("scheduler", "persistent", whole), ("split_k", 1, whole), ("constant", AUTO, early)]
+    fixed = [("split_k", 1, whole), ("constant", AUTO, early)]
+    if spec.scheduler != "dynamic":
+        fixed.append(("scheduler", "persistent", whole))
     if not form.deep:
         fixed.append(("input_stages", 1, "threads read what the epilogue of groups of rows reads"))
     for name, legal, rule in fixed:
         if getattr(spec, name) not in (AUTO, legal):
             raise field_error(PlanError, name, getattr(spec, name), rule, legal)
-
-
-def _without_tensor_cores() -> PlanError:
-    return field_error(PlanError, "schedule", "simt", "groups are multiplied by tensor cores", AUTO)
-
-
-def _copied(name: str) -> PlanError:
-    """The error of an operand that would be copied before the launch; `name` is that of its load."""
-    return field_error(PlanError, name, "relayout", "groups take one launch, without copies", AUTO)
-
-
-def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[KernelPlan, KernelConfig]:
-    """A plan of groups along K with shallower stages, where groups have few of them and rows of K lie apart.
-
-    What a group's last stage holds behind its end is loaded for nothing: half a stage a group on average. Loads share
-    L2's and the SM's bandwidth with the stores of D, which bound groups of few stages. An operand that is contiguous
-    along K keeps its rows of 128 bytes, and threads load as deep stages as before.
-    """
-    made, config = found
-    (m, n, k), (across, along) = config.tile, config.cluster
-    if not _apart(config) or of.problem.k > SHALLOW.get(k, 0):
-        return found
-    if made.swapped:
-        m, n, across, along = n, m, along, across
-    half = Tile(m, n, k // 2)
-    try:
-        return _shallow(of, _narrowed(of.given(tile=half, schedule=config.schedule, cluster=(across, along))))
-    except (PlanError, SpecError):
-        return found
-
-
-def _apart(config: KernelConfig) -> bool:
-    """Whether TMA loads operands whose rows of K lie apart."""
-    return all(x.load == "tma" and not x.k_major for x in config.operands)
-
-
-def _storing(of: Average) -> dict[str, Any]:
-    """Fields of a kernel whose warpgroups take turns to store long rows of D; {} where another may be faster.
-
-    Groups of few rows along K store more than they load. The tiles must keep both warpgroups of all SMs busy.
-    """
-    spec, problem = of.spec, of.problem
-    wanted = {"schedule": "pingpong", "cluster": (1, 1), "tile": STORING}
-    left = all(getattr(spec, name) in (AUTO, value) for name, value in wanted.items())
-    tiles = math.ceil(problem.m / STORING.m) * math.ceil(problem.n / STORING.n)
-    filled = problem.m * problem.n >= FILLED * tiles * STORING.m * STORING.n
-    long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
-    few = of.form.deep and problem.k <= SHALLOW[32] and tiles * problem.batch >= 2 * of.device.sms
-    return wanted if few and left and filled and long else {}
-
-
-def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
-    """As `_planned`, without clusters that do not pay where the spec leaves them open.
-
-    A cluster along a group's rows would end in two tiles. Groups of few rows along K load less than they store, so
-    their CTAs save little by sharing loads, and wait for each other.
-    """
-    deep, axis = of.form.deep, of.form.axis
-    if of.spec.cluster != AUTO:
-        return _planned(of)
-    if deep and of.problem.k <= ALONE:
-        return _planned(of.given(cluster=(1, 1)))
-    found = _planned(of)
-    config = found[1]
-    if deep or config.cluster["mn".index(config.grouped)] == 1:
-        return found
-    return _planned(of.given(cluster=(2, 1) if axis == "n" else (1, 2)))
-
-
-def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:
-    """The plan of the average problem, and its kernel as one of groups; refused where it cannot be one."""
-    made = plan_adjacent(of.spec, of.problem, of.device, of.batches)
-    found = made.config
-    if not isinstance(found, KernelConfig):
-        raise _without_tensor_cores()
-    before = next((x for x in made.steps if isinstance(x, Relayout)), None)
-    if before is not None:
-        raise _copied(f"{before.copies[0].operand}_load")
-    axis = of.form.swapped if made.swapped else of.form.axis
-    changed: dict[str, Any] = {"grouped": axis, "masked": not (of.form.packed or of.form.deep)}
-    # a group may have more rows than the average
-    changed["operands"] = tuple(
-        dataclasses.replace(x, box_rows=0, indexed=of.indexed and x.axes[0] == axis) for x in found.operands
-    )
-    if not of.form.deep:
-        changed["inputs"] = tuple(dataclasses.replace(x, load="direct") for x in found.inputs)
-        changed["input_stages"] = 1
-    try:
-        return made, KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
-    except PlanError as error:
-        raise (swap.error_in_d(error) if made.swapped else error) from None

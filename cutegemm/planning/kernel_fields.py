@@ -109,14 +109,15 @@ DRIFT_WAVES = 4
 
 
 def drifts(problem: Problem, candidate: Candidate, device: Device) -> bool:
-    """Whether CTAs that each have a list of tiles drift so far apart that L2 loses what they share.
+    """Whether CTAs that each have a list of tiles drift apart, where L2 does not hold all matrices.
 
-    CTAs without a cluster never wait for each other. With many tiles each, the fastest are soon whole tiles ahead, and
-    L2 evicts operands before all have read them.
+    CTAs without a cluster never wait for each other. With many tiles each, the fastest are soon whole tiles ahead. Then
+    L2 evicts operands before all have read them, and device memory is written in many places at once.
     """
     alone = candidate.cluster == (1, 1) and candidate.splits == 1
     ahead = of_schedule(candidate.schedule).roles.producers > 0
-    large = problem.a.bytes + problem.b.bytes > device.l2_bytes * problem.batch
+    moved = problem.a.bytes + problem.b.bytes + sum(x.bytes for _, x in problem.outputs)
+    large = moved > device.l2_bytes
     return alone and ahead and large and candidate.tiles(problem) >= DRIFT_WAVES * device.sms
 
 

@@ -16,6 +16,9 @@ from cutegemm.problems import Problem, output_extent
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
 COUNTER_BYTES = 4
+WORK_COUNTERS = (
+    2  # of a dynamic scheduler: work tiles taken, and of groups of rows the clusters that take no more
+)
 
 
 class Parts(NamedTuple):
@@ -28,7 +31,7 @@ class Parts(NamedTuple):
 
 
 def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int, start: int) -> Parts:
-    """Plan partial sums, counters of every slice of a tile, and one of a dynamic scheduler, behind `start` bytes."""
+    """Plan partial sums, counters of every slice of a tile and of a dynamic scheduler, behind `start` bytes."""
     parts_at, counters_at = SPLIT_PLACES
     count = math.prod(tiles) * config.slices * config.counts_kept
     counted = {counters_at: 0} if count else {}
@@ -41,7 +44,7 @@ def plan_parts(config: KernelConfig, tiles: tuple[int, int, int], clusters: int,
         whole = config.kept_splits * math.prod(tiles)
         slots = 2 * clusters * config.cluster_size if config.streamed else whole
         end = places[parts_at] + 4 * config.tile[0] * config.tile[1] * slots
-    return Parts(places, end, counted, COUNTER_BYTES * (count + config.dynamic))
+    return Parts(places, end, counted, COUNTER_BYTES * (count + config.dynamic * WORK_COUNTERS))
 
 
 class Reductions(NamedTuple):

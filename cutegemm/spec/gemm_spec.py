@@ -55,7 +55,8 @@ class GemmSpec(checks.Named):
         scheduler: "persistent" (one CTA per SM computes many tiles), "per_tile" (one CTA per tile), "stream_k" (one CTA
             per SM; the last tiles are split along K so that all CTAs end together; cooperative only) or "dynamic"
             (one CTA per SM takes tiles from a global counter; for GPUs that other kernels use at the same time). "auto"
-            is "persistent", or "dynamic" for CTAs without a cluster that compute many tiles of operands larger than L2.
+            is "persistent", or "dynamic" for CTAs without a cluster that compute many tiles of matrices larger than L2,
+            and for groups along K.
         raster: ("m" | "n", group): tiles are rasterized in panels that are `group` clusters wide along that axis.
         sms: use at most this many SMs.
         swap: compute D^T = B^T A^T, for D of few rows. D's columns then map to the 64 rows of wgmma and D's rows to its

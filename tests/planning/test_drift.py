@@ -11,9 +11,7 @@ from cutegemm.planning.planner import plan
 
 LARGE = (8192, 8192, 8192)
 ALONE = {"tile": Tile(128, 128, 64), "cluster": (1, 1)}
-REASON = (
-    "CTAs take tiles from a counter: without a cluster they would drift apart, and L2 does not hold A and B"
-)
+REASON = "CTAs take tiles from a counter: without a cluster they would drift apart, and L2 does not hold all matrices"
 BLOCKS = ALONE | {"tile": Tile(128, 128, 128), "scale_a": ("block", 1, 128), "scale_b": ("block", 128, 128)}
 
 
@@ -36,12 +34,18 @@ def test_ctas_without_a_cluster_take_many_tiles_of_large_operands_from_a_counter
     assert not takes_numbers(fields | {"cluster": (1, 2)}, LARGE)
 
 
+def test_batches_and_large_outputs_come_from_a_counter():
+    """L2 holds each GEMM of a batch, or A and B, but not all that is read and written."""
+    assert takes_numbers(ALONE, (1024, 1024, 4096), batch=64)
+    assert takes_numbers(ALONE, (8192, 8192, 128))
+
+
 @pytest.mark.parametrize(
     ("fields", "shape", "more"),
     [
-        # L2 holds both operands, of each GEMM of a batch
+        # L2 holds all matrices
         (ALONE, (2048, 2048, 2048), {}),
-        (ALONE, (1024, 1024, 4096), {"batch": 64}),
+        (ALONE, (128, 128, 512), {"batch": 128}),
         # less than four waves
         (ALONE, (1024, 8192, 16384), {}),
         # the first tile's operands are loaded before it could take a number

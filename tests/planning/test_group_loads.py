@@ -10,7 +10,7 @@ from cutegemm.arch.records import DEFAULT
 from cutegemm.cli.facts.chosen import chosen
 from cutegemm.cli.inputs import case
 from cutegemm.errors import GemmError, PlanError
-from cutegemm.planning import grouped, ranking
+from cutegemm.planning import group_kernels, grouped, ranking
 from cutegemm.planning.planner import plan
 from cutegemm.request.group_forms import FORMS, all_groups
 
@@ -30,10 +30,10 @@ def test_a_copy_before_the_launch_is_named(name, swap, monkeypatch):
     other = {"a": "b", "b": "a"}[name]
     spec = GemmSpec(**{f"{name}_load": "relayout", f"{other}_load": "gather"}, swap=swap)
     made = plan(spec, problem(250, 126, 190), DEFAULT)
-    average = grouped.Average(GemmSpec(), of, FORMS["rows"], DEFAULT, False)
-    monkeypatch.setattr(grouped, "plan_adjacent", lambda *_: made)
+    average = group_kernels.Average(GemmSpec(), of, FORMS["rows"], DEFAULT, False)
+    monkeypatch.setattr(group_kernels, "plan_adjacent", lambda *_: made)
     with pytest.raises(PlanError) as e:
-        grouped._planned(average)
+        group_kernels._planned(average)
     assert str(e.value) == (
         f"{name}_load='relayout': groups take one launch, without copies; nearest legal value: 'auto'"
     )
@@ -42,10 +42,10 @@ def test_a_copy_before_the_launch_is_named(name, swap, monkeypatch):
 def test_a_kernel_without_tensor_cores_is_named(monkeypatch):
     """A kernel on the CUDA cores is a schedule."""
     made = plan(GemmSpec(), problem(64, 64, 64, dtype="fp32"), DEFAULT)
-    average = grouped.Average(GemmSpec(), made.problem, FORMS["masked"], DEFAULT, False)
-    monkeypatch.setattr(grouped, "plan_adjacent", lambda *_: made)
+    average = group_kernels.Average(GemmSpec(), made.problem, FORMS["masked"], DEFAULT, False)
+    monkeypatch.setattr(group_kernels, "plan_adjacent", lambda *_: made)
     with pytest.raises(PlanError) as e:
-        grouped._planned(average)
+        group_kernels._planned(average)
     said = "schedule='simt': groups are multiplied by tensor cores; nearest legal value: 'auto'"
     assert str(e.value) == said
     assert str(refusal("schedule='simt'")) == said

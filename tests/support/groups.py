@@ -40,13 +40,15 @@ def drawn(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16()
 
 
-def check_groups(spec, ends, shape=(200, 136, 96), told="offs", dtype=torch.int32, b=None, **named):
+def check_groups(
+    spec, ends, shape=(200, 136, 96), told="offs", dtype=torch.int32, b=None, options=RACES, **named
+):
     """Every group is right, other rows are zeros or untouched, and the run has no findings."""
     m, n, k = shape
     count = len(ends) - (told == "cu_seqlens")
     a, b = drawn(m, k), drawn(count, k, n) if b is None else b
     d, numbers = torch.full((m, n), 7.0).bfloat16(), torch.tensor(ends, dtype=dtype)
-    run = emulator.run(Groups(spec, told, **named), a, b, numbers, d, options=RACES)
+    run = emulator.run(Groups(spec, told, **named), a, b, numbers, d, options=options)
     assert not run.findings
     rows = bounds(numbers, m, int(told == "cu_seqlens")).tolist()
     for group, (first, end) in enumerate(itertools.pairwise(rows)):
@@ -57,13 +59,13 @@ def check_groups(spec, ends, shape=(200, 136, 96), told="offs", dtype=torch.int3
     assert torch.all(rest == (7.0 if named.get("tail") == "undefined" else 0.0))
 
 
-def check_depth(spec, a, b, ends):
+def check_depth(spec, a, b, ends, options=RACES):
     """A product for each group, added to what is there; an empty one is beta * C."""
     ends = torch.tensor(ends)
     rows = bounds(ends, a.shape[1]).tolist()
     c = drawn(len(ends), a.shape[0], b.shape[1]).float()
     found, told = c.clone(), c.clone()
-    run = emulator.run(Groups(spec, c=found, beta=1.0, alpha=0.5), a, b, ends, found, options=RACES)
+    run = emulator.run(Groups(spec, c=found, beta=1.0, alpha=0.5), a, b, ends, found, options=options)
     assert not run.findings
     for group, (first, end) in enumerate(itertools.pairwise(rows)):
         told[group] += 0.5 * a[:, first:end].float() @ b[first:end].float()

@@ -25,7 +25,11 @@ from cutegemm.kernels.mainloop.mainloop import Fragments
 from cutegemm.kernels.mainloop.pipeline import Pipeline
 from cutegemm.kernels.mainloop.shared_storage import Shared, wait_named
 from cutegemm.kernels.schedule.depth_scheduler import GroupDepthScheduler
-from cutegemm.kernels.schedule.dynamic_scheduler import DynamicScheduler
+from cutegemm.kernels.schedule.dynamic_scheduler import (
+    DynamicDepthScheduler,
+    DynamicGroupScheduler,
+    DynamicScheduler,
+)
 from cutegemm.kernels.schedule.group_scheduler import GroupScheduler
 from cutegemm.kernels.schedule.stream_k import StreamKScheduler
 from cutegemm.kernels.schedule.tile_scheduler import TileScheduler
@@ -43,6 +47,8 @@ SCHEDULERS: dict[str, type[TileScheduler]] = {
     "dynamic": DynamicScheduler,
     "grouped": GroupScheduler,
     "depth": GroupDepthScheduler,
+    "dynamic_depth": DynamicDepthScheduler,
+    "dynamic_grouped": DynamicGroupScheduler,
 }
 # reductions of splits across clusters, by the config's name
 REDUCTIONS = {"workspace": WorkspaceSum, "atomic": AtomicSum, "launch": DeferredSum}

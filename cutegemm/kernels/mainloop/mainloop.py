@@ -74,7 +74,12 @@ class Mainloop:
 
     @cute.jit
     def multiply(
-        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: Any
+        self,
+        mma: cute.TiledMma,
+        acc: cute.Tensor,
+        position: Any,
+        tile: cutlass.Constexpr,
+        follows: cutlass.Constexpr,
     ) -> Any:
         """acc = A @ B over a work tile's k tiles; returns the position after them.
 
@@ -82,7 +87,8 @@ class Mainloop:
             mma, acc: the consumers' tiled MMA and a thread's accumulators.
             position: (stage, phase) of the first stage.
             tile: the thread's role and the work tile.
-            follows: whether this CTA has another work tile after this one.
+            follows: tells whether this CTA has another work tile after this one. It is asked only when all WGMMAs are
+                issued, since the answer may have to be waited for.
         """
         if cutlass.const_expr(self.tail is None):
             position = self._multiply(mma, acc, position, tile, follows)
@@ -90,12 +96,17 @@ class Mainloop:
             position = self._multiply(mma, acc, position, tile, follows)
         else:
             acc.fill(0.0)
-            self.mainloop_order.arrive(follows)
+            self.mainloop_order.arrive(True, follows)
         return position
 
     @cute.jit
     def _multiply(
-        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: Any
+        self,
+        mma: cute.TiledMma,
+        acc: cute.Tensor,
+        position: Any,
+        tile: cutlass.Constexpr,
+        follows: cutlass.Constexpr,
     ) -> Any:
         """As `multiply`, over at least one k tile."""
         work = tile[1]
@@ -107,17 +118,19 @@ class Mainloop:
         elif cutlass.const_expr(self.every > 0):
             position = self._promoted(mma, acc, position, work.k_tiles, follows, last)
         else:
-            position = self._plain(mma, acc, position, work.k_tiles, follows, last)
+            position = self._plain(mma, acc, position, work.k_tiles, (True, follows), last)
         return position
 
     @cute.jit
-    def _scaled(self, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: Any) -> Any:
+    def _scaled(
+        self, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: cutlass.Constexpr
+    ) -> Any:
         """As `multiply`: WGMMA adds up a stage, then the threads add the scaled sums to the accumulators."""
         role, work = tile
         acc.fill(0.0)
         for k in cutlass.range(work.k_tiles, unroll=1):
-            more = cutlass.Boolean(follows) & cutlass.Boolean(k == work.k_tiles - 1)
-            position = self._scaled_stage(acc, position, role, more)
+            turn = (cutlass.Boolean(k == work.k_tiles - 1), follows)
+            position = self._scaled_stage(acc, position, role, turn)
         return position
 
     def _partial(self, acc: cute.Tensor) -> cute.Tensor:
@@ -125,8 +138,13 @@ class Mainloop:
         return cute.make_rmem_tensor((acc.shape[0], 1, *acc.shape[2:]), self.partial)
 
     @cute.jit
-    def _scaled_stage(self, acc: cute.Tensor, position: Any, role: cutlass.Constexpr, follows: Any) -> Any:
-        """Multiply and scale one stage, 64 rows at a time, while the tensor cores run another warpgroup's WGMMAs."""
+    def _scaled_stage(
+        self, acc: cute.Tensor, position: Any, role: cutlass.Constexpr, turn: cutlass.Constexpr
+    ) -> Any:
+        """Multiply and scale one stage, 64 rows at a time, while the tensor cores run another warpgroup's WGMMAs.
+
+        turn: arguments of `IssueOrder.arrive`.
+        """
         scales, (stage, phase) = self.scales, position
         self.pipeline.wait_full(stage, phase)
         # reads of many scales between the WGMMAs would delay the later ones
@@ -141,7 +159,7 @@ class Mainloop:
             self._issue(part, row, stage)
             self.wgmma_order.arrive()
             if cutlass.const_expr(last):
-                self.mainloop_order.arrive(follows)
+                self.mainloop_order.arrive(*turn)
             found = columns | rows if cutlass.const_expr(early) else scales.read(role, stage, row)
             warpgroup.wait_group(0)
             if cutlass.const_expr(last):
@@ -150,7 +168,9 @@ class Mainloop:
         return advance(stage, phase, self.pipeline.stages)
 
     @cute.jit
-    def _alternating(self, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: Any) -> Any:
+    def _alternating(
+        self, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: cutlass.Constexpr
+    ) -> Any:
         """As `multiply`, promoting every stage, with two sets of partial sums.
 
         WGMMA fills one set while the threads add the other to their accumulators, times its scales if there are any.
@@ -166,10 +186,10 @@ class Mainloop:
                 stage, position = self._add_between(acc, parts, turn, role, stage, position)
         if work.k_tiles % 2 == 0:
             stage, position = self._add_between(acc, parts, 0, role, stage, position)
-            self.mainloop_order.arrive(follows)
+            self.mainloop_order.arrive(True, follows)
             self._add_last(acc, parts[1], role, stage)
         else:
-            self.mainloop_order.arrive(follows)
+            self.mainloop_order.arrive(True, follows)
             self._add_last(acc, parts[0], role, stage)
         return position
 
@@ -246,7 +266,13 @@ class Mainloop:
 
     @cute.jit
     def _promoted(
-        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, k_tiles: Any, follows: Any, last: Any
+        self,
+        mma: cute.TiledMma,
+        acc: cute.Tensor,
+        position: Any,
+        k_tiles: Any,
+        follows: cutlass.Constexpr,
+        last: Any,
     ) -> Any:
         """As `multiply`: WGMMA adds up `every` stages, then the threads add these sums to the accumulators in fp32.
 
@@ -257,22 +283,31 @@ class Mainloop:
         acc.fill(0.0)
         if cutlass.const_expr(every == 1):
             for k in cutlass.range(k_tiles, unroll=1):
-                more = cutlass.Boolean(follows) & cutlass.Boolean(k == k_tiles - 1)
-                position = self._plain(mma, part, position, 1, more, (last[0] - k, last[1]))
+                turn = (cutlass.Boolean(k == k_tiles - 1), follows)
+                position = self._plain(mma, part, position, 1, turn, (last[0] - k, last[1]))
                 _add(acc, part)
         else:
             for first in cutlass.range(0, k_tiles, every, unroll=1):
                 count = cutlass.min(k_tiles - first, every)
-                more = cutlass.Boolean(follows) & cutlass.Boolean(first + every >= k_tiles)
-                position = self._plain(mma, part, position, count, more, (last[0] - first, last[1]))
+                turn = (cutlass.Boolean(first + every >= k_tiles), follows)
+                position = self._plain(mma, part, position, count, turn, (last[0] - first, last[1]))
                 _add(acc, part)
         return position
 
     @cute.jit
     def _plain(
-        self, mma: cute.TiledMma, acc: cute.Tensor, position: Any, k_tiles: Any, follows: Any, last: Any
+        self,
+        mma: cute.TiledMma,
+        acc: cute.Tensor,
+        position: Any,
+        k_tiles: Any,
+        turn: cutlass.Constexpr,
+        last: Any,
     ) -> Any:
-        """As `multiply`: WGMMA adds up all of K. The next warpgroup may issue once all WGMMAs here are issued."""
+        """As `multiply`: WGMMA adds up all of K. The next warpgroup may issue once all WGMMAs here are issued.
+
+        turn: arguments of `IssueOrder.arrive`.
+        """
         pipeline = self.pipeline
         stage, phase = position
         pipeline.wait_full(stage, phase)  # until TMA (and gathering threads) filled the stage
@@ -297,7 +332,7 @@ class Mainloop:
                 previous = stage
                 stage, phase = advance(stage, phase, pipeline.stages)
         self.wgmma_order.arrive()
-        self.mainloop_order.arrive(follows)
+        self.mainloop_order.arrive(*turn)
         warpgroup.wait_group(0)
         pipeline.release(previous)
         return stage, phase

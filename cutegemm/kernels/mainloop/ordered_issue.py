@@ -59,11 +59,17 @@ class IssueOrder:
             wait_named(self.config, self.name, self.warpgroup)
 
     @cute.jit
-    def arrive(self, more: Any = True) -> None:
-        """This warpgroup's WGMMAs are issued: let the next one issue; in a pingpong kernel if `more` tiles follow."""
+    def arrive(self, ends: Any = True, follows: cutlass.Constexpr = None) -> None:
+        """This warpgroup's WGMMAs are issued: let the next one issue.
+
+        Args:
+            ends: whether they are the last of a work tile; in a pingpong kernel only these count.
+            follows: in a pingpong kernel tells whether another work tile follows.
+        """
         if cutlass.const_expr(self.used and self.name == "turn"):
-            if more:
-                arrive_named(self.config, self.name, 1 - self.warpgroup)
+            if ends:
+                if follows():
+                    arrive_named(self.config, self.name, 1 - self.warpgroup)
         elif cutlass.const_expr(self.used):
             following = self.warpgroup + 1
             if following == self.config.consumers:

@@ -10,7 +10,7 @@ The tile scheduler hooks into the loop:
     lead(thread)                    once, before the first work tile is asked for
     ready(work, k, thread)          before the loads of a work tile's k-th k tile are issued; it may wait for a flag
                                     that another GPU sets when it has written them
-    loaded(state, work, k, thread)  after they were issued
+    loaded(state, work, k, thread)  after they were issued; of groups along K also with k = -1, before the first
     end(state, thread)              after the last work tile
 Constant operands of the first work tile are loaded early, before earlier launches have ended, without asking `ready`.
 
@@ -55,6 +55,8 @@ class Producer:
         trail = self._trail(state)
         while scheduler.more(state):
             work = scheduler.work(state)
+            if cutlass.const_expr(config.grouped == "k"):
+                scheduler.loaded(state, work, cutlass.Int32(-1), self.thread)  # an empty group has no k tiles
             for k in cutlass.range(loaded, self._steps(state, work), unroll=1):
                 if cutlass.const_expr(config.ahead == 0):
                     self._fill_next(state, work, k, position)

@@ -36,22 +36,22 @@ class GroupDepthScheduler(TileScheduler):
         found = GroupEnds.create(addresses[GROUP_ENDS], self.launched, self.shape["k"], False)
         return dataclasses.replace(self, ends=found)
 
-    def start(self, skip: Any = 0) -> State:
-        """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
+    def before(self) -> State:
+        """The state before any work tile: of an empty group -1."""
         begin = self.ends.begin()
-        return self._found((self.cluster + skip * self.clusters, cutlass.Int32(-1), begin, begin), FAR)
+        return (cutlass.Int32(-1), cutlass.Int32(-1), begin, begin)
+
+    def at(self, index: Any, state: State, first: bool) -> State:
+        """The state of the index-th work tile of all clusters, searched from the state's group on."""
+        return self._found((index, *state[1:]), FAR if first else NEAR)
 
     def stages_before(self, first: Any) -> Any:
         """K tiles of the CTA's first work tile if another consumer computes it, else 0."""
-        return cutlass.select_(first > 0, self.work(self.start()).k_tiles, cutlass.Int32(0))
+        return cutlass.select_(first > 0, self.work(self.first()).k_tiles, cutlass.Int32(0))
 
     def stages_between(self, state: State, count: int) -> Any:
-        """K tiles of the `count` work tiles after a state's."""
-        return sum((self.work(self.next(state, i + 1)).k_tiles for i in range(count)), cutlass.Int32(0))
-
-    def next(self, state: State, count: int = 1) -> State:
-        """The state `count` work tiles later."""
-        return self._found((state[0] + self.clusters * count, *state[1:]), NEAR)
+        """K tiles of the work tile after a state's: consumers that take turns are two."""
+        return self.work(self.following(state)).k_tiles
 
     def follows(self, state: State) -> Any:
         """Whether there is a work tile after a state's. It does not search that tile's group."""

@@ -29,8 +29,11 @@ from cutegemm.config import WORK_SLOTS, KernelConfig
 from cutegemm.kernels.mainloop.cluster import Place
 from cutegemm.kernels.mainloop.pipeline import advance
 from cutegemm.kernels.mainloop.shared_storage import Shared
+from cutegemm.kernels.schedule.depth_scheduler import GroupDepthScheduler
+from cutegemm.kernels.schedule.group_scheduler import GroupScheduler
 from cutegemm.kernels.schedule.launch_counters import count_up
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler
+from cutegemm.kernels.schedule.work import Work
 from cutegemm.launch_layout import WORK_COUNTER
 
 NUMBER_BYTES = 4  # of a work tile's number
@@ -112,15 +115,18 @@ class Slots:
 
 
 @dataclass(frozen=True)
-class DynamicScheduler(TileScheduler):
-    """The work tiles of one CTA. A state is (number of the work tile, slot and phase of the one after it)."""
+class Dealt(TileScheduler):
+    """Work tiles from the counter, for a static scheduler to which it is added as the first base class.
+
+    A state is that of the static scheduler, then slot and phase of the next work tile.
+    """
 
     slots: Any = None  # `Slots`, once they are placed
 
-    def placed(self, addresses: dict[str, Any], shared: Shared) -> DynamicScheduler:
+    def placed(self, addresses: dict[str, Any], shared: Shared) -> Dealt:
         """The scheduler with its slots."""
         slots = Slots.create(self.config, self.place, addresses[WORK_COUNTER], shared)
-        return dataclasses.replace(self, slots=slots)
+        return dataclasses.replace(super().placed(addresses, shared), slots=slots)
 
     def init(self) -> None:
         """Initialise the slots' barriers."""
@@ -128,7 +134,7 @@ class DynamicScheduler(TileScheduler):
 
     @property
     def _numbers(self) -> Any:
-        """Numbers that the launch's clusters take: of every work one, and each cluster one that is none's."""
+        """Numbers that the launch's clusters take, or more: of every work one, and each cluster one that is none's."""
         return self.works + self.clusters
 
     @cute.jit
@@ -144,35 +150,96 @@ class DynamicScheduler(TileScheduler):
         So much can be loaded without anyone knowing what comes next, and no load waits for the counter before that.
         """
         if thread // hw.WARP == 0 and k == cutlass.min(work.k_tiles, self.config.stages) - 1:
-            self.slots.take(state[1], state[2], self._numbers)
+            self.slots.take(state[-2], state[-1], self._numbers)
 
     @cute.jit
     def end(self, state: Any, thread: Any) -> None:
         """No CTA of the cluster may end while another still signals it."""
         if cutlass.const_expr(self.config.cluster_size > 1):
             if thread // hw.WARP == 0:
-                self.slots.drain(state[1], state[2])
+                self.slots.drain(state[-2], state[-1])
 
     def start(self, skip: Any = 0) -> State:
         """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
-        before = (cutlass.Int32(-1), cutlass.Int32(0), cutlass.Int32(0))
-        return self._after(before, skip + 1)
+        return self._after(self._none, skip + 1, True)
 
     def next(self, state: State, count: int = 1) -> State:
         """The state `count` work tiles later."""
-        return self._after(state, count)
+        return self._after(state, count, False)
+
+    def first(self) -> State:
+        """The state of the CTA's first work tile, for a consumer that leaves it to another."""
+        return self._peeked(self._none, True)
+
+    def following(self, state: State) -> State:
+        """The state of the work tile after a state's, for a consumer that leaves it to another."""
+        return self._peeked(state, False)
 
     def follows(self, state: State) -> Any:
         """Whether there is a work tile after a state's."""
-        return self.more((self.slots.read(state[1], state[2]),))
+        return self.more((self.slots.read(*state[-2:]),))
+
+    def work(self, state: State) -> Work:
+        """The work tile of a state."""
+        return super().work(state[:-2])
+
+    @property
+    def _none(self) -> State:
+        """The state before any work tile."""
+        return (*self.before(), cutlass.Int32(0), cutlass.Int32(0))
+
+    def _peeked(self, state: State, first: bool) -> State:
+        """The state of the next work tile, whose slot stays unread."""
+        *reached, slot, phase = state
+        return (*self.at(self.slots.read(slot, phase), tuple(reached), first), slot, phase)
 
     @cute.jit
-    def _after(self, state: Any, count: Any) -> Any:
+    def _after(self, state: Any, count: Any, first: cutlass.Constexpr) -> Any:
         """The state `count` work tiles later; after the last work tile it reads no slot."""
-        number, slot, phase = state
+        reached, slot, phase = state[:-2], state[-2], state[-1]
         for _ in cutlass.range(count, unroll=1):
-            if self.more((number,)):
+            if self.more(reached):
                 number = self.slots.read(slot, phase)
                 self.slots.release(slot)
                 slot, phase = advance(slot, phase, WORK_SLOTS)
-        return number, slot, phase
+                reached = self.at(number, reached, first)
+        return (*reached, slot, phase)
+
+
+@dataclass(frozen=True)
+class DynamicScheduler(Dealt, TileScheduler):
+    """The tiles of one GEMM, or of a batch."""
+
+
+@dataclass(frozen=True)
+class DynamicDepthScheduler(Dealt, GroupDepthScheduler):
+    """The tiles of groups along K: they have unequal numbers of k tiles, so clusters take unequally many tiles.
+
+    A work tile without k tiles is loaded at once: its producer takes the next before it issues anything.
+    """
+
+
+@dataclass(frozen=True)
+class DynamicGroupScheduler(Dealt, GroupScheduler):
+    """The tiles of groups of rows or columns.
+
+    Only the device knows how many there are, so the counter does not wrap: the last cluster to end makes it zero.
+    """
+
+    @property
+    def _numbers(self) -> Any:
+        return cutlass.Int32(2**31 - 1)
+
+    @cute.jit
+    def end(self, state: Any, thread: Any) -> None:
+        """As above; then count this cluster, which takes no number any more."""
+        if cutlass.const_expr(self.config.cluster_size > 1):
+            if thread // hw.WARP == 0:
+                self.slots.drain(state[-2], state[-1])
+        if thread == 0 and self.place.rank == 0:
+            if count_up(self.slots.counter + 1, self.clusters - 1, "acq_rel") == self.clusters - 1:
+                self.slots.counter.store(cutlass.Int32(0))
+
+    def follows(self, state: State) -> Any:
+        """Whether there is a work tile after a state's; it searches that tile's group."""
+        return self.more(self.following(state))

@@ -53,16 +53,14 @@ class GroupScheduler(TileScheduler):
         ends = GroupEnds.create(addresses[GROUP_ENDS], self.launched, self.shape[axis], masked)
         return dataclasses.replace(self, ends=ends, tail=self.launched["tail"])
 
-    def start(self, skip: Any = 0) -> State:
-        """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
-        # the search starts from an empty group -1
+    def before(self) -> State:
+        """The state before any work tile: of an empty group -1."""
         zero, begin = cutlass.Int32(0), self.ends.begin()
-        first = (self.cluster + skip * self.clusters, cutlass.Int32(-1), zero, zero, begin, begin)
-        return self._found(first, False)
+        return (cutlass.Int32(-1), cutlass.Int32(-1), zero, zero, begin, begin)
 
-    def next(self, state: State, count: int = 1) -> State:
-        """The state `count` work tiles later."""
-        return self._found((state[0] + self.clusters * count, *state[1:]), True)
+    def at(self, index: Any, state: State, first: bool) -> State:
+        """The state of the index-th cluster tile of all groups, searched from the state's group on."""
+        return self._found((index, *state[1:]), not first)
 
     def more(self, state: State) -> Any:
         """Whether there is a work tile to do."""

@@ -150,9 +150,33 @@ class TileScheduler:
         """K tiles of the `count` work tiles after a state's."""
         return count * self.k_tiles
 
+    def before(self) -> State:
+        """The state before any work tile."""
+        return (cutlass.Int32(-1),)
+
+    def at(self, index: Any, state: State, first: bool) -> State:
+        """The state of the index-th work tile of all clusters, which comes after a state's.
+
+        Args:
+            first: whether it is the CTA's first, far from `before`.
+        """
+        return (index,)
+
     def start(self, skip: Any = 0) -> State:
         """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
-        return (self.cluster + skip * self.clusters,)
+        return self.at(self.cluster + skip * self.clusters, self.before(), True)
+
+    def next(self, state: State, count: int = 1) -> State:
+        """The state `count` work tiles later."""
+        return self.at(state[0] + self.clusters * count, state, False)
+
+    def first(self) -> State:
+        """The state of the CTA's first work tile, for a consumer that leaves it to another."""
+        return self.start()
+
+    def following(self, state: State) -> State:
+        """The state of the work tile after a state's, for a consumer that leaves it to another."""
+        return self.next(state)
 
     def more(self, state: State) -> Any:
         """Whether there is a work tile to do."""
@@ -203,13 +227,9 @@ class TileScheduler:
         """Where a split of a work tile's tile of D lies in workspace."""
         return self.number(work) * self.config.kept_splits + split
 
-    def next(self, state: State, count: int = 1) -> State:
-        """The state `count` work tiles later."""
-        return (state[0] + self.clusters * count,)
-
     def follows(self, state: State) -> Any:
         """Whether there is a work tile after a state's."""
-        return self.more(self.next(state))
+        return self.more(self.following(state))
 
     def work(self, state: State) -> Work:
         """The work tile of a state."""

@@ -18,7 +18,8 @@ from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF
 from cutegemm.ops.groups.row_sum import launched
 from cutegemm.ops.products import BACKENDS, is_compiling
-from cutegemm.planning.grouped import INDEXED_LOAD, copy_pays
+from cutegemm.planning.group_kernels import INDEXED_LOAD
+from cutegemm.planning.grouped import copy_pays
 from cutegemm.running.arguments.call import Memo, identity
 from cutegemm.running.arguments.describe import MULTIPLIED
 from cutegemm.running.grouped_mm import GroupedGemm

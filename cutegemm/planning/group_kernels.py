@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of groups: that of a batch of average GEMMs, with the tile, clusters and scheduler that groups need."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any, NamedTuple
+
+from cutegemm.arch.device import Device
+from cutegemm.config import KernelConfig
+from cutegemm.config.spills import spills
+from cutegemm.errors import PlanError, SpecError, field_error
+from cutegemm.planning.kernel_fields import DRIFT_WAVES
+from cutegemm.planning.planner import REMEMBERED, plan_adjacent
+from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Relayout
+from cutegemm.problems import Problem
+from cutegemm.request import swap
+from cutegemm.request.group_forms import Form
+from cutegemm.request.operand_rules import major
+from cutegemm.request.requirements import MATRICES, Batches
+from cutegemm.spec import AUTO, GemmSpec, Tile
+
+# rows of average groups from which on most tiles are whole, which TMA stores
+WHOLE = 256
+INDEXED_LOAD = "cp_async"  # of rows that indices name
+# by depth of a stage: the K of an average group up to which the stage is halved
+SHALLOW = {64: 256, 32: 32}
+# the K of an average group up to which CTAs do not form clusters
+ALONE = 128
+# tiles of groups along K, by the K of an average group up to which stores of D take most of the time, and the least
+# share of such tiles that D fills
+STORING, FILLED = {SHALLOW[32]: Tile(64, 256, 64), SHALLOW[64]: Tile(128, 192, 64)}, 0.8
+# loads that begin at any row, in the order in which they are tried where the spec leaves it open
+LOADS = (AUTO, "cp_async", "shift", "gather")
+
+
+class Average(NamedTuple):
+    """A spec for groups of a form that are all as large as an average one.
+
+    Attributes:
+        indexed: whether indices name rows.
+        batches: what the batches of the problem stand for.
+    """
+
+    spec: GemmSpec
+    problem: Problem
+    form: Form
+    device: Device
+    indexed: bool
+    batches: Batches = MATRICES
+
+    def given(self, **fields: Any) -> Average:
+        """The same with more fields of the spec given."""
+        return self._replace(spec=dataclasses.replace(self.spec, **fields))
+
+
+@functools.lru_cache(REMEMBERED)
+def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
+    """As `_planned`, of the fields that groups need and the first loads that are possible."""
+    spec, problem, form, *_ = of
+    given: dict[str, Any] = {"split_k": 1}
+    if form.deep:
+        given |= {"swap": False} if spec.swap == AUTO else {}
+    elif spec.store == AUTO:
+        # TMA is left the choice only where groups are large and D is not contiguous along them
+        across = form.packed and any(major(x, "m", "n") in (form.axis, "strided") for _, x in problem.outputs)
+        given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
+    # without a producer nobody loads at any row
+    schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
+    tried: list[dict[str, Any]] = [{"schedule": x} for x in schedules]
+    storing = _storing(of)
+    preferred = storing or _preferred(of)
+    if preferred:
+        tried.insert(0, preferred)
+    refusals: list[PlanError] = []
+    ways = itertools.product(*(LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)))
+    # few operands that threads load come first
+    ordered = sorted(ways, key=lambda pair: sum(LOADS.index(x) for x in pair if x in LOADS))
+    for (a_load, b_load), how in itertools.product(ordered, tried):
+        try:
+            asked = of.given(**given, **how | {"a_load": a_load, "b_load": b_load})
+            found = _narrowed(asked)
+            if how is storing and (spills(found[1]) or not _apart(found[1])):
+                continue
+            if _counted(asked, *found):
+                asked = asked.given(scheduler="dynamic")
+                found = _narrowed(asked)
+        except SpecError as error:
+            refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
+            if error.field in ("a_load", "b_load") and getattr(spec, error.field) == AUTO:
+                # the given schedule has no such load
+                refused = field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative")
+        except PlanError as error:
+            refused = error
+        else:
+            return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
+        # a preference that is not possible explains nothing
+        if how is not preferred:
+            refusals.append(refused)
+    # an error about a field of the caller's says more than one about a way that was tried
+    given_by_caller = (x for x in refusals if any(map(x.concerns, spec.given())))
+    raise next(given_by_caller, refusals[0])
+
+
+def without_tensor_cores() -> PlanError:
+    """The error of groups on CUDA cores."""
+    return field_error(PlanError, "schedule", "simt", "groups are multiplied by tensor cores", AUTO)
+
+
+def copied(name: str) -> PlanError:
+    """The error of an operand that would be copied before the launch; `name` is that of its load."""
+    return field_error(PlanError, name, "relayout", "groups take one launch, without copies", AUTO)
+
+
+def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[KernelPlan, KernelConfig]:
+    """A plan of groups along K with shallower stages, where groups have few of them and rows of K lie apart.
+
+    What a group's last stage holds behind its end is loaded for nothing: half a stage a group on average. Loads share
+    L2's and the SM's bandwidth with the stores of D, which bound groups of few stages. An operand that is contiguous
+    along K keeps its rows of 128 bytes, and threads load as deep stages as before.
+    """
+    made, config = found
+    (m, n, k), (across, along) = config.tile, config.cluster
+    if not _apart(config) or of.problem.k > SHALLOW.get(k, 0):
+        return found
+    if made.swapped:
+        m, n, across, along = n, m, along, across
+    half = Tile(m, n, k // 2)
+    try:
+        return _shallow(of, _narrowed(of.given(tile=half, schedule=config.schedule, cluster=(across, along))))
+    except (PlanError, SpecError):
+        return found
+
+
+def _apart(config: KernelConfig) -> bool:
+    """Whether TMA loads operands whose rows of K lie apart."""
+    return all(x.load == "tma" and not x.k_major for x in config.operands)
+
+
+def _storing(of: Average) -> dict[str, Any]:
+    """Fields of a kernel whose warpgroups take turns to store long rows of D; {} where another may be faster.
+
+    Groups of few rows along K store more than they load. The tiles must keep both warpgroups of all SMs busy.
+    """
+    spec, problem = of.spec, of.problem
+    tile = next((tile for most, tile in STORING.items() if problem.k <= most), None)
+    if not of.form.deep or tile is None:
+        return {}
+    wanted = {"schedule": "pingpong", "cluster": (1, 1), "tile": tile}
+    left = all(getattr(spec, name) in (AUTO, value) for name, value in wanted.items())
+    tiles = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n)
+    filled = problem.m * problem.n >= FILLED * tiles * tile.m * tile.n
+    long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
+    busy = tiles * problem.batch >= 2 * of.device.sms
+    return wanted if left and filled and long and busy else {}
+
+
+def _preferred(of: Average) -> dict[str, Any]:
+    """Fields of kernels that are faster for groups than for a batch, wherever the spec leaves them open."""
+    spec, problem, axis = of.spec, of.problem, of.form.axis
+    # A pair of CTAs waits for each other at the end of every group. With a counter CTAs compute neighbouring tiles, so
+    # they find in L2 what a pair would share, if it holds a group's matrices. 8-bit tiles need what a pair saves.
+    many = not of.form.deep and getattr(problem, axis) >= WHOLE and problem.a.dtype.bits >= 16
+    held = problem.a.bytes + problem.b.bytes <= of.device.l2_bytes * problem.batch
+    if many and held and not of.indexed and spec.schedule == spec.cluster == spec.scheduler == AUTO:
+        return {"schedule": "pingpong", "cluster": (1, 1)}
+    # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows, but
+    # as few as 8 columns.
+    free = spec.schedule == spec.swap == spec.tile == AUTO and spec.batch_invariant is not True
+    return {"schedule": "cooperative", "swap": axis == "m"} if 0 < of.batches.rows < 1 and free else {}
+
+
+def _counted(of: Average, made: KernelPlan, config: KernelConfig) -> bool:
+    """Whether clusters of groups along K take tiles from a counter, too: where each has several, and TMA loads.
+
+    Groups have unequally many k tiles: with a list each, the cluster with the most of them would be last.
+    """
+    several = made.waves >= DRIFT_WAVES and not config.gathers
+    return of.form.deep and several and not config.dynamic and of.spec.scheduler == AUTO
+
+
+def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
+    """As `_planned`, without clusters that do not pay where the spec leaves them open.
+
+    A cluster along a group's rows would end in two tiles. Groups of few rows along K load less than they store, so
+    their CTAs save little by sharing loads, and wait for each other.
+    """
+    deep, axis = of.form.deep, of.form.axis
+    if of.spec.cluster != AUTO:
+        return _planned(of)
+    if deep and of.problem.k <= ALONE:
+        return _planned(of.given(cluster=(1, 1)))
+    found = _planned(of)
+    config = found[1]
+    if deep or config.cluster["mn".index(config.grouped)] == 1:
+        return found
+    return _planned(of.given(cluster=(2, 1) if axis == "n" else (1, 2)))
+
+
+def _planned(of: Average) -> tuple[KernelPlan, KernelConfig]:
+    """The plan of the average problem, and its kernel as one of groups; refused where it cannot be one."""
+    made = plan_adjacent(of.spec, of.problem, of.device, of.batches)
+    found = made.config
+    if not isinstance(found, KernelConfig):
+        raise without_tensor_cores()
+    before = next((x for x in made.steps if isinstance(x, Relayout)), None)
+    if before is not None:
+        raise copied(f"{before.copies[0].operand}_load")
+    axis = of.form.swapped if made.swapped else of.form.axis
+    changed: dict[str, Any] = {"grouped": axis, "masked": not (of.form.packed or of.form.deep)}
+    # a group may have more rows than the average
+    changed["operands"] = tuple(
+        dataclasses.replace(x, box_rows=0, indexed=of.indexed and x.axes[0] == axis) for x in found.operands
+    )
+    if not of.form.deep:
+        changed["inputs"] = tuple(dataclasses.replace(x, load="direct") for x in found.inputs)
+        changed["input_stages"] = 1
+    try:
+        return made, KernelConfig.of(dataclasses.replace(found.draft, serpentine=False, early=(), **changed))
+    except PlanError as error:
+        raise (swap.error_in_d(error) if made.swapped else error) from None
