@@ -48,6 +48,61 @@ def test_the_op_obeys_torchs_rules(terms, index):
     torch.library.opcheck(torch.ops.cutegemm.sum_rows, (x.requires_grad_(), index))
 
 
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_the_op_that_adds_rows_obeys_torchs_rules(index):
+    """Its description, its gradient and its schema; rows with indices out of range are dropped."""
+    x, target = torch.randn(5, 16, requires_grad=True), torch.tensor([2, 0, 2, -1, 3], dtype=index)
+    torch.library.opcheck(torch.ops.cutegemm.add_rows, (x, target, 3))
+    found = row_sum.added(x, target, 3)
+    torch.testing.assert_close(found, torch.stack([x[1], 0 * x[1], x[0] + x[2]]))
+    assert not torch.autograd.grad(found.sum(), x)[0][3:].any()
+
+
+@pytest.fixture
+def two_threads():
+    """torch computes with two threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_are_added_in_their_order(compiled, two_threads):
+    """The bits of a loop over rows, however many threads torch uses, also where Inductor compiles the call."""
+    torch._dynamo.reset()
+    y, index = torch.randn(4000, 16), torch.randint(0, 3, (4000,))
+    told = torch.zeros(3, 16)
+    for row, place in zip(y, index.tolist()):
+        told[place] += row
+    of = torch.compile(row_sum.added, fullgraph=True) if compiled else row_sum.added
+    assert all(torch.equal(of(y, index, 3), told) for _ in range(10))
+
+
+@pytest.mark.parametrize("of", [lambda x, i: row_sum.added(x, i, 4), row_sum.rows_of], ids=["added", "rows"])
+def test_the_ops_are_mapped(of):
+    """By a call for each element of a batch, of rows, of indices, and of gradients."""
+    x, index = torch.randn(3, 5, 8), torch.tensor([3, 1, 3, 9, 0])
+    assert torch.equal(torch.vmap(of, (0, None))(x, index), torch.stack([of(y, index) for y in x]))
+    indices = torch.stack([index, index.flip(0)], 1)
+    told = torch.stack([of(x[0], index), of(x[0], index.flip(0))])
+    assert torch.equal(torch.vmap(of, (None, 1))(x[0], indices), told)
+    each = torch.vmap(torch.func.grad(lambda y: of(y, index).square().sum()))(x)
+    told = torch.stack([torch.func.grad(lambda y: of(y, index).square().sum())(y) for y in x])
+    assert torch.equal(each, told)
+
+
+def test_a_gradient_of_the_ops_has_a_gradient():
+    """Of the cube of a sum, by each of the two ops that autograd records; out-of-range indices take no part."""
+    y, index = torch.rand(5, 8).requires_grad_(), torch.tensor([3, 1, 3, 9, 0])
+    for of, inside in ((lambda x: row_sum.rows_of(x, index), [1, 1, 0, 2, 0]), (lambda x: x, [1] * 5)):
+        (first,) = torch.autograd.grad(
+            row_sum.added(of(y), torch.arange(5), 5).pow(3).sum(), y, create_graph=True
+        )
+        (second,) = torch.autograd.grad(first.sum(), y)
+        torch.testing.assert_close(second, 6 * torch.tensor(inside)[:, None] * y.detach())
+
+
 @pytest.mark.parametrize("terms", [1, 3])
 @pytest.mark.parametrize("of", [row_sum.row_sum, torch.ops.cutegemm.sum_rows], ids=["function", "op"])
 def test_gradients_are_torchs(of, terms):

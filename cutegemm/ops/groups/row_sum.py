@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of rows by index: by `kernels.sum_rows` on a Hopper GPU, by torch's functions elsewhere.
+"""Sums of rows by index: of the rows that an index names (`sum_rows`), and into the rows that it names (`add_rows`).
 
-Compiled code calls the op `cutegemm::sum_rows`, so that it runs the same kernel with the same bits.
+`kernels.sum_rows` computes the former on a Hopper GPU, torch's functions all others. Compiled code calls the ops
+`cutegemm::sum_rows` and `cutegemm::add_rows`, so that it has the same bits as eager mode.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ WARP_SPREAD = 5  # log2 of the threads of a warp
 MOST = 2**31 - 2**11  # rows of the result, and words of a row; a CTA adds a few to them in 32 bits
 _compiling = torch.compiler.is_compiling
 library = torch.library.Library("cutegemm", "FRAGMENT")
-library.define("sum_rows(Tensor x, Tensor index) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+for _form in (
+    "sum_rows(Tensor x, Tensor index) -> Tensor",
+    "add_rows(Tensor x, Tensor index, SymInt n) -> Tensor",
+):
+    library.define(_form, tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def row_sum(x: Tensor, index: Tensor) -> Tensor:
@@ -126,16 +131,43 @@ def _ctas(words: int, sums: int, terms: int) -> int:
 
 
 def added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
-    """(count, N) in fp32: row i of y is added to row scatter[i], in the order of i."""
+    """(count, N) in fp32: row i of y (R, N) is added to row scatter[i], in the order of i.
+
+    Args:
+        scatter: (R,), int32 or int64. A row with an index outside [0, count) is dropped.
+    """
+    found: Tensor = torch.ops.cutegemm.add_rows(y, scatter, count)
+    return found
+
+
+@uncompiled
+def _added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
+    """`added` on real tensors, by the function of torch that adds in the order of i on their device."""
     index, good = inside(scatter, count)
     # an out-of-range index adds to an extra row, which is dropped
-    target = torch.where(good, index, count)
-    sums = torch.zeros(count + 1, y.shape[1], dtype=torch.float32, device=y.device)
-    return sums.index_put((target,), y.float(), accumulate=True)[:count]
+    target, y = torch.where(good, index, count), y.float()
+    sums = y.new_zeros(count + 1, y.shape[1])
+    # index_put_ sorts on a GPU, and uses atomics on a CPU; index_add_ uses atomics on a GPU
+    found = sums.index_put_((target,), y, accumulate=True) if y.is_cuda else sums.index_add_(0, target, y)
+    return found[:count]
 
 
-class _Recorded(_SingleLevelFunction):
-    """A call of the op that autograd records."""
+def rows_of(x: Tensor, index: Tensor) -> Tensor:
+    """The rows of x (M, N) by index, (R, N); an out-of-range index gives zeros.
+
+    The gradient of x is added in fp32, in the order of `index`, and rounded once.
+
+    Args:
+        index: (R,), int32 or int64.
+    """
+    if not x.shape[0]:
+        return x.new_zeros(index.shape[0], x.shape[1])
+    kept, good = inside(index, x.shape[0])
+    return torch.where(good[:, None], torch.ops.cutegemm.sum_rows(x, kept[:, None]), x.new_zeros(()))
+
+
+class _Sum(_SingleLevelFunction):
+    """A call of `sum_rows` that autograd records."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
@@ -152,20 +184,51 @@ class _Recorded(_SingleLevelFunction):
         return added(each, index.reshape(-1), ctx.rows).to(ctx.dtype), None
 
 
-_record: Any = _Recorded.apply  # type: ignore[attr-defined]
+class _Add(_SingleLevelFunction):
+    """A call of `add_rows` that autograd records."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, index: Tensor, count: int) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.dtype = y.dtype
+        found: Tensor = below(torch.ops.cutegemm.add_rows.default, y, index, count)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:
+        """The gradient of y: of each row, the row of `above` that it was added to."""
+        return rows_of(above, *ctx.saved_tensors).to(ctx.dtype), None, None
 
 
-@uncompiled
-def _differentiated(keyset: Any, x: Tensor, index: Tensor) -> Any:
-    """The op where autograd sees it.
+def _differentiated(op: Any, record: Any) -> Any:
+    """An op where autograd sees it, recorded by `record`."""
 
-    Raises:
-        InputError: x has a tangent, which would be lost.
-    """
-    tangents.refuse((("x", x),))
-    if recording(x):
-        return recorded(_record, x, index)
-    return redispatched(torch.ops.cutegemm.sum_rows.default, keyset, x, index)
+    @uncompiled
+    def of_op(keyset: Any, x: Tensor, *others: Any) -> Any:
+        """The op's result.
+
+        Raises:
+            InputError: x has a tangent, which would be lost.
+        """
+        tangents.refuse((("x", x),))
+        return recorded(record, x, *others) if recording(x) else redispatched(op, keyset, x, *others)
+
+    return of_op
+
+
+def _mapped(op: Any) -> Any:
+    """The vmap rule of an op: one call per element of the batch."""
+
+    def rule(info: Any, in_dims: Any, x: Tensor, index: Tensor, *others: Any) -> Any:
+        pairs = zip(*(_elements(t, dim, info.batch_size) for t, dim in zip((x, index), in_dims)))
+        return torch.stack([op(*pair, *others) for pair in pairs]), 0
+
+    return rule
+
+
+def _elements(x: Tensor, dim: int | None, count: int) -> tuple[Tensor, ...]:
+    """The elements of a mapped tensor, or an unmapped tensor for each."""
+    return (x,) * count if dim is None else x.unbind(dim)
 
 
 @uncompiled
@@ -173,14 +236,21 @@ def _op(x: Tensor, index: Tensor) -> Tensor:
     return _computed(x, index)
 
 
-def _described(x: Tensor, index: Tensor) -> Tensor:
-    """The op on fake tensors."""
-    return x.new_empty(index.shape[0], x.shape[1])
+def _register() -> None:
+    ops: Any = torch.ops.cutegemm
+    record: Any
+    for op, record, real, fake in (
+        (ops.sum_rows, _Sum, _op, lambda x, index: x.new_empty(index.shape[0], x.shape[1])),
+        (ops.add_rows, _Add, _added, lambda x, _, n: x.new_empty(n, x.shape[1], dtype=torch.float32)),
+    ):
+        name = op.default.name()
+        for key in ("CPU", "CUDA"):
+            library.impl(name, real, key)
+        library.impl(name, _differentiated(op.default, record.apply), "Autograd", with_keyset=True)
+        torch.library.register_fake(name, fake, lib=library)
+        torch.library.register_vmap(name, _mapped(op.default), lib=library)
 
 
-for _key in ("CPU", "CUDA"):
-    library.impl("sum_rows", _op, _key)
-torch.library.register_fake("cutegemm::sum_rows", _described, lib=library)
-library.impl("sum_rows", _differentiated, "Autograd", with_keyset=True)
+_register()
 
-__all__ = ["added", "fits", "launched", "row_sum", "sum_by"]
+__all__ = ["added", "fits", "launched", "row_sum", "rows_of", "sum_by"]
