@@ -220,6 +220,25 @@ def test_a_copy_in_words_has_the_bits_of_the_reference(shape, dtype, monkeypatch
         assert torch.equal(gathering.gathered(a, rows).view(torch.uint8), told.view(torch.uint8))
 
 
+@pytest.mark.parametrize("way", ["eager", "compiled", "torch.func"])
+def test_the_gradient_of_equal_indices_is_added_in_fp32(way):
+    """2,000 ones in bf16 would add up to 256; indices out of range add nothing."""
+    torch._dynamo.reset()
+    b, rows = torch.eye(16).to(BF16)[None], torch.full((2003,), 1)
+    rows[[3, 50, 2002]] = torch.tensor([-1, 2, 0])
+
+    def of(a):
+        return call(a=a, b=b, offs=torch.tensor([2003]), rows=rows).float().sum()
+
+    a = torch.ones(2, 16).to(BF16)
+    if way == "torch.func":
+        found = torch.func.grad(of)(a)
+    else:
+        made = torch.compile(of, backend="aot_eager", fullgraph=True) if way == "compiled" else of
+        (found,) = torch.autograd.grad(made(a.requires_grad_()), a)
+    assert torch.equal(found, torch.tensor([[1.0], [2000.0]]).expand(2, 16).to(BF16))
+
+
 def test_rows_of_nothing_have_scales():
     """Indices of an A without rows are all outside."""
     a, b = torch.empty(0, 16).to(E4M3), B.mT.contiguous().to(E4M3).mT

@@ -205,6 +205,21 @@ def test_rows_are_gathered_by_the_kernel(emulated, monkeypatch):
     assert {(x.terms, x.wide) for x in emulated} == {(1, False), (1, True)} and len(emulated) == 8
 
 
+def test_recorded_rows_are_gathered_by_the_kernel(emulated, monkeypatch):
+    """Below autograd, with the bits of torch's functions; so is the gradient."""
+    a, rows = torch.randn(9, 32).to(BF16), torch.tensor([-1, 3, 9, 8, 3, 3])
+    above = torch.randn(6, 32).to(BF16)
+
+    def both():
+        found = gathering.gathered(x := a.clone().requires_grad_(), rows)
+        return found, *torch.autograd.grad(found, x, above)
+
+    found = both()
+    assert [x.terms for x in emulated] == [1]
+    monkeypatch.undo()
+    assert all(map(torch.equal, found, both()))
+
+
 @pytest.mark.parametrize("recorded", [False, True], ids=["inference", "training"])
 def test_a_mixture_sums_by_the_kernel(recorded, emulated, monkeypatch):
     """The sum of tokens' rows and their copies, with gradients and without: bits of torch's."""

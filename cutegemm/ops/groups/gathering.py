@@ -16,10 +16,11 @@ from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.entry_points import server_of
 from cutegemm.ops.fallback import HALF
-from cutegemm.ops.groups.row_sum import launched
+from cutegemm.ops.groups.row_sum import launched, rows_of
 from cutegemm.ops.products import BACKENDS, is_compiling
 from cutegemm.planning.group_kernels import INDEXED_LOAD
 from cutegemm.planning.grouped import copy_pays
+from cutegemm.running import tangents
 from cutegemm.running.arguments.call import Memo, identity
 from cutegemm.running.arguments.describe import MULTIPLIED
 from cutegemm.running.grouped_mm import GroupedGemm
@@ -52,11 +53,17 @@ def check_of_rows(name: str, a: Any, b: Any) -> None:
 def gathered(a: Tensor, rows: Any) -> Tensor:
     """The rows of a matrix by index, (R, K); an out-of-range index gives zeros.
 
+    The gradient of a is added in fp32, in the order of `rows`, and rounded once.
+
     Raises:
-        InputError: `rows` is not a tensor of indices on a's device, or under CUTEGEMM_CHECK=1 an index is out of range.
+        InputError: `rows` is not a tensor of indices on a's device, under CUTEGEMM_CHECK=1 an index is out of range, or
+            `a` has a tangent and requires a gradient.
     """
     check_index("rows", rows, a.shape[0], a)
-    if is_compiling() or not direct(a, rows) or recording(a) or not _in_rows_of_words(a):
+    if recording(a):
+        tangents.refuse((("a", a),))
+        return rows_of(a, rows)
+    if is_compiling() or not direct(a, rows) or not _in_rows_of_words(a):
         return group_reference.gathered(a, rows)
     found = launched(a, rows[:, None])
     return _copied(a, rows) if found is None else found
