@@ -16,7 +16,7 @@ from cutegemm.ops.agreement import agree, agree_on_type, check_tensor, torchs
 from cutegemm.ops.dispatch import direct, way
 from cutegemm.ops.fallback import FALLBACKS, server, torch_linear, torch_matmul
 from cutegemm.ops.gradients.autograd import record_plain
-from cutegemm.ops.gradients.main_grad import added, owner_of
+from cutegemm.ops.gradients.main_grad import Main, added, owner_of
 from cutegemm.ops.products import BACKENDS, is_compiling, number_of, product, program_of
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, kept
 from cutegemm.ops.quantized.operands import NONE, operand_scales
@@ -207,10 +207,10 @@ def linear(
     """
     if accumulate_main_grad is not False:
         check_tensor("weight", weight)
-        owner = owner_of(weight, accumulate_main_grad)
-        if owner is not None:
+        main = owner_of(weight, accumulate_main_grad)
+        if main is not None:
             more = {"epilogue": epilogue, "out": out, "fp8": fp8} | inputs
-            return _accumulating(x, weight, bias, owner, spec, fallback, more)
+            return _accumulating(x, weight, bias, main, spec, fallback, more)
     if fp8 is not None:
         check_tensor("x", x)
         check_tensor("weight", weight)
@@ -267,7 +267,7 @@ def linear(
 
 
 def _accumulating(
-    x: Tensor, weight: Tensor, bias: Any, owner: Tensor, spec: Any, fallback: str, others: dict[str, Any]
+    x: Tensor, weight: Tensor, bias: Any, main: Main, spec: Any, fallback: str, others: dict[str, Any]
 ) -> Tensor:
     """`linear` whose backward pass adds the weight's gradient to the `main_grad` of its owner.
 
@@ -279,11 +279,11 @@ def _accumulating(
         raise field_error(InputError, field, "...", "accumulate_main_grad=True supports only a bias")
     arithmetic = None if spec is None else GemmSpec(math=spec.math)
 
-    def add(above: Tensor, main: Tensor, x: Tensor) -> None:
+    def add(above: Tensor, grad: Tensor, x: Tensor) -> None:
         rows, above = x.reshape(-1, x.shape[-1]).to(above.dtype), above.reshape(-1, above.shape[-1])
-        matmul(above.mT, rows, main, beta=1.0, out=main, spec=arithmetic, fallback=fallback)
+        matmul(above.mT, rows, grad, beta=1.0, out=grad, spec=arithmetic, fallback=fallback)
 
-    return added(linear(x, weight.detach(), bias, spec=spec, fallback=fallback), weight, owner, add, x)
+    return added(linear(x, weight.detach(), bias, spec=spec, fallback=fallback), main, add, x)
 
 
 def bmm(

@@ -120,6 +120,25 @@ def test_a_linear_layer_adds(biased):
     assert "cutegemm.gemm.out" in names and not any("add" in x for x in names)
 
 
+@pytest.mark.parametrize("kind", ["groups", "an epilogue", "a linear layer"])
+def test_a_gradient_under_autocast_is_added_to_the_main_grad_of_an_fp32_weight(kind):
+    """Autocast multiplies a bf16 copy of the parameter, which has no main_grad of its own."""
+    x, w = torch.randn(10, 16).requires_grad_(), torch.nn.Parameter(torch.randn(3, 24, 16))
+    weight, biased = w.mT, {"epilogue": epi.bias_act("gelu"), "bias": torch.randn(3, 24)}
+    if kind == "a linear layer":
+        weight = w = torch.nn.Parameter(torch.randn(24, 16))
+    w.main_grad = torch.randn(w.shape)
+
+    def run(weight, added):
+        how = {"accumulate_main_grad": added, "fallback": "reference"}
+        with torch.autocast("cpu", BF16):
+            if kind == "a linear layer":
+                return cutegemm.linear(x, weight, **how)
+            return cutegemm.grouped_mm(x, weight, OFFS, **(biased if kind == "an epilogue" else {}), **how)
+
+    check(run, w, weight, [x])
+
+
 def test_a_checkpointed_layer_adds():
     """Checkpoints give each saved tensor once, so the backward pass may read it only once."""
     x = torch.randn(5, 16).to(BF16).requires_grad_()

@@ -117,9 +117,11 @@ def groups(mesh):
 
 
 def refusals(mesh):
-    """Tensors of one process beside DTensors, and an output that is given."""
+    """Tensors of one process beside DTensors, an output that is given, and a gradient added to `main_grad`."""
     a, b, ends, _, _ = calls()["rows"]
     plain, by_group = a, distribute_tensor(b, mesh, [Shard(0)])
+    owned = torch.nn.Parameter(by_group)
+    owned.main_grad = torch.zeros(by_group.to_local().shape)
     a, b, ends, more = (distribute_tensor(x, mesh, [R]) for x in (a, b, ends["offs"], torch.arange(4)))
     for call, why in (
         (lambda: cutegemm.grouped_mm(a.full_tensor(), b, ends), "a=.*must be a DTensor"),
@@ -129,6 +131,10 @@ def refusals(mesh):
         (lambda: cutegemm.grouped_mm(plain, b.full_tensor(), ends), "offs=.*must be an ordinary tensor"),
         (lambda: cutegemm.grouped_mm(a, by_group, more), r"offs\.shape=\(4,\): must be \(3,\)"),
         (lambda: cutegemm.grouped_mm(a, by_group, ends, tail="gone"), "tail='gone': must be one of zero"),
+        (
+            lambda: cutegemm.grouped_mm(a, owned, ends, accumulate_main_grad=True),
+            "subclasses such as DTensor",
+        ),
     ):
         with pytest.raises(InputError, match=why):
             call()

@@ -9,7 +9,7 @@ its hooks run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,20 @@ from cutegemm.ops.gradients.saved import taken
 OPTION = "accumulate_main_grad"
 
 
-def owner_of(weight: Tensor, asked: bool) -> Tensor | None:
-    """The parameter with the `main_grad` to add to: the weight, or the parameter that it is the transpose of.
+class Main(NamedTuple):
+    """Where a call's gradient of a weight is added.
+
+    Attributes:
+        weight: the call's argument, before autocast.
+        owner: the parameter with the `main_grad`: the weight, or the parameter that it is the transpose of.
+    """
+
+    weight: Tensor
+    owner: Tensor
+
+
+def owner_of(weight: Tensor, asked: bool) -> Main | None:
+    """The weight and the parameter with the `main_grad` to add to.
 
     None if this is not requested, no gradient is recorded, or there is no `main_grad`.
 
@@ -34,14 +46,16 @@ def owner_of(weight: Tensor, asked: bool) -> Tensor | None:
     if not checks.truth(InputError, OPTION, asked) or not recording(weight):
         return None
     if not direct(weight):
-        rule = "needs eager mode, without torch.compile, torch.func, vmap and tensor subclasses"
+        rule = (
+            "needs eager mode, without torch.compile, torch.func, vmap and tensor subclasses such as DTensor"
+        )
         raise field_error(InputError, OPTION, True, rule, False)
     for x in (weight, weight._base):
         main = getattr(x, "main_grad", None)
         if x is None or main is None or not (x is weight or _transposes(x, weight)):
             continue
         _check_main_grad(main, x)
-        return x
+        return Main(weight, x)
     return None
 
 
@@ -97,17 +111,17 @@ class _Added(torch.autograd.Function):
         return above, unread, None, None, *(None for _ in read)
 
 
-def added(y: Tensor, weight: Tensor, owner: Tensor, add: Callable[..., None], *read: Tensor) -> Tensor:
+def added(y: Tensor, main: Main, add: Callable[..., None], *read: Tensor) -> Tensor:
     """Attach to a call's result a backward pass that adds the weight's gradient to `main_grad`.
 
     Args:
-        y: result of the call with `weight.detach()`.
-        weight, owner: argument and result of `owner_of`.
+        y: result of the call with the weight detached.
+        main: result of `owner_of`.
         add: takes (gradient of y, `main_grad` in the weight's layout, *read), and adds to `main_grad`.
         read: tensors that `add` reads, saved for the backward pass.
     """
-    found: Tensor = _Added.apply(y, weight, owner, add, *(x.detach() for x in read))  # type: ignore[no-untyped-call]
+    found: Tensor = _Added.apply(y, *main, add, *(x.detach() for x in read))  # type: ignore[no-untyped-call]
     return found
 
 
-__all__ = ["added", "owner_of"]
+__all__ = ["Main", "added", "owner_of"]

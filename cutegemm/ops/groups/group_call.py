@@ -73,7 +73,7 @@ def run(call: Call, key: Any) -> Any:
         return out if isinstance(out, Tensor) else Outputs(**dict(zip(outputs, outs)))
     if call.main is not None and alone:
         found = op.default(a, b.detach(), *args[2:])
-        return added_to_main_grad(found, a, b, ends, how, inputs["alpha"], call.by, call.main)
+        return added_to_main_grad(found, a, ends, how, inputs["alpha"], call.by, call.main)
     return op.default(*args) if outputs == ("d",) else Outputs(**dict(zip(outputs, op.many(*args))))
 
 

@@ -29,7 +29,7 @@ from cutegemm.ops.entry_points import matmul
 from cutegemm.ops.fallback import HALF
 from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.gradients.grad_batches import takes_batches
-from cutegemm.ops.gradients.main_grad import added
+from cutegemm.ops.gradients.main_grad import Main, added
 from cutegemm.ops.program import Program, decode, kept
 from cutegemm.running.numerics.group_reference import inside_groups
 from cutegemm.spec import AUTO, GemmSpec
@@ -160,19 +160,19 @@ def _of_weights(
 
 
 def added_to_main_grad(
-    d: Tensor, a: Tensor, b: Tensor, ends: Tensor, how: str, alpha: float, by: By, owner: Tensor
+    d: Tensor, a: Tensor, ends: Tensor, how: str, alpha: float, by: By, main: Main
 ) -> Tensor:
     """Attach to D, computed from `b.detach()`, a backward pass that adds the gradient of b to its owner's `main_grad`.
 
     Args:
-        d, a, b, ends, how: of the call; alpha: its factor.
-        by: how the gradient is computed; owner: from `main_grad.owner_of`.
+        d, a, ends, how: of the call; alpha: its factor.
+        by: how the gradient is computed; main: from `main_grad.owner_of`.
     """
 
-    def add(above: Tensor, main: Tensor, a: Tensor, ends: Tensor) -> None:
-        _of_weights(above.to(a.dtype), a, ends, how, alpha, by, torch.float32, main)
+    def add(above: Tensor, grad: Tensor, a: Tensor, ends: Tensor) -> None:
+        _of_weights(above.to(a.dtype), a, ends, how, alpha, by, torch.float32, grad)
 
-    return added(d, b, owner, add, a, ends)
+    return added(d, main, add, a, ends)
 
 
 def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backend: Any) -> Tensor:

@@ -122,13 +122,17 @@ def grouped_mm(
         key = key_of(a, b, (offs, cu_seqlens, counts), others, epilogue, tail, fallback)
         if key is not None and (known := again(key, alpha)) is not None:
             return known
+    main = None
+    if accumulate_main_grad is not False:
+        # before autocast, whose copy of b has no main_grad
+        check_tensor("b", b)
+        main = owner_of(b, accumulate_main_grad)
     split = type(b) is not Tensor and sharded(b)
     if split and not (offs is cu_seqlens is counts is None):
         return by_parts(grouped_mm, a, b, {
             "rows": rows, "scatter": scatter, "weight": weight, "offs": offs, "cu_seqlens": cu_seqlens,
             "counts": counts, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "out": out, "out_dtype": out_dtype,
-            "epilogue": epilogue, "tail": tail, "spec": spec, "fallback": fallback,
-            "accumulate_main_grad": accumulate_main_grad, **inputs,
+            "epilogue": epilogue, "tail": tail, "spec": spec, "fallback": fallback, **inputs,
         })  # fmt: skip
     asking = {"rows": rows, "scatter": scatter, "weight": weight}
     given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
@@ -163,7 +167,6 @@ def grouped_mm(
     graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
     read = _read(graph, inputs, c, alpha, beta)
     inputs |= scales
-    main = owner_of(b, accumulate_main_grad)
     if batched:
         if main is not None:
             rule = "needs groups: offs, cu_seqlens or counts"

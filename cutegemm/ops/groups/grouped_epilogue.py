@@ -172,7 +172,7 @@ def recorded(call: Call, how: str, own: tuple[str, ...]) -> Any:
         a, weights, ends, [], [1.0], [], stored, f"{form}:{name}:zero"
     )
     if call.main is not None:
-        acc = added_to_main_grad(acc, a, b, ends, how, 1.0, call.by, call.main)
+        acc = added_to_main_grad(acc, a, ends, how, 1.0, call.by, call.main)
     if gated is None:
         first, parts = acc, {STORED[None]: acc}
     else:

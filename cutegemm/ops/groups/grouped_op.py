@@ -16,6 +16,7 @@ from torch import Tensor
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops.gradients.main_grad import Main
 from cutegemm.ops.groups.group_gradient import By, record
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.quantized.operands import Kinds
@@ -58,7 +59,7 @@ class Call(NamedTuple):
         spec: as the caller gave it; dtype: of a new D.
         kinds: of scales that the spec does not specify.
         backend: as for `Gemm.run`.
-        main: the parameter with the `main_grad` to which the gradient of b is added, or None.
+        main: the weight and the parameter to whose `main_grad` the gradient of b is added, or None.
     """
 
     a: Tensor
@@ -72,7 +73,7 @@ class Call(NamedTuple):
     dtype: Any
     kinds: Kinds
     backend: str | None
-    main: Tensor | None
+    main: Main | None
 
     @property
     def fields(self) -> Kinds:
