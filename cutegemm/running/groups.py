@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from cutegemm import checks
 from cutegemm.errors import InputError, field_error
@@ -155,7 +156,8 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
         count: the number of indices, if known.
 
     Raises:
-        InputError: they are not, or under CUTEGEMM_CHECK=1 one is out of range; that check waits for the device.
+        InputError: they are not, or under CUTEGEMM_CHECK=1 one is out of range; that check waits for the device, and is
+            skipped where the host cannot read them (`_readable`).
     """
     check_tensor(name, index, (1,), INTEGERS)
     if index.device != like.device:
@@ -165,11 +167,18 @@ def check_index(name: str, index: Any, extent: int, like: torch.Tensor, count: i
     if count is not None and index.shape[0] != count:
         rule = f"must be ({count},), one index per row"
         raise field_error(InputError, f"{name}.shape", tuple(index.shape), rule)
-    if checks.switch("CUTEGEMM_CHECK") and not index.is_meta:
+    if checks.switch("CUTEGEMM_CHECK") and _readable(index):
         _, good = inside(index, extent)
         if not bool(good.all()):
             first = int((~good).nonzero()[0])
             raise field_error(InputError, f"{name}[{first}]", int(index[first]), f"must be in [0, {extent})")
+
+
+def _readable(x: torch.Tensor) -> bool:
+    """Whether the host may read a tensor's values: not of a meta, fake or mapped one, nor while a call is traced."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._len_torch_dispatch_stack():
+        return False
+    return type(x) is torch.Tensor and not (x.is_meta or is_functorch_wrapped_tensor(x))
 
 
 def inside(index: torch.Tensor, extent: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,6 +3,8 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import cutegemm
 from cutegemm import GemmSpec
@@ -237,6 +239,53 @@ def test_the_gradient_of_equal_indices_is_added_in_fp32(way):
         made = torch.compile(of, backend="aot_eager", fullgraph=True) if way == "compiled" else of
         (found,) = torch.autograd.grad(made(a.requires_grad_()), a)
     assert torch.equal(found, torch.tensor([[1.0], [2000.0]]).expand(2, 16).to(BF16))
+
+
+def described(run, a, index):
+    """A call on fake tensors, within their mode and outside."""
+    mode = FakeTensorMode()
+    x, b, offs, index = (mode.from_tensor(t) for t in (a, B, OFFS, index))
+    given = {"b": b, "offs": offs, "a": x, "rows": index, "scatter": index}
+    assert call(**given).shape == (10, 24)
+    with mode:
+        return call(**given)
+
+
+UNREAD = {
+    "compiled": lambda run, *x: torch.compile(run, fullgraph=True, backend="aot_eager")(*x),
+    "exported": lambda run, *x: torch.export.export(Called(run), x).module()(*x),
+    "fake": described,
+    "traced": lambda run, *x: make_fx(run)(*x)(*x),
+    "mapped": lambda run, a, index: torch.vmap(run, (None, 0))(a, torch.stack([index, index]))[0],
+}
+
+
+class Called(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.forward = run
+
+
+@pytest.mark.parametrize("way", UNREAD)
+def test_indices_that_the_host_cannot_read_are_not_checked(way, monkeypatch):
+    """CUTEGEMM_CHECK=1 names a bad index of real tensors, and lets traced, described and mapped calls pass."""
+    monkeypatch.setenv("CUTEGEMM_CHECK", "1")
+    torch._dynamo.reset()
+    index = torch.arange(10)
+
+    def run(a, index):
+        return call(a=a, rows=index, scatter=index)
+
+    found = UNREAD[way](run, A, index)
+    assert found.shape == (10, 24) and (way == "fake" or torch.equal(found, run(A, index)))
+    index[7] = 10
+    for one in ("rows", "scatter"):
+        with pytest.raises(InputError, match=rf"{one}\[7\]=10: must be in \[0, 10\)"):
+            call(**{one: index})
+    with pytest.raises(InputError, match=r"rows\[7\]=10"):
+        torch.func.grad(lambda a: run(a, index).float().sum())(A)
 
 
 def test_rows_of_nothing_have_scales():
