@@ -2,7 +2,10 @@
 """`grouped_mm` for torch: gradients, compilation with dynamic token counts, fake tensors, autocast."""
 
 import functools
+import inspect
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -317,4 +320,19 @@ def test_every_form_of_torchs_own(form):
     offs = None if form == "batches" else torch.tensor([16, 16, 96], dtype=torch.int32)
     told, found = torch.nn.functional.grouped_mm(a, b, offs=offs), cutegemm.grouped_mm(a, b, offs=offs)
     assert (found.shape, found.dtype) == (told.shape, told.dtype)
+    torch.testing.assert_close(found, told, rtol=1e-2, atol=2e-2)
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="torch has none")
+@pytest.mark.parametrize("form", FORMS)
+def test_the_replacement_of_torchs_own_has_its_positions(form):
+    """The function of docs/pytorch.md: the names and the order of torch's optional arguments, and its results."""
+    page, names = (Path(__file__).parents[2] / "docs/pytorch.md").read_text(), {"cutegemm": cutegemm}
+    exec(re.search(r"def in_place_of_torch(.*\n)+?\n", page)[0], names)
+    replacement = names["in_place_of_torch"]
+    theirs = [x.name for x in torch.ops.aten._grouped_mm.default._schema.arguments]
+    assert [*inspect.signature(replacement).parameters][2:] == theirs[2:]
+    a, b = (torch.randn(x).to(BF16) for x in FORMS[form])
+    offs = None if form == "batches" else torch.tensor([16, 16, 96], dtype=torch.int32)
+    told, found = (f(a, b, offs, None, BF16) for f in (torch._grouped_mm, replacement))
     torch.testing.assert_close(found, told, rtol=1e-2, atol=2e-2)
