@@ -266,3 +266,11 @@ def test_compiled_code_has_the_kernels_bits():
     x, index = (y.cuda() for y in given(8))
     torch._dynamo.reset()
     assert torch.equal(torch.compile(row_sum.row_sum)(x, index), row_sum.launched(x, index))
+
+
+@pytest.mark.gpu
+def test_a_gpu_adds_rows_in_their_order():
+    """The bits of the CPU, where many rows have the same index, and where some are out of range."""
+    y, index = torch.randn(4000, 48), torch.randint(-1, 4, (4000,))
+    found = [row_sum.added(y.cuda(), index.cuda(), 3) for _ in range(3)]
+    assert all(torch.equal(x.cpu(), row_sum.added(y, index, 3)) for x in found)
