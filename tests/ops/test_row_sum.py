@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 
 from cutegemm.errors import InputError
@@ -101,6 +102,17 @@ def test_a_gradient_of_the_ops_has_a_gradient():
         )
         (second,) = torch.autograd.grad(first.sum(), y)
         torch.testing.assert_close(second, 6 * torch.tensor(inside)[:, None] * y.detach())
+
+
+def test_compiled_autograd_takes_the_ops():
+    """A backward pass that torch.compile traces gives the gradient of one that it does not."""
+    torch._dynamo.reset()
+    x, index = torch.randn(5, 8).requires_grad_(), torch.tensor([3, 1, 3, 9, 0])
+    y = row_sum.added(row_sum.rows_of(x, index), index, 4).square().sum()
+    (told,) = torch.autograd.grad(y, x, retain_graph=True)
+    with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        y.backward()
+    assert torch.equal(x.grad, told)
 
 
 @pytest.mark.parametrize("terms", [1, 3])

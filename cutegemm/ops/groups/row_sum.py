@@ -20,6 +20,7 @@ from cutegemm.dtypes import DType, as_dtype
 from cutegemm.launch_layout import layout_of
 from cutegemm.ops.dispatch import below, direct, recorded, recording, redispatched
 from cutegemm.ops.fallback import untouched
+from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.serve import hopper
 from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import MULTIPLIED, OPERANDS
@@ -169,6 +170,8 @@ def rows_of(x: Tensor, index: Tensor) -> Tensor:
 class _Sum(_SingleLevelFunction):
     """A call of `sum_rows` that autograd records."""
 
+    _compiled_autograd_key = Product._compiled_autograd_key
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(index)
@@ -186,6 +189,8 @@ class _Sum(_SingleLevelFunction):
 
 class _Add(_SingleLevelFunction):
     """A call of `add_rows` that autograd records."""
+
+    _compiled_autograd_key = Product._compiled_autograd_key
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, index: Tensor, count: int) -> Tensor:
