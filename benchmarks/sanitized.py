@@ -124,8 +124,17 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     # tokens along N of the instruction
     "groups_swapped": (GemmSpec(tile=Tile(16, 64, 64), swap=True), (144, 136, 264)),
     "groups_indexed": (GemmSpec(a_load="cp_async"), (144, 136, 264)),
+    # tiles from a counter, by clusters that reset it
+    "groups_dynamic": (
+        GemmSpec(scheduler="dynamic", sms=4, cluster=(2, 1), tile=Tile(64, 64, 64)),
+        (144, 136, 264),
+    ),
     # groups along K, with an empty one
     "groups_depth": (GemmSpec(), (136, 72, 144)),
+    "groups_dynamic_depth": (
+        GemmSpec(scheduler="dynamic", schedule="pingpong", sms=2, tile=Tile(64, 64, 32)),
+        (136, 72, 144),
+    ),
     "groups_scaled_row": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_block": (GemmSpec(scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_depth": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 80, 144)),
