@@ -113,10 +113,9 @@ class KernelDraft(EpilogueConfig):
     @property
     def tile_scheduler(self) -> str:
         """The kernel's tile scheduler (`kernels.mainloop.frame.SCHEDULERS`)."""
-        if self.grouped:
-            of_groups = "depth" if self.grouped == "k" else "grouped"
-            return f"dynamic_{of_groups}" if self.dynamic else of_groups
-        return "stream_k" if self.streamed else "dynamic" if self.dynamic else "static"
+        listed = {"": "static", "k": "depth"}.get(self.grouped, "grouped")
+        counted = f"dynamic_{listed}" if self.grouped else "dynamic"
+        return "stream_k" if self.streamed else counted if self.dynamic else listed
 
     @property
     def work_readers(self) -> Number:

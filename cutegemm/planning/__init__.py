@@ -8,7 +8,7 @@ what costs least                `ways` (swapped or not, how operands arrive), `g
 what follows from a candidate   `candidates`, `kernel_fields`, `epilogue_plan`, `launches`, `invariance`;
                                 what must hold: `config.invariants`
 kernels on the CUDA cores       `simt_tiles`
-several GEMMs in one launch     `grouped`
+several GEMMs in one launch     `grouped`, `group_kernels`
 for people                      `why`
 
 A refusal is a `PlanError` (`errors.field_error`): checks raise it, and so does whatever honours a given field.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
 from cutegemm.config.spills import spills
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning.kernel_fields import DRIFT_WAVES
 from cutegemm.planning.planner import REMEMBERED, plan_adjacent
@@ -21,7 +22,7 @@ from cutegemm.problems import Problem
 from cutegemm.request import swap
 from cutegemm.request.group_forms import Form
 from cutegemm.request.operand_rules import major
-from cutegemm.request.requirements import MATRICES, Batches
+from cutegemm.request.requirements import MATRICES, Batches, epilogue_of
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 # rows of average groups from which on most tiles are whole, which TMA stores
@@ -29,11 +30,11 @@ WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
 # by depth of a stage: the K of an average group up to which the stage is halved
 SHALLOW = {64: 256, 32: 32}
-# the K of an average group up to which CTAs do not form clusters
-ALONE = 128
 # tiles of groups along K, by the K of an average group up to which stores of D take most of the time, and the least
 # share of such tiles that D fills
 STORING, FILLED = {SHALLOW[32]: Tile(64, 256, 64), SHALLOW[64]: Tile(128, 192, 64)}, 0.8
+# tile of groups of many rows with scales of blocks, and the K up to which it is taken
+SCALED, SHORT = Tile(128, 192, 128), 1024
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -71,11 +72,8 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
         given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
     # without a producer nobody loads at any row
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
-    tried: list[dict[str, Any]] = [{"schedule": x} for x in schedules]
-    storing = _storing(of)
-    preferred = storing or _preferred(of)
-    if preferred:
-        tried.insert(0, preferred)
+    preferred = (storing := _storing(of)) or _preferred(of)
+    tried = [*([preferred] if preferred else ()), *({"schedule": x} for x in schedules)]
     refusals: list[PlanError] = []
     ways = itertools.product(*(LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)))
     # few operands that threads load come first
@@ -86,9 +84,8 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
             found = _narrowed(asked)
             if how is storing and (spills(found[1]) or not _apart(found[1])):
                 continue
-            if _counted(asked, *found):
-                asked = asked.given(scheduler="dynamic")
-                found = _narrowed(asked)
+            if (counting := _counting(asked, found)) is not asked:
+                asked, found = counting, _narrowed(counting)
         except SpecError as error:
             refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
             if error.field in ("a_load", "b_load") and getattr(spec, error.field) == AUTO:
@@ -162,25 +159,32 @@ def _storing(of: Average) -> dict[str, Any]:
 def _preferred(of: Average) -> dict[str, Any]:
     """Fields of kernels that are faster for groups than for a batch, wherever the spec leaves them open."""
     spec, problem, axis = of.spec, of.problem, of.form.axis
-    # A pair of CTAs waits for each other at the end of every group. With a counter CTAs compute neighbouring tiles, so
-    # they find in L2 what a pair would share, if it holds a group's matrices. 8-bit tiles need what a pair saves.
-    many = not of.form.deep and getattr(problem, axis) >= WHOLE and problem.a.dtype.bits >= 16
-    held = problem.a.bytes + problem.b.bytes <= of.device.l2_bytes * problem.batch
-    if many and held and not of.indexed and spec.schedule == spec.cluster == spec.scheduler == AUTO:
-        return {"schedule": "pingpong", "cluster": (1, 1)}
+    many = not (of.form.deep or of.indexed) and getattr(problem, axis) >= WHOLE
+    if many and spec.schedule == spec.cluster == spec.scheduler == AUTO:
+        # A pair of CTAs waits for each other at a group's end. With a counter CTAs compute neighbouring tiles, so they
+        # find in L2 what a pair would share, if it holds a group's matrices. 8-bit tiles need what a pair saves.
+        held = problem.a.bytes + problem.b.bytes <= of.device.l2_bytes * problem.batch
+        if held and problem.a.dtype.bits >= 16:
+            return {"schedule": "pingpong", "cluster": (1, 1)}
+        # With few k tiles the stores of a tile and its first loads take much of the time: less in a few wide tiles.
+        # Kernels that scale blocks have registers for no wider one.
+        scales = {x.extent for x in epilogue_of(spec, problem).scales}
+        if problem.k <= SHORT and scales == {1, K_BLOCK} and spec.tile == spec.swap == AUTO:
+            return {"schedule": "cooperative", "cluster": (1, 1), "tile": SCALED, "scheduler": "dynamic"}
     # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows, but
     # as few as 8 columns.
     free = spec.schedule == spec.swap == spec.tile == AUTO and spec.batch_invariant is not True
     return {"schedule": "cooperative", "swap": axis == "m"} if 0 < of.batches.rows < 1 and free else {}
 
 
-def _counted(of: Average, made: KernelPlan, config: KernelConfig) -> bool:
-    """Whether clusters of groups along K take tiles from a counter, too: where each has several, and TMA loads.
+def _counting(of: Average, found: tuple[KernelPlan, KernelConfig]) -> Average:
+    """The same with tiles from a counter for clusters of groups along K, too, where each has several and TMA loads.
 
     Groups have unequally many k tiles: with a list each, the cluster with the most of them would be last.
     """
-    several = made.waves >= DRIFT_WAVES and not config.gathers
-    return of.form.deep and several and not config.dynamic and of.spec.scheduler == AUTO
+    several = found[0].waves >= DRIFT_WAVES and not found[1].gathers
+    able = of.form.deep and several and of.spec.scheduler == AUTO and not found[1].dynamic
+    return of.given(scheduler="dynamic") if able else of
 
 
 def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
@@ -192,7 +196,7 @@ def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
     deep, axis = of.form.deep, of.form.axis
     if of.spec.cluster != AUTO:
         return _planned(of)
-    if deep and of.problem.k <= ALONE:
+    if deep and of.problem.k <= SHALLOW[64]:
         return _planned(of.given(cluster=(1, 1)))
     found = _planned(of)
     config = found[1]
