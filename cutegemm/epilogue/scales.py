@@ -8,9 +8,10 @@ differs along K the mainloop multiplies the partial sums of 128 elements of K by
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cutegemm import checks
-from cutegemm.errors import SpecError, field_error
+from cutegemm.errors import InputError, SpecError, field_error
 
 K_BLOCK = 128  # elements of K that have one scale
 TENSOR, ROW = "tensor", "row"
@@ -22,6 +23,8 @@ PADDED = 4
 AXES = {"a": "m", "b": "n"}
 UE8M0 = "ue8m0"  # the type of scales that are powers of two
 NAMES = ("scale_a", "scale_b")  # what a run takes them by
+# shapes of one number for a whole operand; torch's `scaled_mm` has the second and third
+SINGLE = ((), (1,), (1, 1))
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,20 @@ def checked(field: str, value: object, legal: tuple[Kind, ...] = KINDS) -> Kind:
             return kind
     *others, last = map(repr, legal)
     raise field_error(SpecError, field, value, f"must be {', '.join(others)} or {last}", legal[0])
+
+
+def single(name: str, scale: Any) -> Any:
+    """One scale for a whole operand, a 0-d view of a tensor or array of shape (), (1,) or (1, 1).
+
+    Args:
+        name: of the argument, for errors.
+        scale: a strided tensor, or an array of another library.
+
+    Raises:
+        InputError: it has another shape.
+    """
+    shape = tuple(scale.shape)
+    if shape not in SINGLE:
+        rule = "must be (), (1,) or (1, 1), one number for the whole operand"
+        raise field_error(InputError, f"{name}.shape", shape, rule, ())
+    return scale.reshape(()) if shape else scale

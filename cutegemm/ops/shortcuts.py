@@ -10,6 +10,8 @@ from typing import Any, cast
 import torch
 from torch.autograd import forward_ad
 
+from cutegemm.epilogue.scales import NAMES as SCALES
+from cutegemm.epilogue.scales import SINGLE
 from cutegemm.gemm import recalled
 from cutegemm.ops.layouts import matrices
 from cutegemm.ops.program import Program
@@ -89,7 +91,13 @@ def scaled_again(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
     """
     try:
         key = _scaled_key(form, a, b, named)
-        program = _scaled.recent[key]
+        program = _scaled.recent.get(key)
+        if program is None:
+            # scales of whole operands that have dimensions, which `remember_scaled` got without
+            whole = {x: named[x].reshape(()) for x in SCALES if x in named and named[x].shape in SINGLE}
+            named = {**named, **whole}
+            key = _scaled_key(form, a, b, named)
+            program = _scaled.recent[key]
         found = program.gemm.shortcuts.recent.get(key)
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return None

@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cutegemm
 from cutegemm import Gemm, GemmSpec, emulator, plan, problem
@@ -151,10 +152,71 @@ def test_empty_extents(empty):
     assert d.isnan().all()
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
+def test_one_scale_may_have_dimensions(shape):
+    """torch's scale of a whole operand has one or two; every way in gives what a number gives."""
+    a, b = r(64, 256).to(E4M3), r(136, 256, seed=1).to(E4M3).T
+    spec = GemmSpec(scale_a="tensor", scale_b="tensor")
+    named = {"scale_a": torch.full(shape, 0.25), "scale_b": torch.full(shape, -3.0)}
+    wanted = Gemm(spec).run(a, b, scale_a=0.25, scale_b=-3.0)
+    assert torch.equal(product(a, b, *named.values()), wanted)
+    own = epi.scaled("tensor")
+    calls = (
+        lambda a, b, **x: cutegemm.matmul(a, b, **x),
+        lambda a, b, **x: cutegemm.linear(a, b.T, **x),
+        lambda a, b, **x: cutegemm.matmul(a, b, spec=spec, **x),
+        lambda a, b, **x: cutegemm.matmul(a, b, epilogue=own, **x),
+        lambda a, b, **x: cutegemm.grouped_mm(a, b[None], torch.tensor([64]), **x),
+    )
+    for call in calls:
+        assert torch.equal(call(a, b, **named), wanted)
+        with FakeTensorMode() as mode:
+            x, y, *scales = map(mode.from_tensor, (a, b, *named.values()))
+            fake = call(x, y, **dict(zip(named, scales)))
+        assert (fake.shape, fake.dtype) == (wanted.shape, wanted.dtype)
+
+
+def test_one_scale_with_dimensions_compiles():
+    """fullgraph, for functions that infer the kind and for a spec that names it."""
+    a, b = r(64, 256).to(E4M3), r(136, 256, seed=1).to(E4M3).T
+    spec = GemmSpec(scale_a="tensor", scale_b="tensor")
+
+    def f(a, b, one, other):
+        named = {"scale_a": one, "scale_b": other}
+        return cutegemm.matmul(a, b, **named), cutegemm.linear(a, b.T, spec=spec, **named)
+
+    torch._dynamo.reset()
+    scales = torch.full((1,), 0.25), torch.full((1, 1), -3.0)
+    found = torch.compile(f, fullgraph=True, backend="aot_eager")(a, b, *scales)
+    assert all(torch.equal(x, y) for x, y in zip(found, f(a, b, *scales), strict=True))
+
+
+def test_one_row_has_one_scale_of_rows():
+    """(1,) is the scale of the only row of A, or of all of B: the same number either way."""
+    a, b = r(1, 256).to(E4M3), r(136, 256, seed=1).to(E4M3).T
+    d = cutegemm.matmul(a, b, scale_a=torch.full((1,), 0.25), scale_b=torch.full((1,), 2.0))
+    assert torch.equal(d, cutegemm.matmul(a, b, scale_a=0.25, scale_b=2.0))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)], ids=str)
+def test_one_given_scale_quantizes_and_dequantizes(shape):
+    """A calibrated scale of torch's shape is used as one of no dimensions is, and returned as that."""
+    x, scale = r(64, 256), torch.full(shape, 0.25)
+    wanted = cutegemm.quantize(x, "tensor", scale=0.25)
+    found = cutegemm.quantize(x, "tensor", scale=scale)
+    assert torch.equal(found.values.float(), wanted.values.float()) and found.scale.shape == ()
+    back = cutegemm.dequantize(found.values, scale, "tensor")
+    assert torch.equal(back, cutegemm.dequantize(*wanted, "tensor"))
+
+
+ONLY_ONE = "must be (), (1,) or (1, 1), one number for the whole operand; nearest legal value: ()"
+
+
 @pytest.mark.parametrize(
     ("kinds", "scale_a", "scale_b", "told"),
     [
-        (("tensor", "tensor"), ONE, torch.ones(2), "scale_b.shape=(2,): must have 0 dimensions"),
+        (("tensor", "tensor"), ONE, torch.ones(2), f"scale_b.shape=(2,): {ONLY_ONE}"),
+        (("tensor", "tensor"), torch.ones(1, 1, 1), ONE, f"scale_a.shape=(1, 1, 1): {ONLY_ONE}"),
         (("row", "row"), torch.ones(64), torch.ones(137), "scale_b.shape=(137,): must be (136,)"),
         (("row", "row"), torch.ones(64), torch.ones(136, 1), "scale_b.shape=(136, 1): must be (136,)"),
         (("row", "row"), torch.ones(63), torch.ones(136), "scale_a.shape=(63,): must be (64,)"),

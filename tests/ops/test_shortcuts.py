@@ -110,6 +110,11 @@ def scaled(name):
         "linear": (lambda **x: cutegemm.linear(a, b, **x), named, (48, 32)),
         "bias": (lambda bias, **x: cutegemm.linear(a, b, bias, **x), named | {"bias": r(32)}, (48, 32)),
         "one scale": (lambda **x: cutegemm.linear(a, b, **x), {"scale_a": torch.tensor(0.5)}, (48, 32)),
+        "one, as torch has it": (
+            lambda **x: cutegemm.linear(a, b, **x),
+            {"scale_a": torch.full((1, 1), 0.5), "scale_b": torch.full((1,), 0.5)},
+            (48, 32),
+        ),
         "leading dimensions": (
             lambda **x: cutegemm.linear(wide, b, **x), {"scale_a": lines, "scale_b": columns}, (2, 3, 32)
         ),

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, PADDED, ROW, TENSOR, Kind
+from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, PADDED, ROW, SINGLE, TENSOR, Kind, single
 from cutegemm.epilogue.scales import NAMES as SCALES
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.agreement import check_tensor
@@ -55,7 +55,12 @@ def operand_scales(
         if isinstance(x, Tensor) and recording(x):
             raise field_error(InputError, f"{name}.requires_grad", True, NO_GRADIENT)
     given = {name: inputs[name] for name in SCALES if inputs.get(name) is not None}
-    if not given or reads(epilogue, spec) or min(a.dim(), b.dim()) < 2 - (form == "linear"):
+    own = _read(address(epilogue), address(spec)) if given else ("", "")
+    for name, kind in zip(SCALES, own):
+        if kind == "scalar" and isinstance(x := given.get(name), Tensor):
+            check_tensor(name, x)
+            inputs[name] = single(name, x)
+    if not given or any(own) or min(a.dim(), b.dim()) < 2 - (form == "linear"):
         return ("", "", *points), read
     for name, x in given.items():
         if isinstance(x, Tensor):
@@ -67,6 +72,11 @@ def operand_scales(
         kind_of(name, given[name], rows, a.shape[-1], form == "linear") if name in given else ""
         for name, rows in zip(SCALES, free)
     ]
+    given |= {
+        x: single(x, given[x])
+        for x, kind in zip(SCALES, kinds)
+        if kind == TENSOR and isinstance(given[x], Tensor)
+    }
     return (kinds[0], kinds[1], *points), given | read
 
 
@@ -120,22 +130,27 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
             return "1x128"
         if len(shape) > 1 and shape[-2] == above and (len(shape) == 2 or shape[:-2] == lead[:-1]):
             return "128x128"
+    if shape in SINGLE:
+        return TENSOR
     rule = f"must be a number, {lead}, {(*lead, blocks)} or {(above, blocks)}: per tensor, row, 1 x 128 or 128 x 128"
     raise field_error(InputError, f"{name}.shape", shape, rule)
 
 
 def reads(epilogue: Any, spec: Any) -> bool:
     """Whether a call's epilogue reads scales by these names, or its spec specifies their kinds."""
-    found: bool = _reads(address(epilogue), address(spec))
-    return found
+    return any(_read(address(epilogue), address(spec)))
 
 
 @constant
-def _reads(epilogue: int, spec: int) -> bool:
+def _read(epilogue: int, spec: int) -> tuple[str, str]:
+    """The kinds of input of `scale_a` and `scale_b` that a call's epilogue or spec reads; "" for none."""
     graph, given = found_at(epilogue), found_at(spec)
     if given is not None and given.epilogue != AUTO:
         graph = given.epilogue if graph is None or given.scale_a != AUTO or given.scale_b != AUTO else graph
-    return isinstance(graph, Graph) and any(x in graph.tensors or x in graph.numbers for x in SCALES)
+    if not isinstance(graph, Graph):
+        return "", ""
+    kinds = {**graph.tensors, **graph.numbers}
+    return kinds.get(SCALES[0], ""), kinds.get(SCALES[1], "")
 
 
 __all__ = ["FIELDS", "KINDS", "NONE", "NO_GRADIENT", "Kinds", "kind_of", "operand_scales", "reads"]

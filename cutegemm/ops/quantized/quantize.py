@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cutegemm import checks
 from cutegemm.dtypes import as_dtype
-from cutegemm.epilogue.scales import K_BLOCK, KINDS, ROW, TENSOR, BlockScale, Kind, checked
+from cutegemm.epilogue.scales import K_BLOCK, KINDS, ROW, TENSOR, BlockScale, Kind, checked, single
 from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.quantized.made import Quantized, quantized, twins
 from cutegemm.running.arguments.describe import OPERANDS, SCALES, check_tensor
@@ -150,10 +150,10 @@ def checked_scale(scale: Any, kind: Kind, x: Tensor) -> Tensor:
     if scale.device != x.device:
         rule = f"must be the operand's device, {x.device}"
         raise field_error(InputError, "scale.device", str(scale.device), rule)
-    given: Tensor = scale
+    given: Tensor = single("scale", scale) if kind == TENSOR else scale
     wanted = shape_of(x, kind)
     if isinstance(kind, str):
-        if tuple(scale.shape) != wanted:
+        if tuple(given.shape) != wanted:
             raise field_error(InputError, "scale.shape", tuple(scale.shape), f"must be {wanted}")
         return given
     fits = BlockScale("scale", "m", kind[1]).fits(tuple(scale.shape[-2:]), wanted[-2:])

@@ -124,7 +124,7 @@ class Signature:
                 raise self._missing(name)
             elif kind == "scalar" and (hasattr(value, "data_ptr") or hasattr(value, "__dlpack__")):
                 scalars.append(name)
-                given.append(value)
+                given.append(_whole(name, value) if name in scales.NAMES else value)
             else:
                 values.append(passed(kind, name, value))
         return tuple(given), tuple(values), tuple(scalars)
@@ -178,6 +178,13 @@ def unread(name: str, read: Sequence[str], options: Sequence[str], rule: str = "
     near = checks.near(name, (x for x in (*read, *options) if x != name))
     rule = rule or f"the epilogue reads {', '.join(read) or 'nothing'}"
     return field_error(InputError, name, _DOTS, rule, near)
+
+
+def _whole(name: str, value: Any) -> Any:
+    """`scales.single` of an operand's scale; nested and sparse tensors are refused later."""
+    if getattr(value, "is_nested", False) or "sparse" in str(getattr(value, "layout", "")):
+        return value
+    return scales.single(name, value)
 
 
 def number(name: str, value: Any, rule: str = "must be a number or a 0-d fp32 tensor") -> float:
