@@ -90,10 +90,10 @@ class GemmSpec(checks.Named):
             tensor cores: elements are rounded to 10 fraction bits, products are added in fp32) or "tf32x3"
             (each element is split into two tf32 parts; three GEMMs of parts give errors near fp32's). "auto" is
             "exact"; torch.backends.cuda.matmul.allow_tf32 is not consulted.
-        scale_a, scale_b: scales of the operands, which a run takes as `scale_a` and `scale_b`: "tensor" (a number or a
-            tensor of one), "row" (M of A, N of B), ("block", 1, 128) or ("block", 128, 128), extents along the operand's
-            free axis (M of A, N of B), then K. The tensor is (blocks of the free axis, blocks of K), fp32 or ue8m0, any
-            strides. The epilogue reads scaled sums. "auto" is no scales.
+        scale_a, scale_b: scales of the operands, which a run takes as `scale_a` and `scale_b`: "tensor" (one number, or
+            a tensor of one), "row" (M of A, N of B), ("block", 1, 128) or ("block", 128, 128), extents along the
+            operand's free axis (M of A, N of B), then K. The tensor is (blocks of the free axis, blocks of K), fp32 or
+            ue8m0, any strides. The epilogue reads scaled sums. "auto" is no scales.
         zero_point_a, zero_point_b: zero points of int8 and uint8 operands, which a run takes by these names: "tensor"
             (an integer or a 0-d tensor) or "row" (M of A, N of B). D is that of (A - zero_point_a)(B - zero_point_b),
             exact if the sums of A B fit int32. Block scales exclude zero points. A run may pass the sums along K in
