@@ -170,6 +170,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--seed", type=int, default=SEED, help=f"of the array; default {SEED}")
     add("--no-array", action="store_true", help="leave the array out")
     add("--array", type=Path, help="file of the array; made if it does not exist")
+    add(
+        "--extend",
+        action="store_true",
+        help="add cases to that file for pairs that it lacks, of newer values",
+    )
     add("--first", type=int, help="number of cases of the array")
     add("--random", type=int, default=0, help="number of additional random cases")
     add("--random-seed", type=int, default=RANDOM_SEED, help=f"of random cases; default {RANDOM_SEED}")
@@ -201,11 +206,12 @@ def single(case: dict[str, Any], backend: str, shrink: bool, of: Set) -> int:
 
 
 def made(array: Array, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The array's cases, from its file if it exists."""
+    """The array's cases, from its file if it exists; with --extend also new ones for the pairs that these lack."""
     if args.array is not None and args.array.exists():
         found = json.loads(args.array.read_text())
         array.take(found["cases"], [tuple(x) for x in found["impossible"]])
-        return list(array.cases[: args.first])
+        if not args.extend:
+            return list(array.cases[: args.first])
     for _ in array.make(args.first):
         pass
     if args.array is not None:

@@ -15,7 +15,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.combinations.factors import Meaningless, declared
-from benchmarks.combinations.fields import AUTO, EIGHTS, EXTENTS, FACTORS, FREE, POINTS, Case, Value
+from benchmarks.combinations.fields import (
+    AUTO,
+    EIGHTS,
+    EXTENTS,
+    FACTORS,
+    FREE,
+    POINTS,
+    SCALES,
+    WITH_BLOCKS,
+    Case,
+    Value,
+)  # fmt: skip
 from benchmarks.combinations.graphs import GRAPHS
 from cutegemm import plan
 from cutegemm.errors import GemmError
@@ -54,8 +65,13 @@ def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
         **{(x, kind): {"dtype": _INTEGERS} for x in POINTS for kind in ("tensor", "row")},
         ("math", "tf32"): {"dtype": ("fp32",)},
         ("math", "tf32x3"): {"dtype": ("fp32",)},
-        **{("scales", x): {"dtype": EIGHTS, "c": ("none",)} for x in ("tensor", "row")},
-        **{("scales", x): {"dtype": ("fp8_e4m3",), "c": ("none",)} for x in ("block", "blocks")},
+        **{
+            ("scales", x): {"dtype": EIGHTS, "c": ("none",)}
+            for x in SCALES
+            if x not in ("none", *WITH_BLOCKS)
+        },
+        **{("scales", x): {"dtype": ("fp8_e4m3",), "c": ("none",)} for x in WITH_BLOCKS},
+        ("scale_type", "ue8m0"): {"scales": WITH_BLOCKS},
     }
     if name == "inputs" and value != "as_a":
         return {"epilogue": _WITH_TENSORS}

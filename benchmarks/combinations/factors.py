@@ -23,6 +23,7 @@ from benchmarks.combinations.fields import (
     POINTS,
     READ,
     SCALES,
+    WITH_BLOCKS,
     Case,
     Value,
 )  # fmt: skip
@@ -117,7 +118,7 @@ def declared(case: Case) -> Declared:
             scalars = tuple(name for name, kind in graph.numbers.items() if kind == "scalar")
         for name, kind in graph.tensors.items():
             if name.startswith("scale_"):
-                inputs[name] = _scale(graph, name, (m, width, k))
+                inputs[name] = _scale(get, graph, name, (m, width, k))
             elif name in INTEGERS:
                 inputs[name] = _sums(name, kind, a, b)
             else:
@@ -175,6 +176,8 @@ def _with_scales(get: Any, graph: Graph | None) -> Graph | None:
         if get("dtype") not in EIGHTS:
             raise Meaningless("operands of 8 bits have scales")
         fields |= dict(zip(("scale_a", "scale_b"), SCALES[get("scales")], strict=True))
+    if get("scale_type") != "fp32" and get("scales") not in WITH_BLOCKS:
+        raise Meaningless("scales of blocks alone may be exponents")
     if not fields:
         return graph
     try:
@@ -185,14 +188,18 @@ def _with_scales(get: Any, graph: Graph | None) -> Graph | None:
     return spec.epilogue
 
 
-def _scale(graph: Graph, name: str, extents: tuple[int, int, int]) -> Operand:
-    """The fp32 scales of an operand's rows, columns or blocks; those of B's blocks are (blocks of K, blocks of N)."""
+def _scale(get: Any, graph: Graph, name: str, extents: tuple[int, int, int]) -> Operand:
+    """The scales of an operand's rows, columns or blocks; those of B's blocks are (blocks of K, blocks of N).
+
+    They are fp32, or bytes that hold exponents.
+    """
     m, n, k = extents
     shapes = {"row": (1, n), "col": (m, 1)}
     shapes |= {x.kind: x.shape(m, n, k) for x in graph.scales if x.name == name}
     kind = graph.tensors[name]
     rows, cols = shapes[kind][::-1] if kind == "blocks_n" else shapes[kind]
-    return lying(DType.FP32, (rows, cols), kind in ("row", "blocks_m"), "aligned", 1)
+    held = DType.UINT8 if kind.startswith("blocks") and get("scale_type") == "ue8m0" else DType.FP32
+    return lying(held, (rows, cols), kind in ("row", "blocks_m"), "aligned", 1)
 
 
 def _sums(name: str, kind: str, a: Operand, b: Operand) -> Operand:

@@ -115,7 +115,10 @@ def prepared(case: Case, arena: Arena) -> Call:
     for name, operand in {"a": problem.a, "b": problem.b, **read, **made.points}.items():
         placed[name] = arena.place(operand)
         fill(placed[name].view, draw)
-        if name.startswith("scale_"):
+        if name.startswith("scale_") and operand.dtype is DType.UINT8:
+            # exponents of 2 to the power of -7 to 6
+            placed[name].view.copy_(placed[name].view % 14 + 120)
+        elif name.startswith("scale_"):
             placed[name].view.abs_().add_(0.5)
     for name, operand in problem.outputs:
         placed[name] = placed["c"] if in_place and name == "d" else arena.place(operand)

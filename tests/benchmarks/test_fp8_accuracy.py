@@ -33,7 +33,9 @@ def test_the_page_has_the_committed_times():
 
 def test_the_committed_errors_are_what_is_computed():
     """The least K of every line again, on this machine: equal but for the order of fp32 sums."""
-    known = {(x["operands"], x["contender"]): x["error"] for x in rows_of("fp8_accuracy.json") if x["k"] == 512}
+    known = {
+        (x["operands"], x["contender"]): x["error"] for x in rows_of("fp8_accuracy.json") if x["k"] == 512
+    }
     for row in fp8_accuracy.measured([512], "cpu"):
         assert row["error"] == pytest.approx(known[row["operands"], row["contender"]], rel=1e-3)
 
@@ -41,7 +43,9 @@ def test_the_committed_errors_are_what_is_computed():
 def test_measured_times_confirm_the_errors():
     """On the H200 our bf16 differed from the quantized product by what the table says of normal operands."""
     errors = {
-        x["contender"]: x["error"] for x in rows_of("fp8_accuracy.json") if (x["operands"], x["k"]) == ("normal", 8192)
+        x["contender"]: x["error"]
+        for x in rows_of("fp8_accuracy.json")
+        if (x["operands"], x["k"]) == ("normal", 8192)
     }
     for row in rows_of("fp8.json"):
         kind, suite = row["what"].split()

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from benchmarks.combinations import farm
-from benchmarks.combinations.__main__ import SETS, failed, main, run_entry, summary
+from benchmarks.combinations.__main__ import DENSE_ARRAY, SETS, failed, made, main, parse, run_entry, summary
 from benchmarks.combinations.cover import Array, drawn, legal
 from benchmarks.combinations.factors import Meaningless, declared, shortened, value_of
 from benchmarks.combinations.fields import FACTORS
@@ -63,6 +63,26 @@ def test_an_array_holds_every_pair_that_is_legal():
     assert not held & {x for x in listed if "depth" not in x}
     again = Array(3, array.accepts)
     assert [shortened(x) for x in itertools.islice(again.make(), 5)] == [shortened(x) for x in cases[:5]]
+
+
+def test_the_stored_array_holds_what_the_fields_have():
+    """Every value of every field is in a case, and every pair is in one or listed."""
+    stored = json.loads(DENSE_ARRAY.read_text())
+    array = Array(1)
+    array.take(stored["cases"], [tuple(x) for x in stored["impossible"]])
+    assert array.left == 0
+    for name, values in FACTORS.items():
+        assert {value_of(case, name) for case in stored["cases"]} == set(values), name
+
+
+def test_a_stored_array_is_extended_by_what_it_lacks(tmp_path):
+    """`--extend` keeps the file's cases and adds others; without it the file is taken as it is."""
+    path = tmp_path / "array"
+    path.write_text(json.dumps({"cases": [{"batch": "two"}], "impossible": []}))
+    for words, count in (([], 1), (["--extend", "--first", "3"], 3), ([], 3)):
+        array = Array(1, meaningful)
+        cases = made(array, parse(["--array", str(path), *words]))
+        assert len(cases) == count and shortened(cases[0]) == {"batch": "two"}
 
 
 def test_drawn_cases_are_legal_and_follow_from_seed_and_number():
