@@ -2,6 +2,7 @@
 """The planner: it honours every given field or refuses in the standard words, and what it plans fits the hardware."""
 
 import dataclasses
+import json
 import math
 import re
 
@@ -23,7 +24,7 @@ from tests.support.planned import (
     check_honoured,
     corrected,
 )
-from tests.support.strategies import for_problem, fused_problems, problems, specs
+from tests.support.strategies import eight_bits, for_problem, fused_problems, problems, specs
 
 MESSAGE = re.compile(
     r"^(?P<field>\w+(\.[mnk])?)=(?P<value>.+?): (?P<rule>.+?)(; nearest legal value: (?P<nearest>.+))?$"
@@ -245,6 +246,27 @@ def test_any_spec_and_problem_plan_or_are_refused(spec, of):
         check_honoured(spec, result)
         check_fits(result)
         check_workspace(result)
+
+
+@given(eight_bits())
+def test_any_spec_of_8_bits_and_tf32_plans_or_is_refused(drawn):
+    """The same for any pair of 8-bit types, with scales, zero points and promotion, and for tf32; plans print, too."""
+    spec, of = drawn
+    result = attempt(spec, of)
+    if isinstance(result, PlanError):
+        assert MESSAGE.match(str(result))
+        return
+    config = result.config
+    blocks = [x[1] for x in (spec.scale_a, spec.scale_b) if isinstance(x, tuple)]
+    assert (result.problem.a.dtype, result.problem.b.dtype) == (of.a.dtype, of.b.dtype)
+    assert result.smem_bytes <= H200.limits.smem_bytes
+    if spec.promote != "auto":
+        assert config.promote == (spec.promote or 0)
+    # scales of blocks multiply the sums of their 128 elements
+    assert sorted(x.extent for x in config.epilogue.scales) == sorted(blocks)
+    assert not blocks or config.promote == 128
+    data = result.to_dict()
+    assert json.loads(json.dumps(data)) == data and f"{of.m} x {of.n} x {of.k}" in str(result)
 
 
 @epi.define(gated="halves")

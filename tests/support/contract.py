@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator
-from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.graph import Graph, linear_combination
 from cutegemm.errors import GemmError
 from cutegemm.gemm import Gemm, representative
 from cutegemm.running.arguments.results import Partial
+from cutegemm.running.numerics.bounds import bound
 from tests.support.epilogues import assert_outputs_close, random_inputs, seeded_graph
 from tests.support.memory import Guarded, Layout
 from tests.support.numerics import assert_close
@@ -30,11 +31,12 @@ from tests.support.patience import PATIENCE
 
 SMALL = Tile(64, 32, 32)
 LOADED: dict[str, Any] = {"tile": SMALL, "consumers": 1, "stages": 2}
+COPIED = {"a_load": "relayout", "b_load": "relayout"}
 # Name -> fields of a spec, and whether its operands may lie in any way or only as TMA takes them.
 SPECS: dict[str, tuple[dict[str, Any], bool]] = {
     "cooperative": ({**LOADED, "a_load": "tma", "b_load": "tma"}, False),
     "gather": ({**LOADED, "a_load": "gather", "b_load": "gather"}, True),
-    "relayout": ({**LOADED, "a_load": "relayout", "b_load": "relayout"}, True),
+    "relayout": ({**LOADED, **COPIED}, True),
     "multistage": ({**LOADED, "schedule": "multistage", "a_load": "tma", "b_load": "tma"}, False),
     "pingpong": (
         {"tile": SMALL, "schedule": "pingpong", "stages": 2, "a_load": "tma", "b_load": "tma"},
@@ -49,6 +51,15 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
     "dynamic": ({**LOADED, "scheduler": "dynamic", "sms": 2, "swap": False}, True),
     "simt": ({"schedule": "simt"}, True),
     "fp32": ({"a_dtype": "fp32"}, True),
+    "fp8": (
+        {**LOADED, "tile": Tile(64, 32, 64), "a_dtype": "fp8_e4m3", "b_dtype": "fp8_e5m2", **COPIED},
+        True,
+    ),
+}
+# spec -> types of A, B and of C and D; others have bf16
+TYPES = {
+    "fp32": (torch.float32,) * 3,
+    "fp8": (torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16),
 }
 # Drawn epilogues, by spec: a graph is a kernel on each spec that takes it, and on SIMT a slow one to compile.
 GRAPHS = {"cooperative": 8, "multistage": 4, "simt": 3}
@@ -100,7 +111,8 @@ class Sequence:
             fields = {**fields, "b_load": "relayout"}
         self.spec = GemmSpec(**fields, **({} if self.graph is None else {"epilogue": self.graph}))
         self.gemm = Gemm(self.spec, representative(self.spec))
-        self.dtype = torch.float32 if self.name == "fp32" else torch.bfloat16
+        self.types = TYPES.get(self.name, (torch.bfloat16,) * 3)
+        self.dtype = self.types[2]
 
     def calls(self) -> list[Call]:
         """As many calls as a sequence has, each drawn when it is asked for."""
@@ -130,7 +142,9 @@ class Sequence:
         That is copied before it is multiplied, and the copy is packed, which TMA may not take.
         """
         view = self._layout(anyhow).random(shape, dtype, self.generator)
-        return torch._neg_view(view) if anyhow and self.rng.random() < 0.1 else view
+        # no operation of torch negates 8 bits
+        turns = anyhow and self.rng.random() < 0.1 and dtype.itemsize > 1
+        return torch._neg_view(view) if turns else view
 
     def _extents(self, of: tuple[int, ...]) -> tuple[int, int, int]:
         m, n, k = (self.where.choice(of) for _ in range(3))
@@ -141,8 +155,8 @@ class Sequence:
         batch = self.where.choice((None, None, None, 1, 2))
         lead = () if batch is None else (batch,)
         whose = self.where.choice(("both", "both", "a", "b"))
-        a = self._operand((*(lead if whose != "b" else ()), m, k), self.dtype, self.anyhow)
-        b = self._operand((*(lead if whose != "a" else ()), k, n), self.dtype, self.anyhow)
+        a = self._operand((*(lead if whose != "b" else ()), m, k), self.types[0], self.anyhow)
+        b = self._operand((*(lead if whose != "a" else ()), k, n), self.types[1], self.anyhow)
         return a, b, lead
 
     def _plain(self) -> Call:
@@ -173,7 +187,15 @@ class Sequence:
             assert d.shape == (*lead, m, n) and d.dtype == self.dtype and d.device == a.device
             assert where == "new" or d is named["out"]
             scale = 0.0 if not with_c else 1.0 if beta is None else beta
-            assert_close(d, a, b, before, alpha, scale)
+            if a.element_size() > 1:
+                assert_close(d, a, b, before, alpha, scale)
+                return
+            # the bounds know how tensor cores round sums of 8-bit products
+            numbers = {"alpha": alpha} | ({"beta": scale, "c": before} if scale else {})
+            complaint = bound(linear_combination(bool(scale)), a, b, numbers, {"d": d.dtype})["d"].complaint(
+                d
+            )
+            assert complaint is None, complaint
 
         text = f"{(*lead, m, n, k)}, alpha {alpha}, beta {beta if with_c else '-'}, out {where}"
         return Call(text, (a, b), named, self._backend(), check, guards=guards)

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 import torch
 
 MARGIN = 512  # guard elements before and after a matrix; a multiple of 16 bytes in every type
-_BITS = {2: torch.int16, 4: torch.int32}
-_POISON = {torch.float16: 0x7E55, torch.bfloat16: 0x7FD5, torch.float32: 0x7FD5_5555}  # NaNs with a payload
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+# NaNs, with a payload where the type has room for one
+_POISON = {
+    torch.float16: 0x7E55,
+    torch.bfloat16: 0x7FD5,
+    torch.float32: 0x7FD5_5555,
+    torch.float8_e4m3fn: 0x7F,
+    torch.float8_e5m2: 0x7E,
+}
 
 
 @dataclass(frozen=True)

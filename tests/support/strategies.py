@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hypothesis strategies over what a user can ask for: extents, memory layouts, problems, specs, scalars."""
 
+import itertools
+
 from hypothesis import strategies as st
 
 from cutegemm import GemmSpec, Operand, Problem, Tile
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import Graph
 from cutegemm.epilogue.element_types import legal
+from cutegemm.epilogue.graph import linear_combination
+from cutegemm.epilogue.scales import KINDS
+from cutegemm.epilogue.scaling import SUMS, default_type, input_type
 from cutegemm.errors import SpecError
 from cutegemm.problems import columns
 from cutegemm.spec import AUTO, LOADS, SCHEDULERS, SCHEDULES, SPLIT_REDUCTIONS, STORES, SWIZZLES
@@ -16,6 +21,10 @@ TILE_EDGES = (16, 64, 128, 192, 256)
 HALF_TYPES = (DType.FP16, DType.BF16)
 # what is read and stored beside operands of floating point
 READ, STORED = (legal(x, False) for x in ("matrix", "stored"))
+STORED_WHOLE = legal("stored", True)
+_FP8, _INT8 = (DType.FP8_E4M3, DType.FP8_E5M2), (DType.INT8, DType.UINT8)
+# types of A and B that no strategy of 16 bits draws; fp32 stands for tf32
+EIGHT_BITS = (*itertools.product(_FP8, _FP8), *itertools.product(_INT8, _INT8), (DType.FP32, DType.FP32))
 
 
 def extents(low: int = 0, high: int = 700) -> st.SearchStrategy[int]:
@@ -107,6 +116,49 @@ def fused_problems(draw, low: int = 1, high: int = 4_000) -> tuple[Graph, Proble
     )
 
 
+@st.composite
+def eight_bits(draw, low: int = 1, high: int = 4_000) -> tuple[GemmSpec, Problem]:
+    """A spec of 8-bit or tf32 operands, with any scales, zero points and promotion, and a problem that brings them."""
+    pair = draw(st.sampled_from(EIGHT_BITS))
+    fields = {"promote": st.sampled_from((None, 32, 64, 96, 128, 256))}
+    if pair[0] is DType.FP32:
+        fields["math"] = st.sampled_from(("tf32", "tf32x3"))
+    else:
+        fields |= dict.fromkeys(("scale_a", "scale_b"), st.sampled_from(KINDS))
+    if pair[0].whole:
+        fields |= dict.fromkeys(("zero_point_a", "zero_point_b"), st.sampled_from(("tensor", "row")))
+    own = draw(st.lists(st.sampled_from(sorted(fields)), unique=True))
+    spec = draw(specs({**_FREE, **fields}, ("math", *own) if "math" in fields else tuple(own)))
+    graph = spec.epilogue if isinstance(spec.epilogue, Graph) else linear_combination(False)
+    m, n, k = (draw(extents(low, high)) for _ in range(3))
+    batch = draw(st.sampled_from((1, 1, 1, 2, 3)))
+    shapes = {"row": (1, n), "col": (m, 1)}
+    inputs = []
+    for name, kind in graph.tensors.items():
+        held, shape = input_type(name, pair[0], None), shapes.get(kind)
+        if shape is None:
+            scale = next(x for x in graph.scales if x.name == name)
+            shape = scale.shape(m, n, k)[:: 1 if kind == "blocks_m" else -1]
+            held = draw(st.sampled_from((DType.FP32, DType.UINT8)))
+        inputs.append((name, draw(operands(*shape, held, batch))))
+    kept = (
+        [x for x in STORED_WHOLE if x is not DType.INT32] if pair[0].whole and graph not in SUMS else STORED
+    )
+    out = draw(st.sampled_from((default_type(graph, pair[0]), *kept)))
+    scalars_there = tuple(x for x, kind in graph.numbers.items() if kind == "scalar" and draw(st.booleans()))
+    return spec, Problem(
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        a=draw(operands(m, k, pair[0], batch)),
+        b=draw(operands(k, n, pair[1], batch)),
+        inputs=tuple(inputs),
+        outputs=(("d", draw(operands(m, n, out, batch, output=True))),),
+        device_scalars=scalars_there,
+    )
+
+
 def tiles() -> st.SearchStrategy[Tile]:
     """CTA tiles made of whole wgmmas, most of which fit."""
     return st.builds(
@@ -147,13 +199,17 @@ _FIELDS = {
 }  # fmt: skip
 
 
+# without demands on types and majors
+_FREE = {name: x for name, x in _FIELDS.items() if not name.endswith(("_dtype", "_major"))}
+
+
 @st.composite
-def specs(draw) -> GemmSpec:
-    """A legal spec in which a few fields are given."""
-    names = draw(st.lists(st.sampled_from(sorted(_FIELDS)), unique=True, max_size=6))
+def specs(draw, of=_FIELDS, must: tuple[str, ...] = ()) -> GemmSpec:
+    """A legal spec in which a few fields are given, and those that must be."""
+    names = draw(st.lists(st.sampled_from(sorted(of)), unique=True, max_size=6))
     fields = {}
-    for name in names:
-        value = draw(_FIELDS[name])
+    for name in dict.fromkeys((*must, *names)):
+        value = draw(of[name])
         try:
             GemmSpec(**fields, **{name: value})
         except SpecError:
@@ -176,6 +232,7 @@ def for_problem(spec: GemmSpec, problem: Problem) -> GemmSpec:
 
 __all__ = [
     "AUTO",
+    "eight_bits",
     "extents",
     "for_problem",
     "fused_problems",
