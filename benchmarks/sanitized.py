@@ -5,10 +5,10 @@
     compute-sanitizer --tool racecheck --error-exitcode 9 python -m benchmarks.sanitized --only atomic,launch
     compute-sanitizer --tool synccheck python -m benchmarks.sanitized
 
-The cases cover reductions across CTAs, loads by threads, scaled, copied and quantized 8-bit operands, groups, and sums
-of rows. Each result is compared with fp64, or with torch's operations for `quantize` and sums of rows; the command
-exits 1 if one is wrong. Racecheck only covers shared memory. The emulator's race detector covers global memory
-(`tests/kernels`).
+The cases cover reductions across CTAs, loads by threads, scaled, copied and quantized 8-bit operands, D in 8 bits,
+groups, and sums of rows. Each result is compared with fp64, or with torch's operations for `quantize` and sums of
+rows; the command exits 1 if one is wrong. Racecheck only covers shared memory. The emulator's race detector covers
+global memory (`tests/kernels`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import torch
 import cutegemm
 from benchmarks import command_line, runs
 from cutegemm import DType, GemmSpec, Tile
+from cutegemm import epilogue as epi
+from cutegemm.epilogue import Graph
 from cutegemm.ops.groups import row_sum
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.quantize import quantized
@@ -31,6 +33,18 @@ from cutegemm.running.numerics.group_reference import gathered
 SMALL, BYTES = Tile(64, 64, 64), Tile(64, 64, 128)
 BY_ROW, BY_SQUARE = ("block", 1, 128), ("block", 128, 128)
 ENDS = (40, 40, 41, 130)
+
+
+def quantizing(kind: Any) -> Graph:
+    """An epilogue that quantizes D to e4m3 by blocks."""
+
+    def made(acc: epi.Value) -> epi.Output:
+        q = epi.quantize(acc, kind)
+        return epi.Output(d=q.values, scale=q.scale)
+
+    return epi.define(made)
+
+
 # name -> (spec, (m, n, k)); for groups M is the total of their rows
 CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "launch": (GemmSpec(tile=SMALL, swap=False, split_k=3, split_reduction="launch"), (136, 72, 520)),
@@ -120,6 +134,19 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "tf32": (GemmSpec(math="tf32", sms=4), (136, 136, 132)),
     # operands split into parts in place of fp32, three GEMMs
     "tf32x3": (GemmSpec(math="tf32x3", sms=4), (136, 136, 132)),
+    # D in 8 bits, by TMA and as unaligned rows
+    "stored_fp8": (GemmSpec(tile=BYTES, d_dtype="fp8_e4m3", sms=4), (136, 144, 272)),
+    "stored_fp8_lines": (
+        GemmSpec(tile=BYTES, d_dtype="fp8_e5m2", store="staged", swap=False),
+        (133, 77, 272),
+    ),
+    "stored_int8": (GemmSpec(tile=BYTES, scale_a="tensor", d_dtype="int8", sms=4), (136, 144, 272)),
+    # D quantized by the epilogue
+    "stored_blocks": (GemmSpec(tile=Tile(64, 128, 128), epilogue=quantizing(BY_ROW), sms=2), (136, 272, 272)),
+    "stored_squares": (
+        GemmSpec(tile=Tile(128, 128, 128), epilogue=quantizing(BY_SQUARE), sms=2),
+        (136, 272, 272),
+    ),
     "groups": (GemmSpec(), (144, 136, 264)),
     # tokens along N of the instruction
     "groups_swapped": (GemmSpec(tile=Tile(16, 64, 64), swap=True), (144, 136, 264)),
@@ -139,7 +166,7 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "groups_scaled_block": (GemmSpec(scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_depth": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 80, 144)),
 }
-# name -> (kind of scales, value type, (M, K), whether x is contiguous along M)
+# name -> (kind of scales, value type, (M, K), whether x is contiguous along M); "twin" also quantizes the transpose
 QUANTIZED: dict[str, tuple[Any, torch.dtype, tuple[int, int], bool]] = {
     "quantize_row": ("row", torch.int8, (70, 1400), False),
     "quantize_tensor": ("tensor", torch.float8_e4m3fn, (136, 272), False),
@@ -147,6 +174,10 @@ QUANTIZED: dict[str, tuple[Any, torch.dtype, tuple[int, int], bool]] = {
     "quantize_squares": (BY_SQUARE, torch.float8_e5m2, (136, 272), False),
     "quantize_turned": (BY_ROW, torch.float8_e4m3fn, (272, 136), True),
     "quantize_turned_row": ("row", torch.int8, (272, 136), True),
+    "quantize_twin_row": ("row", torch.float8_e4m3fn, (136, 272), False),
+    "quantize_twin_tensor": ("tensor", torch.int8, (136, 272), False),
+    "quantize_twin_blocks": (BY_ROW, torch.float8_e4m3fn, (136, 272), False),
+    "quantize_twin_squares": (BY_SQUARE, torch.float8_e5m2, (136, 272), False),
 }
 # name -> (rows of the result, terms of each, rows and columns of the matrix)
 ROW_SUMS = {"rows_copied": (131, 1, 40, 1032), "rows_summed": (131, 3, 40, 264)}
@@ -246,15 +277,52 @@ def _grouped(name: str, generator: torch.Generator, backend: str | None) -> list
 
 
 def _quantized(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
-    """The share of values and of scales that differ from torch's operations."""
+    """The share of values and of scales that differ from torch's operations on the CPU, of x and of its twin."""
     kind, dtype, shape, turned = QUANTIZED[name]
+    twin = name.startswith("quantize_twin")
     x = _draw(shape, generator, torch.bfloat16)
     x = x.T.contiguous().T if turned else x
-    found: Any = cutegemm.quantize(x, kind, dtype)
+    found: Any
     if backend == "emulator":
-        found, _ = kernel.quantized_by(kernel.on_emulator, x, kind, dtype, None, False)
-    pairs = zip(found, quantized(x, kind, dtype), strict=True)
-    return [float((mine.float() != its.float()).double().mean()) for mine, its in pairs]
+        found = kernel.quantized_by(kernel.on_emulator, x, kind, dtype, None, False, twin)
+    elif twin:
+        found = cutegemm.quantize(x, kind, dtype, transposed=True)
+    else:
+        found = (cutegemm.quantize(x, kind, dtype), None)
+    wanted = (quantized(x.cpu(), kind, dtype), quantized(x.cpu().mT, kind, dtype) if twin else None)
+    pairs = [
+        (mine, its)
+        for one, other in zip(found, wanted)
+        if other
+        for mine, its in zip(one, other, strict=True)
+    ]
+    return [_differing(mine, its) for mine, its in pairs]
+
+
+def _differing(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The share of elements that differ."""
+    return float((found.cpu().float() != wanted.cpu().float()).double().mean())
+
+
+def _stored(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
+    """The share of D in 8 bits, and of its scales, that differ from what the exact sums of small integers become."""
+    spec, (m, n, k) = CASES[name]
+    dtype = torch.int8 if name == "stored_int8" else torch.float8_e4m3fn
+    a, b = (
+        torch.randint(-2, 3, x, generator=generator, device=generator.device).to(dtype)
+        for x in ((m, k), (n, k))
+    )
+    sums = a.float() @ b.float().T
+    gemm, scales = cutegemm.build(spec), {"scale_a": 0.125} if name == "stored_int8" else {}
+    if name in ("stored_blocks", "stored_squares"):
+        wanted: Any = quantized(sums.cpu(), BY_ROW if name == "stored_blocks" else BY_SQUARE, dtype)
+        found = [gemm.run(a, b.T, backend=backend) for _ in range(2)]
+        return [_differing(*x) for y in found for x in zip((y.d, y.scale), wanted, strict=True)]
+    stored: dict[Any, torch.dtype] = {DType.INT8: torch.int8, DType.FP8_E5M2: torch.float8_e5m2}
+    kept = stored.get(spec.d_dtype, torch.float8_e4m3fn)
+    wanted = (sums / 8).round().clamp(-128, 127) if scales else sums.to(kept)
+    found = [gemm.run(a, b.T, backend=backend, **scales) for _ in range(2)]
+    return [_differing(x, wanted) if x.dtype is kept else math.nan for x in found]
 
 
 def _summed(name: str, generator: torch.Generator, backend: str | None) -> list[float]:
@@ -285,7 +353,7 @@ def error_of(name: str, device: str = "cuda", backend: str | None = None) -> flo
     Each GEMM runs twice, so a state that the first run leaves behind affects the second.
     """
     generator = torch.Generator(device).manual_seed(1)
-    kinds = {"groups": _grouped, "quantize": _quantized, "rows": _summed}
+    kinds = {"groups": _grouped, "quantize": _quantized, "rows": _summed, "stored": _stored}
     errors = kinds.get(name.split("_")[0], _dense)(name, generator, backend)
     return max(errors, key=lambda x: (math.isnan(x), x))
 

@@ -16,7 +16,7 @@ def test_every_dense_case_is_what_its_name_says():
     found = {
         name: plan(spec, problem(*shape, d_dtype=None if spec.d_dtype == "auto" else spec.d_dtype))
         for name, (spec, shape) in sanitized.CASES.items()
-        if not name.startswith(("scaled", "groups", "tf32", "int8"))
+        if not name.startswith(("scaled", "groups", "tf32", "int8", "stored"))
     }
     for name, made in found.items():
         config, kind = made.config, name.split("_")[0]
@@ -61,6 +61,20 @@ def test_every_case_of_integers_is_what_its_name_says():
             assert made.config.gathers is (name == "int8_gathered")
 
 
+def test_every_case_of_a_d_in_8_bits_is_what_its_name_says():
+    """By TMA or as unaligned rows; those of blocks have scales as a second output."""
+    for name, (spec, (m, n, k)) in sanitized.CASES.items():
+        if name.startswith("stored"):
+            dtype, d_dtype = "int8" if name == "stored_int8" else "fp8", spec.d_dtype
+            given = {} if d_dtype == "auto" else {"d_dtype": d_dtype}
+            config = plan(
+                spec, problem(m, n, k, dtype=dtype, majors="kk", epilogue=named(spec), **given)
+            ).config
+            assert config.outputs[0].dtype.bits == 8
+            assert config.outputs[0].store == ("staged" if name.endswith("lines") else "tma")
+            assert bool(config.epilogue.blocks) is (name in ("stored_blocks", "stored_squares"))
+
+
 def named(spec):
     """The graph of a spec that has one."""
     return None if spec.epilogue == "auto" else spec.epilogue
@@ -72,7 +86,8 @@ def named(spec):
     [
         "atomic", "launch_adders", "lines_few", "scaled_row", "scaled_block", "groups_indexed", "scaled_exponents",
         "int8_points", "int8_transposed", "int8_copied", "quantize_blocks", "quantize_turned_row",
-        "rows_copied", "rows_summed",
+        "rows_copied", "rows_summed", "quantize_twin_row", "quantize_twin_squares", "stored_fp8", "stored_fp8_lines",
+        "stored_int8", "stored_blocks", "stored_squares",
     ],
 )  # fmt: skip
 def test_a_case_runs_and_is_compared(name):
