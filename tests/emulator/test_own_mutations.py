@@ -13,13 +13,17 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from cutegemm import GemmSpec, Tile, emulator, problem
+from cutegemm import GemmSpec, Tile, emulator, problem, quantize
+from cutegemm import epilogue as epi
 from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
 from cutegemm.emulator.launching import front
+from cutegemm.epilogue.graph import linear_combination
 from cutegemm.errors import EmulatorError
 from cutegemm.gemm import Gemm, build, representative
+from cutegemm.ops.quantized import kernel
 from cutegemm.planning.planner import plan
+from cutegemm.running.backends.helper_launch import on_emulator
 from cutegemm.running.numerics.bounds import bound
 from tests.support.emulator_pipeline import SYNCHRONISATION, without
 from tests.support.epilogues import assert_outputs_close
@@ -122,6 +126,17 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     "copies of bytes": {
         "bar.warp.sync": (1, "the GEMM's, as for gather"),
     },
+    "in turn": {
+        "bar.sync": (2, "turns order for speed, no warpgroup reads what another writes; the last arrival's wait"),
+    },
+    "D quantized by rows' blocks": {
+        "bar.warp.sync": (1, "as for gather"),
+    },
+    "D quantized by blocks": {
+        "bar.warp.sync": (1, "as for gather"),
+    },
+    "quantize by blocks": {},
+    "quantize by rows": {},
     "dependent": {
         "griddepcontrol.launch_dependents": PERMISSION,
         "griddepcontrol.wait": (1, "the consumers': what they multiply comes from a producer that has waited"),
@@ -243,6 +258,62 @@ def copied():
     return run
 
 
+def in_turn():
+    """D of e4m3 by three consumer warpgroups that issue their WGMMAs one after another, promoting in between."""
+    spec = GemmSpec(**BYTES | {"tile": Tile(192, 24, 128), "sms": 1}, promote=128, d_dtype="bf16")
+    gemm, draw = Gemm(spec), torch.Generator().manual_seed(1)
+    a, b = (torch.randn(x, 400, generator=draw).to(torch.float8_e4m3fn) for x in (200, 40))
+    limit = bound(linear_combination(False), a, b.T, {"alpha": 1.0}, {"d": torch.bfloat16})["d"]
+
+    def run(options: Options) -> emulator.Run:
+        made = emulator.run(gemm, a, b.T, options=options)
+        assert limit.complaint(made.d) is None
+        return made
+
+    return run
+
+
+def quantized_epilogue(kind, tile: Tile):
+    """D of several tiles a CTA, quantised by the epilogue, against `quantize` of the exact sums of small integers."""
+
+    def made(acc):
+        q = epi.quantize(acc, kind)
+        return epi.Output(d=q.values, scale=q.scale)
+
+    gemm = Gemm(GemmSpec(**SMALL | {"tile": tile, "sms": 1}, swap=False, epilogue=epi.define(made)))
+    draw = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(-3, 4, (x, 72), generator=draw).bfloat16() for x in (136, 136))
+    wanted = quantize(a.float() @ b.float().T, kind)
+
+    def run(options: Options) -> emulator.Run:
+        found = emulator.run(gemm, a, b.T, options=options)
+        assert torch.equal(found.d.d.float(), wanted.values.float()) and torch.equal(
+            found.d.scale, wanted.scale
+        )
+        return found
+
+    return run
+
+
+def quantizing(kind):
+    """`quantize` of a matrix and its transpose by the kernels, against torch's operations."""
+    x = torch.randn(136, 272, generator=torch.Generator().manual_seed(1)).bfloat16()
+    wanted = quantize(x, kind, transposed=True)
+
+    def run(options: Options) -> Several:
+        findings = []
+
+        def launched(config, groups, tensors) -> None:
+            findings.extend(y for x in on_emulator(config, groups, tensors, options) for y in x.findings)
+
+        found = kernel.quantized_by(launched, x, kind, torch.float8_e4m3fn, None, False, True)
+        for one, other in zip(found, wanted, strict=True):
+            assert all(torch.equal(y.float(), z.float()) for y, z in zip(one, other, strict=True))
+        return Several(findings)
+
+    return run
+
+
 class Several(NamedTuple):
     """What several runs found."""
 
@@ -257,6 +328,11 @@ RUNS = {
     # of more columns than two sets of partial sums leave registers for
     "scales, one set": lambda: scaled(SQUARES, tile=Tile(64, 96, 128)),
     "copies of bytes": copied,
+    "in turn": in_turn,
+    "D quantized by rows' blocks": lambda: quantized_epilogue(ROWS, Tile(64, 128, 64)),
+    "D quantized by blocks": lambda: quantized_epilogue(SQUARES, Tile(128, 128, 64)),
+    "quantize by blocks": lambda: quantizing(SQUARES),
+    "quantize by rows": lambda: quantizing("row"),
     "dependent": lambda: dependent("b"),
     "dependent, all constant": lambda: dependent("a", "b"),
 }
