@@ -91,9 +91,7 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
         "bar.warp.sync": (1, "before a staging buffer is overwritten: its readers, lanes of the same warp, have met "
                              "again in the mainloop between"),
     },
-    "shift": {
-        "bar.warp.sync": (1, "as for gather"),
-    },
+    "shift": {"bar.warp.sync": (1, "as for gather")},
     "shift by cp.async": {
         "bar.warp.sync": (1, "before words are read: lanes of a warp are told apart for plain accesses, not for "
                              "cp.async"),
@@ -129,12 +127,8 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     "in turn": {
         "bar.sync": (2, "turns order for speed, no warpgroup reads what another writes; the last arrival's wait"),
     },
-    "D quantized by rows' blocks": {
-        "bar.warp.sync": (1, "as for gather"),
-    },
-    "D quantized by blocks": {
-        "bar.warp.sync": (1, "as for gather"),
-    },
+    "D quantized by rows' blocks": {"bar.warp.sync": (1, "as for gather")},
+    "D quantized by blocks": {"bar.warp.sync": (1, "as for gather")},
     "quantize by blocks": {},
     "quantize by rows": {},
     "dependent": {
