@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,20 @@ def export(path: Path | str, database: Database | None = None, *, gpu: str | Non
     Raises:
         InputError: the file cannot be written; an earlier file is kept.
     """
-    every = sorted((database or Database()).entries(gpu).items())
+    return write(path, (database or Database()).entries(gpu))
+
+
+def write(path: Path | str, entries: Mapping[Key, Entry]) -> int:
+    """Write entries to a file, sorted by key; returns how many.
+
+    Raises:
+        InputError: the file cannot be written; an earlier file is kept.
+    """
+    every = sorted(entries.items())
     rows = [{"key": [*key[:3], list(key.extents)], **entry.to_data()} for key, entry in every]
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in rows)
-    entries = f"[\n{lines}\n]" if rows else "[]"
-    replace_given("path", Path(path), f'{{"format": {FORMAT}, "entries": {entries}}}\n'.encode())
+    text = f"[\n{lines}\n]" if rows else "[]"
+    replace_given("path", Path(path), f'{{"format": {FORMAT}, "entries": {text}}}\n'.encode())
     return len(rows)
 
 

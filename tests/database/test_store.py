@@ -13,8 +13,9 @@ import warnings
 
 import pytest
 
+from benchmarks import prune
 from cutegemm import GemmSpec, problem
-from cutegemm.arch.records import H100, H200, RECORDS
+from cutegemm.arch.records import H100, H200
 from cutegemm.database import Database, choose, export, import_, key_of
 from cutegemm.database.__main__ import main
 from cutegemm.database.entry import refined
@@ -256,16 +257,10 @@ def test_what_ships_is_sound():
 
 def test_what_ships_serves():
     """Every entry is of a problem that its key tells in full, on a GPU with a record, and `plan` takes its fields."""
-    devices = {f"{x.name}, {x.sms} SMs": x for x in RECORDS}
     entries = read(SHIPPED)
     for key, found in entries.items():
-        (a_type, a_major), (_, b_major) = (x.split(" ")[1:3] for x in key.kind.split("; ")[:2])
-        majors = ("k" if a_major == "row-major" else "m") + ("n" if b_major == "row-major" else "k")
-        m, n, k, batch = key.extents
-        of = problem(m, n, k, batch=batch, dtype=a_type, majors=majors)
-        spec = GemmSpec(**json.loads(key.spec))
-        assert key_of(spec, of, devices[key.gpu]) == key
-        assert plan(refined(spec, found.fields), of, devices[key.gpu]).config is not None
+        spec, of = prune.asked(key)
+        assert plan(refined(spec, found.fields), of, prune.DEVICES[key.gpu]).config is not None
     assert entries
 
 
