@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries that the cost model makes needless go."""
+"""Entries that the cost model makes needless go, and none of them ships."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import H200
 from cutegemm.database import Entry, key_of
 from cutegemm.database.entry import config_digest
-from cutegemm.database.exchange import read, write
+from cutegemm.database.exchange import SHIPPED, read, write
 from cutegemm.errors import InputError
 from cutegemm.planning.planner import plan
 
@@ -27,6 +27,12 @@ def entry(of, **fields):
         complete=True, date="2026-01-02T00:00:00+00:00", made_with="",
     )  # fmt: skip
     return key_of(GemmSpec(), of, H200), found
+
+
+def test_no_entry_that_ships_is_what_the_model_chooses():
+    """If the planner has come to choose what was tuned, run `python -m benchmarks.prune`."""
+    entries = read(SHIPPED)
+    assert entries and not prune.pruned(entries)[1]
 
 
 def test_entries_that_the_model_equals_go(tmp_path, capsys):

