@@ -24,7 +24,7 @@ from cutegemm.planning.kernel_fields import check_reduction, configured, drafted
 from cutegemm.planning.launches import Grid
 from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
 from cutegemm.plans.kernel_plan import KernelPlan
-from cutegemm.plans.launch_limits import check_copies, check_fewest
+from cutegemm.plans.launch_limits import check_copies, check_fewest, check_sms
 from cutegemm.plans.steps import Multiply, Relayout, Step
 from cutegemm.plans.workspace import plan_parts, plan_reductions
 from cutegemm.request import swap
@@ -163,7 +163,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
                 draft = drafted(way, kind)
                 check(draft, KIND)
                 check_reduction(spec, kind)
-                launches.check_sms(spec, draft.cluster_size)
+                check_sms(spec, draft.cluster_size)
             except PlanError as error:
                 refusals.add(error)
                 continue

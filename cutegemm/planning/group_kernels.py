@@ -30,11 +30,13 @@ WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
 # by depth of a stage: the K of an average group up to which the stage is halved
 SHALLOW = {64: 256, 32: 32}
-# tiles of groups along K, by the K of an average group up to which stores of D take most of the time, and the least
-# share of such tiles that D fills
+# tiles of groups along K, by the average K up to which stores of D take most of the time; how much of them D must fill
 STORING, FILLED = {SHALLOW[32]: Tile(64, 256, 64), SHALLOW[64]: Tile(128, 192, 64)}, 0.8
-# tile of groups of many rows with scales of blocks, and the K up to which it is taken
-SCALED, SHORT = Tile(128, 192, 128), 1024
+# kernels of groups of many rows with scales of blocks, and the K up to which they are taken
+SCALED: dict[str, Any] = {
+    "schedule": "cooperative", "cluster": (1, 1), "tile": Tile(128, 192, 128), "swap": False, "scheduler": "dynamic",
+}  # fmt: skip
+SHORT = 1024
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -61,7 +63,7 @@ class Average(NamedTuple):
 
 @functools.lru_cache(REMEMBERED)
 def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
-    """As `_planned`, of the fields that groups need and the first loads that are possible."""
+    """The plan of the average problem and the kernel of groups, with the first loads that are possible."""
     spec, problem, form, *_ = of
     given: dict[str, Any] = {"split_k": 1}
     if form.deep:
@@ -72,7 +74,7 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
         given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
     # without a producer nobody loads at any row
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
-    preferred = (storing := _storing(of)) or _preferred(of)
+    preferred = _preferred(of)
     tried = [*([preferred] if preferred else ()), *({"schedule": x} for x in schedules)]
     refusals: list[PlanError] = []
     ways = itertools.product(*(LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)))
@@ -82,7 +84,7 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
         try:
             asked = of.given(**given, **how | {"a_load": a_load, "b_load": b_load})
             found = _narrowed(asked)
-            if how is storing and (spills(found[1]) or not _apart(found[1])):
+            if how is preferred and not _pays(how, found[1]):
                 continue
             if (counting := _counting(asked, found)) is not asked:
                 asked, found = counting, _narrowed(counting)
@@ -138,49 +140,51 @@ def _apart(config: KernelConfig) -> bool:
     return all(x.load == "tma" and not x.k_major for x in config.operands)
 
 
-def _storing(of: Average) -> dict[str, Any]:
-    """Fields of a kernel whose warpgroups take turns to store long rows of D; {} where another may be faster.
-
-    Groups of few rows along K store more than they load. The tiles must keep both warpgroups of all SMs busy.
-    """
-    spec, problem = of.spec, of.problem
-    tile = next((tile for most, tile in STORING.items() if problem.k <= most), None)
-    if not of.form.deep or tile is None:
-        return {}
-    wanted = {"schedule": "pingpong", "cluster": (1, 1), "tile": tile}
-    left = all(getattr(spec, name) in (AUTO, value) for name, value in wanted.items())
-    tiles = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n)
-    filled = problem.m * problem.n >= FILLED * tiles * tile.m * tile.n
-    long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
-    busy = tiles * problem.batch >= 2 * of.device.sms
-    return wanted if left and filled and long and busy else {}
-
-
 def _preferred(of: Average) -> dict[str, Any]:
-    """Fields of kernels that are faster for groups than for a batch, wherever the spec leaves them open."""
-    spec, problem, axis = of.spec, of.problem, of.form.axis
-    many = not (of.form.deep or of.indexed) and getattr(problem, axis) >= WHOLE
-    if many and spec.schedule == spec.cluster == spec.scheduler == AUTO:
-        # A pair of CTAs waits for each other at a group's end. With a counter CTAs compute neighbouring tiles, so they
-        # find in L2 what a pair would share, if it holds a group's matrices. 8-bit tiles need what a pair saves.
+    """Fields of kernels that are faster for groups than for a batch; {} where there are none."""
+    spec, problem, rows = of.spec, of.problem, getattr(of.problem, of.form.axis)
+    free = spec.batch_invariant is not True
+    if of.form.deep:
+        # groups of few rows along K store more than they load: warpgroups take turns to store long rows of D
+        tile = next((tile for most, tile in STORING.items() if rows <= most), None)
+        long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
+        storing = {"schedule": "pingpong", "cluster": (1, 1), "tile": tile}
+        return storing if tile and long and free and _fills(of, storing, 2) else {}
+    if rows >= WHOLE and not of.indexed and spec.schedule == spec.cluster == spec.scheduler == AUTO:
+        # A pair of CTAs waits for each other at a group's end. With a counter CTAs compute neighbouring tiles, and find
+        # in L2 what a pair would share, if it holds a group's matrices. 8-bit tiles load too much without pairs.
         held = problem.a.bytes + problem.b.bytes <= of.device.l2_bytes * problem.batch
         if held and problem.a.dtype.bits >= 16:
             return {"schedule": "pingpong", "cluster": (1, 1)}
-        # With few k tiles the stores of a tile and its first loads take much of the time: less in a few wide tiles.
-        # Kernels that scale blocks have registers for no wider one.
-        scales = {x.extent for x in epilogue_of(spec, problem).scales}
-        if problem.k <= SHORT and scales == {1, K_BLOCK} and spec.tile == spec.swap == AUTO:
-            return {"schedule": "cooperative", "cluster": (1, 1), "tile": SCALED, "scheduler": "dynamic"}
+        # with few k tiles a tile's stores and first loads take much of the time, so wide tiles are faster
+        short = problem.k <= SHORT and {x.extent for x in epilogue_of(spec, problem).scales} == {1, K_BLOCK}
+        if short and free and _fills(of, SCALED, DRIFT_WAVES):
+            return SCALED
     # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows, but
     # as few as 8 columns.
-    free = spec.schedule == spec.swap == spec.tile == AUTO and spec.batch_invariant is not True
-    return {"schedule": "cooperative", "swap": axis == "m"} if 0 < of.batches.rows < 1 and free else {}
+    few = 0 < of.batches.rows < 1 and spec.schedule == spec.swap == spec.tile == AUTO
+    return {"schedule": "cooperative", "swap": of.form.axis == "m"} if few and free else {}
+
+
+def _fills(of: Average, fields: dict[str, Any], waves: int) -> bool:
+    """Whether the spec leaves these fields open, and D fills the tiles, so many for each SM."""
+    problem, tile = of.problem, fields["tile"]
+    left = all(getattr(of.spec, name) in (AUTO, value) for name, value in fields.items())
+    tiles = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n)
+    filled = problem.m * problem.n >= FILLED * tiles * tile.m * tile.n
+    return left and filled and tiles * problem.batch >= waves * of.device.sms
+
+
+def _pays(preferred: dict[str, Any], config: KernelConfig) -> bool:
+    """Whether a preferred kernel has what makes it fast: TMA and no spills along K, else a counter."""
+    along = _apart(config) and not spills(config) if config.grouped == "k" else config.dynamic
+    return along or "cluster" not in preferred
 
 
 def _counting(of: Average, found: tuple[KernelPlan, KernelConfig]) -> Average:
-    """The same with tiles from a counter for clusters of groups along K, too, where each has several and TMA loads.
+    """As `of`, with tiles from a counter if clusters of groups along K have several each and TMA loads.
 
-    Groups have unequally many k tiles: with a list each, the cluster with the most of them would be last.
+    Groups have unequally many k tiles. With lists the cluster with the most of them would end last.
     """
     several = found[0].waves >= DRIFT_WAVES and not found[1].gathers
     able = of.form.deep and several and of.spec.scheduler == AUTO and not found[1].dynamic

@@ -80,11 +80,17 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         in_workspace=reduced.partials,
         groups=ends,
     )
+    reasons = made.reasons
+    if config.dynamic and spec.scheduler == AUTO and not any("from a counter" in x for x in reasons):
+        reasons += (
+            f"CTAs take tiles from a counter: {'groups have unequal K' if how.deep else 'CTAs drift apart'}",
+        )
     return dataclasses.replace(
         made,
         spec=spec,
         problem=problem,
         steps=(multiply, *reduced.steps),
+        reasons=reasons,
         workspace_bytes=reduced.workspace_bytes,
     )
 

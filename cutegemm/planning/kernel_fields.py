@@ -116,7 +116,7 @@ def drifts(problem: Problem, candidate: Candidate, device: Device) -> bool:
     """
     alone = candidate.cluster == (1, 1) and candidate.splits == 1
     ahead = of_schedule(candidate.schedule).roles.producers > 0
-    moved = problem.a.bytes + problem.b.bytes + sum(x.bytes for _, x in problem.outputs)
+    moved = sum(x.bytes for x in (problem.a, problem.b, *dict(problem.inputs + problem.outputs).values()))
     large = moved > device.l2_bytes
     return alone and ahead and large and candidate.tiles(problem) >= DRIFT_WAVES * device.sms
 
@@ -125,7 +125,7 @@ def takes_numbers(way: Way, candidate: Candidate) -> bool:
     """Whether CTAs take tiles from a counter: as given, or if they would drift apart.
 
     With a counter, CTAs compute neighbouring tiles at the same time. A launch that loads constant operands early must
-    know its first tile. With scales of blocks the counter costs more than it gains.
+    know its first tile. With scales of blocks the rates of these kernels are those of lists.
     """
     spec = way.spec
     if spec.scheduler != AUTO:

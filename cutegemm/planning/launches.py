@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
-from cutegemm.errors import PlanError, field_error
 from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.planning.epilogue_plan import sliced
-from cutegemm.plans.launch_limits import block_of, check_grid
+from cutegemm.plans.launch_limits import block_of, check_grid, check_sms
 from cutegemm.problems import Problem
-from cutegemm.spec import AUTO, GemmSpec
+from cutegemm.spec import GemmSpec
 
 # most accumulators of a thread of the reduction launch, if columns allow such slices
 MOST_VALUES = 16
@@ -29,18 +28,6 @@ class Grid(NamedTuple):
     tiles: tuple[int, int, int]
     clusters: int
     waves: float
-
-
-def check_sms(spec: GemmSpec, cluster_size: int) -> None:
-    """Check that the given SMs hold a cluster of so many CTAs, and that the tile scheduler can respect them."""
-    if not isinstance(spec.sms, int):
-        return
-    if spec.scheduler == "per_tile":
-        rule = 'an SM limit needs scheduler="persistent"'
-        raise field_error(PlanError, "sms", spec.sms, rule, AUTO)
-    if spec.sms < cluster_size:
-        rule = f"a cluster occupies {cluster_size} SMs"
-        raise field_error(PlanError, "sms", spec.sms, rule, cluster_size)
 
 
 def resident_clusters(spec: GemmSpec, config: KernelConfig, device: Device) -> int:

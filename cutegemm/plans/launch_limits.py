@@ -131,3 +131,15 @@ def _size_fault(spec: GemmSpec, problem: Problem, rule: str, batches: str = "bat
         return field_error(PlanError, "schedule", "simt", rule, AUTO)
     field, extent = max((("m", problem.m), ("n", problem.n), (batches, problem.batch)), key=lambda x: x[1])
     return field_error(PlanError, field, extent, f"{rule}: split the problem along {field}")
+
+
+def check_sms(spec: GemmSpec, cluster_size: int) -> None:
+    """Check that the given SMs hold a cluster of so many CTAs, and that the tile scheduler can respect them."""
+    if not isinstance(spec.sms, int):
+        return
+    if spec.scheduler == "per_tile":
+        rule = 'an SM limit needs scheduler="persistent"'
+        raise field_error(PlanError, "sms", spec.sms, rule, AUTO)
+    if spec.sms < cluster_size:
+        rule = f"a cluster occupies {cluster_size} SMs"
+        raise field_error(PlanError, "sms", spec.sms, rule, cluster_size)

@@ -72,24 +72,11 @@ def test_masked_groups_come_from_a_counter():
         assert not d[group, count:].any()
 
 
-def test_large_groups_take_turns_without_clusters_and_groups_along_k_a_counter():
-    """Where the spec leaves it open: rows from 256 a group on, and groups along K of several tiles for each SM."""
-    rows, b = torch.empty(128 * 512, 2048).bfloat16(), torch.empty(128, 1536, 2048).bfloat16().mT
-    ends = torch.arange(512, 128 * 512 + 1, 512)
-    found = planned(rows, b, ends).config
-    assert found.pingpong and found.cluster == (1, 1) and found.dynamic
-    assert not planned(rows, b, ends, GemmSpec(scheduler="persistent")).config.dynamic
-    above = torch.empty(128 * 512, 1536).bfloat16().T
-    for count in (64, 512, 4096):
-        assert planned(above[:, : 16 * count], rows[: 16 * count], ends[:16]).config.dynamic
-    # less than a tile for each SM
-    assert not planned(above[:64], rows[:, :64], ends[:2]).config.dynamic
-
-
+@pytest.mark.parametrize("fields", [{}, {"schedule": "pingpong"}, {"cluster": (2, 1), "sms": 4}], ids=str)
 @pytest.mark.parametrize("form", ["rows", "depth"])
-def test_a_run_leaves_its_counters_zero(form):
+def test_a_run_leaves_its_counters_zero(form, fields):
     """The next launch finds them so, whatever the ends were."""
-    fields = {"tile": Tile(64, 64, 64), "cluster": (1, 1), "swap": False, "sms": 3, "scheduler": "dynamic"}
+    fields = {**SMALL, "scheduler": "dynamic", **fields}
     a, b = (drawn(200, 96), drawn(4, 96, 136)) if form == "rows" else (drawn(200, 72).T, drawn(200, 136))
     ends = torch.tensor([1, 130, 130, 200], dtype=torch.int32)
     made = planned(a, b, ends, GemmSpec(**fields))
