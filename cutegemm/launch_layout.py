@@ -33,7 +33,7 @@ from cutegemm.epilogue.call_order import tensors
 
 # workspace of a split-K reduction: fp32 partial tiles, and per tile the number of splits that have arrived
 SPLIT_PLACES = ("split.partials", "split.counters")
-WORK_COUNTER = "work.counter"  # number of work tiles taken
+WORK_COUNTER = "work.counter"  # numbers of work tiles taken, then clusters that take no more
 GROUP_ENDS = "group.ends"  # one past the last row of each group, Int32
 ROW_INDICES = "group.rows"  # indices of the operand rows that a launch multiplies, in the order of the groups
 # addresses that a tile scheduler reads, by the scheduler's name (`KernelConfig.tile_scheduler`)

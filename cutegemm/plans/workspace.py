@@ -16,9 +16,7 @@ from cutegemm.problems import Problem, output_extent
 # bytes: alignment of torch's allocations, enough for TMA
 WORKSPACE_ALIGN = 256
 COUNTER_BYTES = 4
-WORK_COUNTERS = (
-    2  # of a dynamic scheduler: work tiles taken, and of groups of rows the clusters that take no more
-)
+WORK_COUNTERS = 2  # of a dynamic scheduler: numbers taken, clusters that take no more
 
 
 class Parts(NamedTuple):

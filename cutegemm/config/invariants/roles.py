@@ -222,8 +222,8 @@ def _grouped(x: KernelDraft) -> Number:
     if not x.grouped:
         return True
     anywhere = all(_anywhere(x, y) for y in x.operands if x.grouped in y.axes and not x.masked)
-    dealt = x.streamed | x.serpentine
-    steady = x.persistent & (dealt ^ True) & (x.splits == 1)
+    reordered = x.streamed | x.serpentine
+    steady = x.persistent & (reordered ^ True) & (x.splits == 1)
     along = {"m": (1,), "n": (0,), "k": (0, 1)}[x.grouped]
     reduces = all(y.axis in along for y in x.epilogue.reductions)
     plain = anywhere and not x.early and reduces and x.multiplies

@@ -47,11 +47,11 @@ class GroupDepthScheduler(TileScheduler):
 
     def stages_before(self, first: Any) -> Any:
         """K tiles of the CTA's first work tile if another consumer computes it, else 0."""
-        return cutlass.select_(first > 0, self.work(self.first()).k_tiles, cutlass.Int32(0))
+        return cutlass.select_(first > 0, self.work(self.peek_first()).k_tiles, cutlass.Int32(0))
 
     def stages_between(self, state: State, count: int) -> Any:
         """K tiles of the work tile after a state's: consumers that take turns are two."""
-        return self.work(self.following(state)).k_tiles
+        return self.work(self.peek_next(state)).k_tiles
 
     def follows(self, state: State) -> Any:
         """Whether there is a work tile after a state's. It does not search that tile's group."""

@@ -5,7 +5,9 @@ The producer warp of a cluster's first CTA takes the next work tile while the st
 the tile's number to every CTA of the cluster, where producers and consumers read it. All work tiles come from the
 counter, also the first: a cluster that an occupied GPU starts late finds no tile left. Results have the same bits on
 every run, since no result depends on the order of work tiles. The counter is zero before a launch and after it
-(`counters`): every cluster takes one number beyond the last work tile's, and the last cluster wraps it.
+(`launch_counters`). Every cluster takes one number beyond the last work tile's. If the number of work tiles is known,
+the last of these numbers wraps the counter to zero; of groups of rows only the device knows it, and the last cluster to
+end stores zero.
 
 Barriers, per slot:
     full    a work tile's number is here. Arrivals: one, the producer's; in a cluster with the byte count that
@@ -37,6 +39,7 @@ from cutegemm.kernels.schedule.work import Work
 from cutegemm.launch_layout import WORK_COUNTER
 
 NUMBER_BYTES = 4  # of a work tile's number
+ENDED = 1  # the counter of clusters that take no number any more, behind that of numbers (`plans.workspace`)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class Dealt(TileScheduler):
-    """Work tiles from the counter, for a static scheduler to which it is added as the first base class.
+    """Makes a static scheduler take its work tiles from the counter: the first base class of such a scheduler.
 
     A state is that of the static scheduler, then slot and phase of the next work tile.
     """
@@ -134,7 +137,7 @@ class Dealt(TileScheduler):
 
     @property
     def _numbers(self) -> Any:
-        """Numbers that the launch's clusters take, or more: of every work one, and each cluster one that is none's."""
+        """Numbers that the launch's clusters take: one for each work tile, and one beyond the last for each cluster."""
         return self.works + self.clusters
 
     @cute.jit
@@ -158,6 +161,10 @@ class Dealt(TileScheduler):
         if cutlass.const_expr(self.config.cluster_size > 1):
             if thread // hw.WARP == 0:
                 self.slots.drain(state[-2], state[-1])
+        self._ended(thread)
+
+    def _ended(self, thread: Any) -> None:
+        """This cluster takes no number any more: nothing, if the counter wraps."""
 
     def start(self, skip: Any = 0) -> State:
         """The state of the CTA's first work tile, or of the one `skip` work tiles later."""
@@ -167,17 +174,13 @@ class Dealt(TileScheduler):
         """The state `count` work tiles later."""
         return self._after(state, count, False)
 
-    def first(self) -> State:
-        """The state of the CTA's first work tile, for a consumer that leaves it to another."""
+    def peek_first(self) -> State:
+        """The state of the CTA's first work tile; its slot stays unreleased."""
         return self._peeked(self._none, True)
 
-    def following(self, state: State) -> State:
-        """The state of the work tile after a state's, for a consumer that leaves it to another."""
+    def peek_next(self, state: State) -> State:
+        """The state of the work tile after a state's; its slot stays unreleased."""
         return self._peeked(state, False)
-
-    def follows(self, state: State) -> Any:
-        """Whether there is a work tile after a state's."""
-        return self.more((self.slots.read(*state[-2:]),))
 
     def work(self, state: State) -> Work:
         """The work tile of a state."""
@@ -189,7 +192,7 @@ class Dealt(TileScheduler):
         return (*self.before(), cutlass.Int32(0), cutlass.Int32(0))
 
     def _peeked(self, state: State, first: bool) -> State:
-        """The state of the next work tile, whose slot stays unread."""
+        """The state of the next work tile; its slot stays unreleased."""
         *reached, slot, phase = state
         return (*self.at(self.slots.read(slot, phase), tuple(reached), first), slot, phase)
 
@@ -210,6 +213,10 @@ class Dealt(TileScheduler):
 class DynamicScheduler(Dealt, TileScheduler):
     """The tiles of one GEMM, or of a batch."""
 
+    def follows(self, state: State) -> Any:
+        """Whether there is a work tile after a state's: its number tells."""
+        return self.more((self.slots.read(*state[-2:]),))
+
 
 @dataclass(frozen=True)
 class DynamicDepthScheduler(Dealt, GroupDepthScheduler):
@@ -217,6 +224,10 @@ class DynamicDepthScheduler(Dealt, GroupDepthScheduler):
 
     A work tile without k tiles is loaded at once: its producer takes the next before it issues anything.
     """
+
+    def follows(self, state: State) -> Any:
+        """Whether there is a work tile after a state's: its number tells."""
+        return self.more((self.slots.read(*state[-2:]),))
 
 
 @dataclass(frozen=True)
@@ -228,18 +239,11 @@ class DynamicGroupScheduler(Dealt, GroupScheduler):
 
     @property
     def _numbers(self) -> Any:
-        return cutlass.Int32(2**31 - 1)
+        return cutlass.Int32(2**31 - 1)  # more than are taken: the counter does not wrap
 
     @cute.jit
-    def end(self, state: Any, thread: Any) -> None:
-        """As above; then count this cluster, which takes no number any more."""
-        if cutlass.const_expr(self.config.cluster_size > 1):
-            if thread // hw.WARP == 0:
-                self.slots.drain(state[-2], state[-1])
+    def _ended(self, thread: Any) -> None:
+        """Count this cluster; the last one makes the counter zero, which nobody reads any more."""
         if thread == 0 and self.place.rank == 0:
-            if count_up(self.slots.counter + 1, self.clusters - 1, "acq_rel") == self.clusters - 1:
+            if count_up(self.slots.counter + ENDED, self.clusters - 1, "acq_rel") == self.clusters - 1:
                 self.slots.counter.store(cutlass.Int32(0))
-
-    def follows(self, state: State) -> Any:
-        """Whether there is a work tile after a state's; it searches that tile's group."""
-        return self.more(self.following(state))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters in device memory that a run finds zero and leaves zero, so that no launch has to clear them.
 
-The last increment wraps the counter to zero, so no launch resets it. A launch shares its counters with no other launch
-that is running (`running.backends.counters`): those before it on its stream have ended when it first counts.
+The last increment wraps the counter to zero, or the last cluster stores zero, so the host resets nothing. A launch
+shares its counters with no other launch that is running (`running.backends.counters`): those before it on its stream
+have ended when it first counts.
 """
 
 from __future__ import annotations

@@ -155,10 +155,11 @@ class TileScheduler:
         return (cutlass.Int32(-1),)
 
     def at(self, index: Any, state: State, first: bool) -> State:
-        """The state of the index-th work tile of all clusters, which comes after a state's.
+        """The state of the index-th work tile of all clusters.
 
         Args:
-            first: whether it is the CTA's first, far from `before`.
+            state: of an earlier work tile of this CTA, or `before` any.
+            first: whether it is the CTA's first work tile.
         """
         return (index,)
 
@@ -170,12 +171,12 @@ class TileScheduler:
         """The state `count` work tiles later."""
         return self.at(state[0] + self.clusters * count, state, False)
 
-    def first(self) -> State:
-        """The state of the CTA's first work tile, for a consumer that leaves it to another."""
+    def peek_first(self) -> State:
+        """The state of the CTA's first work tile, for a consumer whose own comes later."""
         return self.start()
 
-    def following(self, state: State) -> State:
-        """The state of the work tile after a state's, for a consumer that leaves it to another."""
+    def peek_next(self, state: State) -> State:
+        """The state of the work tile after a state's, for a consumer whose own comes later."""
         return self.next(state)
 
     def more(self, state: State) -> Any:
@@ -229,7 +230,7 @@ class TileScheduler:
 
     def follows(self, state: State) -> Any:
         """Whether there is a work tile after a state's."""
-        return self.more(self.following(state))
+        return self.more(self.peek_next(state))
 
     def work(self, state: State) -> Work:
         """The work tile of a state."""

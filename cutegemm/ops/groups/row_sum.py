@@ -134,6 +134,8 @@ def _ctas(words: int, sums: int, terms: int) -> int:
 def added(y: Tensor, scatter: Tensor, count: int) -> Tensor:
     """(count, N) in fp32: row i of y (R, N) is added to row scatter[i], in the order of i.
 
+    On a GPU a single column is added in torch's order, which is the same on every run.
+
     Args:
         scatter: (R,), int32 or int64. A row with an index outside [0, count) is dropped.
     """
@@ -183,7 +185,7 @@ class _Sum(_SingleLevelFunction):
     def backward(ctx: Any, above: Tensor) -> Any:
         """The gradient of x: each row of `above` is added to the rows that were its terms."""
         (index,) = ctx.saved_tensors
-        each = above.repeat_interleave(index.shape[1], 0)
+        each = above if index.shape[1] == 1 else above.repeat_interleave(index.shape[1], 0)
         return added(each, index.reshape(-1), ctx.rows).to(ctx.dtype), None
 
 
