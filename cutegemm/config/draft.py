@@ -376,9 +376,8 @@ class KernelDraft(EpilogueConfig):
     @property
     def in_turn(self) -> Number:
         """Whether three warpgroups issue the WGMMAs between two promotions in order (`mainloop.ordered_issue`)."""
-        return (self.team == 3) & bool(
-            self.promote and self.multiplies and self.producers and self.grouped != "k"
-        )
+        able = self.grouped != "k" or scale_places.aligned(self)  # `shared.staggers`
+        return (self.team == 3) & bool(self.promote and self.multiplies and self.producers and able)
 
     @property
     def copies(self) -> bool:

@@ -52,6 +52,14 @@ def loaders(config: Kernel) -> int:
     return int(config.limits.warpgroup - config.limits.warp)
 
 
+def aligned(config: Kernel) -> bool:
+    """Whether stages of groups along K begin at multiples of their depth, wherever a group begins.
+
+    A stage is then one of the blocks of the whole K that have scales.
+    """
+    return config.grouped == "k" and bool(config.epilogue.scales)
+
+
 def block_subtiles(config: Kernel) -> int:
     """Neighbouring subtiles that are stored together: those of 128 columns, where blocks of these have scales."""
     return int(K_BLOCK // config.epi_n) if config.epilogue.blocks else 1

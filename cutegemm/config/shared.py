@@ -117,10 +117,11 @@ def staggers(x: KernelDraft) -> bool:
 
     Three that share every tile would else wait for the tensor cores together, and leave them idle together. So would
     two whose threads read and multiply much before they issue: a scale for each column. Where groups end along K they
-    all wait for each other inside a stage (`mainloop.ragged_tail`), which one whose turn it is not cannot.
+    all wait for each other inside a stage (`mainloop.ragged_tail`), which one whose turn it is not cannot. With block
+    scales they do so before their turns.
     """
     two = x.team == 2 and x.column_scales and x.partial_sets == 1
-    return bool(x.in_turn or (two and x.multiplies and x.producers and x.grouped != "k"))
+    return bool(x.in_turn or (two and x.multiplies and x.producers))
 
 
 def _consumers(x: KernelDraft) -> Iterator[Barrier]:

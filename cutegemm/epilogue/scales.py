@@ -18,6 +18,8 @@ TENSOR, ROW = "tensor", "row"
 BLOCKS = (("block", 1, K_BLOCK), ("block", K_BLOCK, K_BLOCK))
 KINDS = (TENSOR, ROW, *BLOCKS)
 Kind = str | tuple[str, int, int]
+# kinds of tensors that hold scales of blocks (`BlockScale.kind`)
+BLOCK_KINDS = ("blocks_m", "blocks_n")
 # blocks of K that a tensor of scales may have beyond the operand's: torch pads to a multiple
 PADDED = 4
 AXES = {"a": "m", "b": "n"}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.scales import BLOCKS, K_BLOCK, ROW
+from cutegemm.epilogue.scales import BLOCK_KINDS, BLOCKS, K_BLOCK
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem
 from cutegemm.spec import GemmSpec
@@ -47,15 +47,17 @@ class Form(NamedTuple):
         """Whether each group has a matrix or vector of its own of an operand, an output, or an input of a kind."""
         if self.packed:
             return name == self.weights or kind in self.own
-        return not (self.deep and name in ("a", "b"))
+        return not (self.deep and (name in ("a", "b") or kind in BLOCK_KINDS))
 
     def kept(self, spec: GemmSpec, problem: Problem) -> set[str]:
         """The operands, inputs and outputs that the average problem has as they are."""
+        kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
         if self.packed:
-            kinds = spec.epilogue.tensors if isinstance(spec.epilogue, Graph) else {}
             return {self.weights, *(name for name, kind in kinds.items() if kind in self.own)}
         others = {name for name, _ in (*problem.inputs, *problem.outputs)}
-        return others if self.deep else {"a", "b", *others}
+        if self.deep:
+            return {name for name in others if kinds.get(name) not in BLOCK_KINDS}
+        return {"a", "b", *others}
 
 
 # along M of one A and D; along N of one B and D; the first rows of a batch each; along K, with a batch of D each
@@ -119,9 +121,6 @@ def check_form(graph: Graph, form: str) -> None:
     packed = PACKED.get(form)
     for x in graph.scales:
         kind = ("block", x.extent, K_BLOCK)
-        if form == "depth":
-            rule = "groups along K may start inside a block of K, so block scales are not supported"
-            raise field_error(InputError, x.name, kind, rule, ROW)
         if packed is not None and packed.axis == x.axis and x.extent > 1:
             what = "rows" if x.axis == "m" else "columns"
             raise field_error(InputError, x.name, kind, f"groups may start in blocks of {what}", BLOCKS[0])
@@ -134,7 +133,7 @@ def average_problem(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
         depth = min(1 << max(math.ceil(problem.k / groups) - 1, 0).bit_length(), MOST_AVERAGE)
         a = dataclasses.replace(a, cols=depth, batch=groups, strides=(*a.strides[:2], depth * a.strides[1]))
         b = dataclasses.replace(b, rows=depth, batch=groups, strides=(*b.strides[:2], depth * b.strides[0]))
-        return dataclasses.replace(problem, k=depth, a=a, b=b)
+        return dataclasses.replace(problem, k=depth, a=a, b=b, inputs=_of_depth(spec, problem, depth))
     if not form.packed:
         return problem
     rows = min(rows_of_average(getattr(problem, form.axis) / groups), MOST_AVERAGE)
@@ -150,6 +149,20 @@ def average_problem(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
     for name in ("inputs", "outputs"):
         changed[name] = tuple((x, batched(x, y)) for x, y in getattr(problem, name))
     return dataclasses.replace(problem, **changed)
+
+
+def _of_depth(spec: GemmSpec, problem: Problem, depth: int) -> tuple[tuple[str, Operand], ...]:
+    """The inputs of a problem of another K: block scales have as many blocks of it."""
+    scales = {x.name: x for x in spec.epilogue.scales} if isinstance(spec.epilogue, Graph) else {}
+
+    def lying(name: str, x: Operand) -> Operand:
+        if name not in scales:
+            return x
+        rows, blocks = scales[name].shape(problem.m, problem.n, depth)
+        rows, cols = (rows, blocks) if scales[name].axis == "m" else (blocks, rows)
+        return dataclasses.replace(x, rows=rows, cols=cols)
+
+    return tuple((name, lying(name, x)) for name, x in problem.inputs)
 
 
 def rows_of_average(average: float) -> int:

@@ -238,6 +238,16 @@ def check_own(name: str, x: Any, groups: int) -> None:
         raise field_error(InputError, f"{name}.shape", tuple(x.shape), rule)
 
 
+def _check_shared(name: str, x: Any) -> None:
+    """Refuse block scales of groups along K that have a dimension for groups, which meet inside blocks.
+
+    Raises:
+        InputError: they have one.
+    """
+    rule = "groups along K share scales of blocks, which lie as those of A (M, K) and B (N, K)"
+    agree(f"{name}.shape", tuple(x.shape), x.dim() == 2, rule)
+
+
 def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) -> Call:
     """The problem of a grouped call (`planning.grouped.plan_groups`) and its outputs.
 
@@ -267,6 +277,8 @@ def _described(graph: Graph, request: Request, how: Grouping, spec: GemmSpec) ->
         b = _first(b)
     for name in own:
         check_own(name, inputs[name], groups)
+    for x in graph.scales if how.form == "depth" else ():
+        _check_shared(x.name, inputs[x.name])
     one = {name: _first(x) if name in own else x for name, x in inputs.items()}
     seen = Request(a, b, one, request.outs)
     call = describe(graph, seen, *asked_of_d(spec))

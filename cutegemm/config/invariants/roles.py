@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutegemm.config import registers
+from cutegemm.config import registers, scale_places
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.invariants.rule import Refusal, Rule
 from cutegemm.config.numbers import Number, among, every, implies, power_of_two, some
@@ -249,13 +249,13 @@ def _axis_refused(x: KernelDraft) -> Refusal:
 def _unaligned(x: KernelDraft) -> bool:
     """Groups begin at any element of their axis, so no scale, pair or part spans several of it; no result is partial.
 
-    Masked groups begin with a batch.
+    Masked groups begin with a batch. Blocks of scales along K are those of the whole K.
     """
     if not x.grouped:
         return True
     whole = not any(y.partial for y in x.epilogue.reductions)
     if x.grouped == "k":
-        return whole and not x.epilogue.scales and x.instruction.parts == 1
+        return whole and x.instruction.parts == 1
     spans = x.epilogue.gated_axis == x.grouped or any(
         y.axis == x.grouped and y.extent > 1 for y in x.epilogue.scales
     )
@@ -286,8 +286,8 @@ def _indexed_refused(x: KernelDraft) -> Refusal:
 
 
 def _anywhere(x: KernelDraft, operand: OperandConfig) -> bool:
-    """Whether an operand's tiles may begin at any place along the groups' axis."""
-    along = operand.major == x.grouped
+    """Whether an operand's tiles may begin wherever those of groups do along their axis."""
+    along = operand.major == x.grouped and not scale_places.aligned(x)
     return operand.load == "gather" or (
         operand.load in ("tma", "cp_async") and not (along or operand.box_rows)
     )

@@ -159,7 +159,10 @@ class BlockScales:
             if which not in known:
                 factors = [found[x] for x in which]
                 known[which] = factors[0] if len(factors) == 1 else factors[0] * factors[1]
-            sums[value] = cute.math.fma(acc.element_type(part[value]), known[which], sums[value])
+            term = acc.element_type(part[value]), known[which], sums[value]
+            # the branches of groups along K, which zero in between, would have the compiler move a plain FMA
+            in_place = scale_places.aligned(self.config) and self.config.partial_sets == 2
+            sums[value] = _fma_in_place(*term) if in_place else cute.math.fma(*term)
 
     def _index(self, scale: BlockScale, row: int, column: int) -> int:
         """Which of a thread's scales its `row`-th row and `column`-th column have."""
@@ -178,6 +181,15 @@ def _add_in_place(part: Any, total: Any) -> Any:
         "add.f32 {$w0}, {$r0}, {$r1};",
         write_only_types=[cutlass.Float32],
         read_only_args=[cutlass.Float32(part), cutlass.Float32(total)],
+    )
+
+
+def _fma_in_place(part: Any, factor: Any, total: Any) -> Any:
+    """part * factor + total in fp32, as `_add_in_place`."""
+    return cute.arch.inline_ptx(
+        "fma.rn.f32 {$w0}, {$r0}, {$r1}, {$r2};",
+        write_only_types=[cutlass.Float32],
+        read_only_args=[cutlass.Float32(part), cutlass.Float32(factor), cutlass.Float32(total)],
     )
 
 

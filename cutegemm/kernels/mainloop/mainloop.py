@@ -14,7 +14,7 @@ from cutegemm.arch.instructions import Instruction
 from cutegemm.kernels.host.operand_layouts import tiled_mma
 from cutegemm.kernels.mainloop.ordered_issue import IssueOrder
 from cutegemm.kernels.mainloop.pipeline import Pipeline, advance
-from cutegemm.kernels.mainloop.ragged_tail import RaggedTail
+from cutegemm.kernels.mainloop.ragged_tail import Ends, RaggedTail
 
 
 @dataclass(frozen=True)
@@ -110,15 +110,15 @@ class Mainloop:
     ) -> Any:
         """As `multiply`, over at least one k tile."""
         work = tile[1]
-        last = (work.k_tiles - 1, work.rest)
+        ends = Ends.of(work)
         if cutlass.const_expr(self.scales.config.partial_sets == 2):
             position = self._alternating(acc, position, tile, follows)
         elif cutlass.const_expr(len(self.scales.tensors) > 0):
             position = self._scaled(acc, position, tile, follows)
         elif cutlass.const_expr(self.every > 0):
-            position = self._promoted(mma, acc, position, work.k_tiles, follows, last)
+            position = self._promoted(mma, acc, position, work.k_tiles, follows, ends)
         else:
-            position = self._plain(mma, acc, position, work.k_tiles, (True, follows), last)
+            position = self._plain(mma, acc, position, work.k_tiles, (True, follows), ends)
         return position
 
     @cute.jit
@@ -126,11 +126,9 @@ class Mainloop:
         self, acc: cute.Tensor, position: Any, tile: cutlass.Constexpr, follows: cutlass.Constexpr
     ) -> Any:
         """As `multiply`: WGMMA adds up a stage, then the threads add the scaled sums to the accumulators."""
-        role, work = tile
         acc.fill(0.0)
-        for k in cutlass.range(work.k_tiles, unroll=1):
-            turn = (cutlass.Boolean(k == work.k_tiles - 1), follows)
-            position = self._scaled_stage(acc, position, role, turn)
+        for k in cutlass.range(tile[1].k_tiles, unroll=1):
+            position = self._scaled_stage(acc, position, tile, k, follows)
         return position
 
     def _partial(self, acc: cute.Tensor) -> cute.Tensor:
@@ -139,14 +137,21 @@ class Mainloop:
 
     @cute.jit
     def _scaled_stage(
-        self, acc: cute.Tensor, position: Any, role: cutlass.Constexpr, turn: cutlass.Constexpr
+        self,
+        acc: cute.Tensor,
+        position: Any,
+        tile: cutlass.Constexpr,
+        k: Any,
+        follows: cutlass.Constexpr,
     ) -> Any:
-        """Multiply and scale one stage, 64 rows at a time, while the tensor cores run another warpgroup's WGMMAs.
+        """Multiply and scale the k-th stage, 64 rows at a time.
 
-        turn: arguments of `IssueOrder.arrive`.
+        Meanwhile the tensor cores run another warpgroup's WGMMAs.
         """
-        scales, (stage, phase) = self.scales, position
+        scales, (stage, phase), (role, work) = self.scales, position, tile
+        turn = (cutlass.Boolean(k == work.k_tiles - 1), follows)
         self.pipeline.wait_full(stage, phase)
+        self._trim(k, stage, Ends.of(work))
         # reads of many scales between the WGMMAs would delay the later ones
         early, columns = scales.config.column_scales, {}
         if cutlass.const_expr(early):
@@ -179,13 +184,16 @@ class Mainloop:
         acc.fill(0.0)
         parts, stage = (self._partial(acc), self._partial(acc)), position[0]
         self.pipeline.wait_full(*position)
+        self._trim(0, stage, Ends.of(work))
         self._issue(parts[0], 0, stage)
         position = advance(*position, self.pipeline.stages)
-        for _ in cutlass.range((work.k_tiles - 1) // 2, unroll=1):
+        for i in cutlass.range((work.k_tiles - 1) // 2, unroll=1):
             for turn in cutlass.range_constexpr(2):
-                stage, position = self._add_between(acc, parts, turn, role, stage, position)
+                stage, position = self._add_between(
+                    (acc, parts, turn), tile, i * 2 + turn + 1, stage, position
+                )
         if work.k_tiles % 2 == 0:
-            stage, position = self._add_between(acc, parts, 0, role, stage, position)
+            stage, position = self._add_between((acc, parts, 0), tile, work.k_tiles - 1, stage, position)
             self.mainloop_order.arrive(True, follows)
             self._add_last(acc, parts[1], role, stage)
         else:
@@ -195,23 +203,22 @@ class Mainloop:
 
     @cute.jit
     def _add_between(
-        self,
-        acc: cute.Tensor,
-        parts: cutlass.Constexpr,
-        turn: cutlass.Constexpr,
-        role: cutlass.Constexpr,
-        before: Any,
-        position: Any,
+        self, sums: cutlass.Constexpr, tile: cutlass.Constexpr, k: Any, before: Any, position: Any
     ) -> Any:
-        """Issue half of the next stage's WGMMAs, add the sums of the stage before, issue the other half.
+        """Issue half of the k-th stage's WGMMAs, add the sums of the stage before, issue the other half.
 
         A warp can issue only a few WGMMAs ahead: if it issued all first, its additions would overlap the last one only.
+
+        Args:
+            sums: the accumulators, both sets of partial sums, and which set has the sums of the stage before.
         """
+        acc, parts, turn = sums
         # first, since wgmma.fence waits for reads that are in flight
-        found, stage = self.scales.read(role, before, 0), position[0]
+        found, stage = self.scales.read(tile[0], before, 0), position[0]
         count = len(self.fragments.products)
         half = count // 2
         self.pipeline.wait_full(*position)
+        self._trim(k, stage, Ends.of(tile[1]))
         self._issue(parts[1 - turn], 0, stage, (0, half))
         warpgroup.wait_group(1)
         self._release(before)
@@ -255,14 +262,10 @@ class Mainloop:
         self.pipeline.release(stage)
 
     @cute.jit
-    def _trim(self, k: Any, stage: Any, last: cutlass.Constexpr) -> None:
-        """Zero the elements beyond the end of a group along K in a full stage, if this is its last k tile.
-
-        last: (the number of the last k tile, elements of it that belong to the group).
-        """
+    def _trim(self, k: Any, stage: Any, ends: cutlass.Constexpr) -> None:
+        """Zero what a full stage has outside a group along K."""
         if cutlass.const_expr(self.tail is not None):
-            if k == last[0]:
-                self.tail.zero(stage, last[1])
+            self.tail.trim(k, stage, ends)
 
     @cute.jit
     def _promoted(
@@ -272,7 +275,7 @@ class Mainloop:
         position: Any,
         k_tiles: Any,
         follows: cutlass.Constexpr,
-        last: Any,
+        ends: cutlass.Constexpr,
     ) -> Any:
         """As `multiply`: WGMMA adds up `every` stages, then the threads add these sums to the accumulators in fp32.
 
@@ -284,13 +287,13 @@ class Mainloop:
         if cutlass.const_expr(every == 1):
             for k in cutlass.range(k_tiles, unroll=1):
                 turn = (cutlass.Boolean(k == k_tiles - 1), follows)
-                position = self._plain(mma, part, position, 1, turn, (last[0] - k, last[1]))
+                position = self._plain(mma, part, position, 1, turn, ends.after(k))
                 _add(acc, part)
         else:
             for first in cutlass.range(0, k_tiles, every, unroll=1):
                 count = cutlass.min(k_tiles - first, every)
                 turn = (cutlass.Boolean(first + every >= k_tiles), follows)
-                position = self._plain(mma, part, position, count, turn, (last[0] - first, last[1]))
+                position = self._plain(mma, part, position, count, turn, ends.after(first))
                 _add(acc, part)
         return position
 
@@ -302,7 +305,7 @@ class Mainloop:
         position: Any,
         k_tiles: Any,
         turn: cutlass.Constexpr,
-        last: Any,
+        ends: cutlass.Constexpr,
     ) -> Any:
         """As `multiply`: WGMMA adds up all of K. The next warpgroup may issue once all WGMMAs here are issued.
 
@@ -312,7 +315,7 @@ class Mainloop:
         stage, phase = position
         pipeline.wait_full(stage, phase)  # until TMA (and gathering threads) filled the stage
         self.wgmma_order.wait()
-        self._trim(0, stage, last)
+        self._trim(0, stage, ends)
         mma.set(warpgroup.Field.ACCUMULATE, False)
         warpgroup.fence()
         multiply_stage(mma, acc, self.fragments, stage)
@@ -324,7 +327,7 @@ class Mainloop:
                     warpgroup.wait_group(0)
                     pipeline.release(previous)
                 pipeline.wait_full(stage, phase)
-                self._trim(k, stage, last)
+                self._trim(k, stage, ends)
                 multiply_stage(mma, acc, self.fragments, stage)
                 if cutlass.const_expr(pipeline.stages > 1):
                     warpgroup.wait_group(1)  # the previous stage's WGMMAs have read it

@@ -4,6 +4,9 @@
 D has a batch for each group. The ends of the groups are read on the device (`group_ends`). A group's last k tile may
 reach into the next group; the elements beyond the group's end are zeroed in shared memory (`mainloop.ragged_tail`). An
 empty group has no k tiles: nothing is loaded for it, and its batch of D is the epilogue of 0.
+
+With block scales k tiles are those of the whole K (`scale_places.aligned`): a group's first one is the k tile in which
+it begins. The elements before the group are zeroed, too. Groups that meet inside a k tile each load it.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
+from cutegemm.config import scale_places
 from cutegemm.kernels.schedule.group_ends import FAR, NEAR, GroupEnds, broadcast, chosen
 from cutegemm.kernels.schedule.tile_scheduler import State, TileScheduler, cluster_tiles, tile_of
 from cutegemm.kernels.schedule.work import Origin, Work
@@ -62,6 +66,14 @@ class GroupDepthScheduler(TileScheduler):
         index, _, begin, end = state
         m, n, group = tile_of(index, self.tiles[0], self.tiles[1], self.group, self.config.raster)
         place, depth = self.own(m, n, group), self.config.tile[2]
+        if scale_places.aligned(self.config):
+            first = begin // depth
+            loaded = first * depth
+            k_tiles = cutlass.select_(end > begin, cluster_tiles(end - loaded, depth, 1), cutlass.Int32(0))
+            rest = end - loaded - (k_tiles - 1) * depth
+            return dataclasses.replace(
+                self._of(place, first, k_tiles, cutlass.Int32(0), rest), before=begin - loaded
+            )
         k_tiles = cluster_tiles(end - begin, depth, 1)
         return self._of(place, cutlass.Int32(0), k_tiles, begin, end - begin - (k_tiles - 1) * depth)
 
@@ -71,13 +83,13 @@ class GroupDepthScheduler(TileScheduler):
 
     def of_numbers(self, numbers: tuple) -> Work:
         """The work tile of `numbers`, right in the fields that its loads read."""
-        m, n, group, first, begin = numbers
-        return self._of((m, n, group), first, 0, begin, 0)
+        m, n, group, first, column = numbers
+        return self._of((m, n, group), first, 0, column, 0)
 
-    def _of(self, place: tuple[Any, Any, Any], first: Any, k_tiles: Any, begin: Any, rest: Any) -> Work:
-        """The work tile of a CTA tile (m, n, group) of the group that begins there, with so much of its last k tile."""
+    def _of(self, place: tuple[Any, Any, Any], first: Any, k_tiles: Any, column: Any, rest: Any) -> Work:
+        """The work tile of a CTA tile (m, n, group), with k tiles counted from a column and so much of the last one."""
         whole = self.share(place, first, k_tiles, cutlass.Int32(0), 1)
-        origin = Origin(column=begin, batch=cutlass.Int32(0))
+        origin = Origin(column=column, batch=cutlass.Int32(0))
         return dataclasses.replace(whole, origins={"a": origin, "b": origin}, rest=rest)
 
     @cute.jit

@@ -63,7 +63,8 @@ class Work:
         split, splits: the number of this split of K, and how many splits the tile has.
         ends: (m, n), of D: one past the GEMM's last row and column.
         step: from a k tile to the next, 1 or -1.
-        rest: for groups along K, how many elements of the last k tile belong to the group.
+        rest: for groups along K, how many elements of the last k tile do not lie beyond the group's end.
+        before: for groups along K with aligned stages, how many elements of the first k tile lie before the group.
         origins: where the GEMM begins in operands, by role, and in D, by "d"; matrices without one begin at 0.
     """
 
@@ -77,6 +78,7 @@ class Work:
     ends: tuple[Any, Any]
     step: Any = 1
     rest: Any = None
+    before: Any = None
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
     @property

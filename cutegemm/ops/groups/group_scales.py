@@ -4,7 +4,10 @@
 a (M, K), b (G, K, N)         scale_a (M,), (M, K / 128);               scale_b (N,), (G, N), (G, N / 128, K / 128)
 a (G, M, K), b (K, N)         scale_a (M,), (G, M), (G, M / 128, K / 128);      scale_b (N,), (N, K / 128)
 a (G, C, K), b (G, K, N)      scale_a (G, C), (G, C, K / 128);          scale_b as for groups of rows
-a (M, K), b (K, N)            scale_a (M,), (G, M);                     scale_b (N,), (G, N)
+a (M, K), b (K, N)            scale_a (M,), (G, M), (M, K / 128);       scale_b (N,), (G, N), (N, K / 128)
+
+Blocks of groups along K are those of the whole K: groups that meet inside a block share its scale. Either operand may
+have blocks of 128 x 128 there, such as (M / 128, K / 128).
 """
 
 from __future__ import annotations

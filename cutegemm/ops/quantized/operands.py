@@ -44,7 +44,7 @@ def operand_scales(
         epilogue, spec: as the caller gave them.
         inputs: by name, as the caller gave them.
         free: for groups, the extents of A and of B without K; None takes them from the shapes. Groups have no zero
-            points.
+            points. Groups along K, of two matrices, share scales of blocks.
 
     Raises:
         InputError: an operand or a scale needs a gradient, or a scale or a zero point has a wrong type or shape.
@@ -66,10 +66,11 @@ def operand_scales(
         if isinstance(x, Tensor):
             check_tensor(name, x)
         del inputs[name]
+    shared = free is not None and a.dim() == b.dim() == 2
     if free is None:
         free = (a.shape[:-1], b.shape[:-1] if form == "linear" else (*b.shape[:-2], b.shape[-1]))
     kinds = [
-        kind_of(name, given[name], rows, a.shape[-1], form == "linear") if name in given else ""
+        kind_of(name, given[name], rows, a.shape[-1], form == "linear", shared) if name in given else ""
         for name, rows in zip(SCALES, free)
     ]
     given |= {
@@ -102,7 +103,7 @@ def _named(spec: int) -> tuple[str, str]:
     return found
 
 
-def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> str:
+def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool, shared: bool = False) -> str:
     """The kind of an operand's scales, by their shape.
 
     Args:
@@ -111,6 +112,7 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
         rows: the operand's extents except K: (M,), (L, M), or those of x in `linear`.
         k: the operand's extent along K.
         folds: whether all extents are rows of one matrix, as in `linear`; else all but the last are batches.
+        shared: whether scales of blocks have no batches.
 
     Raises:
         InputError: no kind has this shape.
@@ -123,6 +125,9 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
     legal = (lead,) if folds else (lead, lead[-1:])
     if shape in legal:
         return ROW
+    if shared:
+        lead = lead[-1:]
+        legal = (lead,)
     m = math.prod(lead) if folds else lead[-1]
     above = -(-m // K_BLOCK)
     if blocks <= shape[-1] <= -(-blocks // PADDED) * PADDED:
@@ -132,7 +137,8 @@ def kind_of(name: str, scale: Any, rows: Sequence[Any], k: Any, folds: bool) -> 
             return "128x128"
     if shape in SINGLE:
         return TENSOR
-    rule = f"must be a number, {lead}, {(*lead, blocks)} or {(above, blocks)}: per tensor, row, 1 x 128 or 128 x 128"
+    shapes = f"{tuple(rows)}, {(*lead, blocks)} or {(above, blocks)}"
+    rule = f"must be a number, {shapes}: per tensor, row, 1 x 128 or 128 x 128"
     raise field_error(InputError, f"{name}.shape", shape, rule)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.launch_layout import GROUP_ENDS, ROW_INDICES
 from cutegemm.request.group_forms import PACKED
 from cutegemm.running import tangents
@@ -59,6 +60,21 @@ def gathered(a: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return a.new_zeros(rows.shape[0], a.shape[1])
     index, good = inside(rows, a.shape[0])
     return torch.where(good[:, None], a[index], a.new_zeros(()))
+
+
+def along_k(
+    a: torch.Tensor, b: torch.Tensor, first: int, end: int, scaled: bool
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The A and B of a group along K, and the block of K that their first element begins.
+
+    With block scales (`scaled`) zeros come before the group's elements, from the start of the block of K on.
+    """
+    x, y = a[:, first:end], b[first:end]
+    block, before = divmod(first, K_BLOCK) if scaled and end > first else (0, 0)
+    if before:
+        x = torch.cat([x.new_zeros(x.shape[0], before), x], 1)
+        y = torch.cat([y.new_zeros(before, y.shape[1]), y])
+    return x, y, block
 
 
 @dataclass(frozen=True)
@@ -127,25 +143,27 @@ class GroupReference:
         """
         a = named["a"]
         a = gathered(a, named[ROW_INDICES]) if ROW_INDICES in named else a
-        for group, x, y, place in self._groups(a, named["b"], named[GROUP_ENDS]):
+        for group, x, y, place, block in self._groups(a, named["b"], named[GROUP_ENDS]):
             own = {name: _of(self, name, z, group, place) for name, z in inputs.items()}
+            own |= {z.name: own[z.name][..., block:] for z in self.kind.graph.scales if z.name in own}
             origin = (0 if self.form in PACKED else group, *_begins(place))
             yield Part(group, x, y, own, place, origin)
 
     def _groups(self, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> Iterator[tuple[Any, ...]]:
-        """(group, its A, its B, its index in D) of each group that has a part of D."""
+        """(group, its A, its B, its index in D, its first block of K) of each group that has a part of D."""
         if self.form == "masked":
             for group, count in enumerate(ends.clamp(0, a.shape[1]).tolist()):
-                yield group, a[group, :count], b[group], (group, slice(0, count))
+                yield group, a[group, :count], b[group], (group, slice(0, count)), 0
             return
         extent = {"depth": a.shape[-1], "columns": b.shape[-1]}.get(self.form, a.shape[0])
         for group, (first, end) in enumerate(itertools.pairwise(bounds(ends, extent, self.lead).tolist())):
             if self.form == "depth":
-                yield group, a[:, first:end], b[first:end], (group,)
+                x, y, block = along_k(a, b, first, end, bool(self.kind.graph.scales))
+                yield group, x, y, (group,), block
             elif end > first and self.form == "columns":
-                yield group, a[group], b[:, first:end], (slice(None), slice(first, end))
+                yield group, a[group], b[:, first:end], (slice(None), slice(first, end)), 0
             elif end > first:
-                yield group, a[first:end], b[group], (slice(first, end),)
+                yield group, a[first:end], b[group], (slice(first, end),), 0
 
     def others(self, named: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         """Indices of the rows, or columns, of D outside all groups."""
@@ -187,4 +205,4 @@ def _of(served: GroupReference, name: str, x: torch.Tensor, group: int, place: A
     return x[place[1]] if form == "masked" and kind not in ("row", "blocks_n") else x
 
 
-__all__ = ["GroupReference", "at", "bounds", "gathered", "inside_groups"]
+__all__ = ["GroupReference", "along_k", "at", "bounds", "gathered", "inside_groups"]
