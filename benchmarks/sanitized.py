@@ -165,6 +165,13 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "groups_scaled_row": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_block": (GemmSpec(scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_depth": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 80, 144)),
+    # blocks of K that groups share, whose other elements consumers zero
+    "groups_scaled_block_depth": (
+        GemmSpec(
+            scale_a=BY_ROW, scale_b=BY_ROW, tile=Tile(64, 64, 128), schedule="pingpong", sms=4, d_dtype="bf16"
+        ),
+        (144, 80, 144),
+    ),
 }
 # name -> (kind of scales, value type, (M, K), whether x is contiguous along M); "twin" also quantizes the transpose
 QUANTIZED: dict[str, tuple[Any, torch.dtype, tuple[int, int], bool]] = {

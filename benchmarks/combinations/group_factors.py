@@ -162,7 +162,7 @@ def needs(name: str, value: Value) -> dict[str, tuple[Value, ...]]:
         ("input_stages", 2): {"kind": ("depth",)},
         **{("evict_first", x): {"store": ("tma",), "columns": ("tile",)} for x in ("d", "a+b+d")},
         ("tail", "undefined"): {"kind": ("rows", "masked", "columns"), "out": ("given", "odd")},
-        ("scales", "block"): {"kind": ("rows", "masked", "columns"), "dtype": ("fp8_e4m3",)},
+        ("scales", "block"): {"dtype": ("fp8_e4m3",)},
     }
     if name == "gather" and value != "none":
         return {"kind": ("rows",), "a_load": (AUTO, "cp_async")}
@@ -250,7 +250,7 @@ def declared(case: Case) -> Declared:
                 (blocks[0], -(-k // K_BLOCK)),
                 of_a if kind == "columns" else groups if kind == "masked" else 1,
             ),
-            "blocks_n": ((blocks[1], -(-k // K_BLOCK)), of_b),
+            "blocks_n": ((blocks[1], -(-k // K_BLOCK)), 1 if kind == "depth" else of_b),
         }[what]
         tensors[name] = lying(held, shape, what != "matrix" or row_major, "aligned", many)
     how = "odd" if get("out") == "odd" else "aligned"
@@ -326,7 +326,8 @@ def _check(get: Any) -> None:
     if get("own"):
         graph = _graph(get)
         kinds = () if graph is None else tuple(graph.tensors.values())
-        scaled = get("scales") in ("row", "block")
+        # groups along K share scales of blocks
+        scaled = get("scales") in (("row",) if kind == "depth" else ("row", "block"))
         if ("col" if kind == "columns" else "row") not in kinds and not scaled:
             raise Meaningless("there is no vector that a group could have of its own")
 

@@ -35,6 +35,7 @@ from cutegemm.ops.groups.row_sum import added
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.numerics.bounds import bound, described
 from cutegemm.running.numerics.checked import finished
+from cutegemm.running.numerics.group_reference import along_k
 
 # row indices outside the matrix, and a repeated row; groups have at least this many rows
 STRANGE = (-1, TOKENS, -(2**31), 2**31 - 1, 5)
@@ -170,13 +171,15 @@ def compare(call: Call, result: Any, read: dict[str, torch.Tensor], before: dict
             place = (group, slice(0, end)) if kind == "masked" else (slice(None), slice(first, end))
         if kind != "depth" and first == end:
             continue
+        block = 0
         if kind == "depth":
-            left, right = a[:, first:end], b[first:end]
+            left, right, block = along_k(a, b, first, end, bool(call.made.graph.scales))
         elif kind == "columns":
             left, right = a[group], b[:, first:end]
         else:
             left, right = (a[first:end] if kind == "rows" else a[group, :end]), b[group]
         own = {name: _of(call, name, x, group, place) for name, x in named.items()}
+        own |= {x.name: own[x.name][..., block:] for x in call.made.graph.scales}
         origin = {"rows": (0, first, 0), "columns": (0, 0, first)}.get(kind, (group, 0, 0))
         limits = bound(call.made.graph, left, right, own, types, *described(config), origin)
         for name, limit in limits.items():
