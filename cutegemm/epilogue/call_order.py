@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cutegemm.epilogue.graph import Graph
+from cutegemm.epilogue.scales import BLOCK_KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ ROLES = {
     "matrix": Role(ranks=(2, 3), shared=True),
     "row": Role(ranks=(1, 2), types="vector", shared=True),
     "col": Role(ranks=(1, 2), types="vector", shared=True),
-    **dict.fromkeys(("blocks_m", "blocks_n"), Role(ranks=(2, 3), types="scales", shared=True)),
+    **dict.fromkeys(BLOCK_KINDS, Role(ranks=(2, 3), types="scales", shared=True)),
     "store": Role(ranks=(2, 3), types="stored", written=True),
     "reduction": Role(ranks=(0, 1, 2, 3), types="stored", written=True, strided=False),
     "scalar": Role(ranks=(0,), types="fp32", strided=False),

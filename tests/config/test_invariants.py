@@ -160,7 +160,7 @@ def ROW_PARTIALS(acc):  # noqa: N802
         (lambda: grouped("m"), {"grouped": "l"}, "grouped", ""),
         (lambda: grouped("m"), {"grouped": "", "masked": True}, "masked", False),
         (lambda: grouped("n", scale_a=("block", 1, 128), scale_b=BLOCK), {}, "grouped", ""),
-        (lambda: grouped("k", scale_a=("block", 1, 128), scale_b=("block", 1, 128)), {}, "grouped", ""),
+        (lambda: grouped("k", ROW_PARTIALS), {}, "grouped", ""),
         (lambda: grouped("n", epi.swiglu()), {}, "grouped", ""),
         (lambda: grouped("m", ROW_PARTIALS), {}, "grouped", ""),
     ],
@@ -173,10 +173,11 @@ def test_groups_that_begin_within_something_are_refused(draft, fields, field, ne
 
 
 def test_groups_beside_such_things_are_legal():
-    """Scales of single rows, pairs along the other axis, and finished reductions."""
+    """Scales of single rows, pairs along the other axis, and finished reductions; blocks of the whole K along K."""
     scaled = grouped("m", scale_a=("block", 1, 128), scale_b=BLOCK)
     for draft in (scaled, grouped("m", epi.swiglu()), dataclasses.replace(scaled, masked=True)):
         assert KernelConfig.of(draft).grouped == "m"
+    assert KernelConfig.of(grouped("k", scale_a=BLOCK, scale_b=("block", 1, 128))).grouped == "k"
 
 
 @given(specs(), problems(low=1))

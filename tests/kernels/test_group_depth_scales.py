@@ -5,13 +5,18 @@ import itertools
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import cutegemm
-from cutegemm import Gemm, GemmSpec, Tile, emulator
+from cutegemm import Gemm, GemmSpec, Tile, emulator, problem
 from cutegemm import Groups as Ends
+from cutegemm.arch.records import DEFAULT
 from cutegemm.compiling.compiler import compile_config
 from cutegemm.errors import GemmError
 from cutegemm.ops.groups.grouped import planned
+from cutegemm.planning.grouped import plan_groups
+from cutegemm.plans import steps
+from cutegemm.request.group_forms import all_groups
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.numerics.group_reference import bounds
 from tests.kernels.test_group_scales import close, operand, positive, wide
@@ -252,6 +257,37 @@ def test_scales_of_rows_leave_loads_to_threads():
     a, b, ends = operand(M, K), operand(N, K), torch.tensor([50, 400])
     config = planned(a, b.T, ends, GemmSpec()).config
     assert all(x.load == "gather" for x in config.operands)
+
+
+def test_fake_tensors_and_compiled_calls():
+    """Shapes follow without values, and scales for each group are refused; a compiled call has the same bits."""
+    ends = torch.tensor(ENDS["over blocks"])
+    given = operand(M, K), operand(N, K), ends, scales(M, ONE), scales(N, SQUARE)
+
+    def call(a, b, ends, scale_a, scale_b):
+        return cutegemm.grouped_mm(a, b.T, ends, scale_a=scale_a, scale_b=scale_b, fallback="reference")
+
+    with FakeTensorMode() as mode:
+        a, b, *others, scale_b = (mode.from_tensor(x) for x in given)
+        found = call(a, b, *others, scale_b)
+        assert tuple(found.shape) == (4, M, N) and found.dtype is torch.bfloat16
+        with pytest.raises(GemmError, match=r"scale_b\.shape=\(4, 2, 4\): must be a number"):
+            call(a, b, *others, scale_b.expand(4, -1, -1))
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(*given), call(*given))
+
+
+def test_a_problem_of_all_groups_shares_scales():
+    """What the command line plans: scales of blocks have no batch, and blocks of the whole K."""
+    spec = GemmSpec(scale_a=ONE, scale_b=SQUARE)
+    batched = problem(M, N, K, batch=3, dtype="fp8", majors="kk", epilogue=spec.epilogue)
+    of = all_groups(batched, "depth", spec.epilogue.tensors)
+    assert {name: (x.rows, x.cols, x.batch) for name, x in of.inputs} == {
+        "scale_a": (M, BLOCKS, 1),
+        "scale_b": (BLOCKS, 2, 1),
+    }
+    made = plan_groups(spec, of, "depth", steps.Ends(width=1), DEFAULT)
+    assert made.multiply.extents == (M, N, K, 3) and made.config.tile[2] == 128
 
 
 REFUSED = {

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cutegemm.epilogue.graph import STORE, Graph
+from cutegemm.epilogue.scales import BLOCK_KINDS
 from cutegemm.ops.program import Program, decode
 
 Axes = tuple[str, ...]
@@ -50,7 +51,7 @@ def axes(program: Program, shapes: Sequence[Sequence[int]]) -> tuple[list[Axes],
     batch: Axes = ("l",) if program.form == "matrix" and 3 in (len(a), len(b)) else ()
     kinds = [program.graph.tensors.get(name, "scalar") for name in program.inputs]
     whole = {"matrix": (*batch, *rows, "n"), "row": (*batch, "n"), "col": (*batch, *rows), "scalar": ()}
-    whole |= dict.fromkeys(("blocks_m", "blocks_n"), ("",) * max(map(len, shapes)))
+    whole |= dict.fromkeys(BLOCK_KINDS, ("",) * max(map(len, shapes)))
     read = [whole[kind][len(whole[kind]) - len(shape) :] for kind, shape in zip(kinds, shapes[2:])]
     named = [
         tuple("" if name == "l" and extent == 1 else name for name, extent in zip(x, shape))

@@ -16,6 +16,7 @@ from cutegemm.arch.instructions import partners, types_fault
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.epilogue import call_order, element_types, scaling
 from cutegemm.epilogue.graph import SCALE, Graph, Result
+from cutegemm.epilogue.scales import BLOCK_KINDS
 from cutegemm.errors import InputError, field_error
 from cutegemm.problems import Operand, Problem, columns, operand_of
 from cutegemm.running.arguments.call import Request
@@ -162,7 +163,7 @@ class Layouts:
         """An epilogue's input; rows are 1 x N, columns M x 1."""
         if kind == "matrix":
             return self.of(tensor)
-        if kind in ("blocks_m", "blocks_n"):
+        if kind in BLOCK_KINDS:
             blocks = tensor.view(torch.uint8) if tensor.dtype == EXPONENTS else tensor
             # B's scales run along N, like its columns
             return self.of(blocks if kind == "blocks_m" else blocks.mT)
