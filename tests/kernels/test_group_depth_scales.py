@@ -19,7 +19,7 @@ from cutegemm.plans import steps
 from cutegemm.request.group_forms import all_groups
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.numerics.group_reference import bounds
-from tests.kernels.test_group_scales import close, operand, positive, wide
+from tests.support.group_scales import close, operand, positive, wide
 from tests.support.groups import Groups, drawn
 from tests.support.watched import RACES
 

@@ -10,6 +10,7 @@ import cutegemm
 from cutegemm import GemmSpec, Tile, emulator
 from cutegemm.errors import InputError
 from cutegemm.running.numerics.group_reference import bounds
+from tests.support.group_scales import close, operand, positive, wide
 from tests.support.groups import Groups, drawn
 from tests.support.watched import RACES
 
@@ -18,27 +19,6 @@ pytestmark = pytest.mark.sliced
 M, N, K, G = 200, 136, 320, 4
 ENDS = {"uneven": [1, 130, 130, 200], "decreasing and outside": [90, -7, 40, 1000]}
 EXPONENTS = torch.arange(120, 134, dtype=torch.uint8)
-
-
-def operand(*shape):
-    """Normal numbers in e4m3."""
-    return drawn(*shape).to(torch.float8_e4m3fn)
-
-
-def positive(*shape):
-    """Scales of either magnitude, the same for the same shape."""
-    return (drawn(*shape).float() / 2).exp()
-
-
-def wide(x, scale, rows=1):
-    """An operand (..., rows, K) in fp64 times its scales, of rows or of blocks of so many rows."""
-    if scale.dtype == torch.uint8:
-        scale = torch.exp2(scale.double() - 127)
-    scale = scale.double()
-    if scale.dim() == x.dim():
-        scale = scale.repeat_interleave(rows, -2).repeat_interleave(128, -1)
-        return x.double() * scale[..., : x.shape[-2], : x.shape[-1]]
-    return x.double() * scale[..., None]
 
 
 SCALES = {
@@ -76,15 +56,6 @@ def check_rows(spec, ends, scales):
     close(d, told)
     again = cutegemm.grouped_mm(a, b.mT, ends, scale_a=scale_a, scale_b=scale_b, fallback="reference")
     close(again, told)
-
-
-def close(found, told):
-    """Each row is right to the rounding of bf16 and to the bits that the tensor cores cut from sums.
-
-    Half an ulp is 2^-8 of a value just above a power of two, so the rest needs room of its own.
-    """
-    error = (found.double() - told).abs().amax(-1)
-    assert torch.all(error <= (2**-8 + 2**-10) * told.abs().amax(-1))
 
 
 @pytest.mark.parametrize("kind", SCALES)
