@@ -127,6 +127,8 @@ class Device:
     cost: CostModel  # rates of tensor-core kernels
     # factors of single kernels on the time that `cost` predicts (`planning.known_kernels`)
     kernels: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # whether device memory takes longer to write where CTAs drift apart
+    stores_drift: bool = False
     note: str = ""  # figures that were not measured on this GPU; empty if all were
 
     def __hash__(self) -> int:

@@ -48,6 +48,8 @@ H100 = dataclasses.replace(
     dram_gbs=3_000.0,
     # H100 whitepaper
     l2_bytes=50 * 2**20,
+    # measured: gradients of weights, batches and single GEMMs that store more than they load
+    stores_drift=True,
     note="its clusters, rates of fp8 and CUDA cores, and factors of kernels not measured on it are the H200's",
     **_fitted("NVIDIA H100 80GB HBM3", H200),
 )

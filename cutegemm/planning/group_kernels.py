@@ -145,10 +145,12 @@ def _preferred(of: Average) -> dict[str, Any]:
     spec, problem, rows = of.spec, of.problem, getattr(of.problem, of.form.axis)
     free = spec.batch_invariant is not True
     if of.form.deep:
-        # groups of few rows along K store more than they load: warpgroups take turns to store long rows of D
+        # Few rows along K store more than they load: warpgroups take turns to store long rows of D. With one or two k
+        # tiles the time to take a number shows, unless device memory is slower still.
         tile = next((tile for most, tile in STORING.items() if rows <= most), None)
+        taken = "dynamic" if rows > SHALLOW[32] or of.device.stores_drift else "persistent"
         long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
-        storing = {"schedule": "pingpong", "cluster": (1, 1), "tile": tile}
+        storing = {"schedule": "pingpong", "cluster": (1, 1), "tile": tile, "scheduler": taken}
         return storing if tile and long and free and _fills(of, storing, 2) else {}
     if rows >= WHOLE and not of.indexed and spec.schedule == spec.cluster == spec.scheduler == AUTO:
         # A pair of CTAs waits for each other at a group's end. With a counter CTAs compute neighbouring tiles, and find

@@ -112,12 +112,13 @@ def drifts(problem: Problem, candidate: Candidate, device: Device) -> bool:
     """Whether CTAs that each have a list of tiles drift apart, where L2 does not hold all matrices.
 
     CTAs without a cluster never wait for each other. With many tiles each, the fastest are soon whole tiles ahead. Then
-    L2 evicts operands before all have read them, and device memory is written in many places at once.
+    L2 evicts operands before all have read them. Some device memory is also slower where CTAs write far apart.
     """
     alone = candidate.cluster == (1, 1) and candidate.splits == 1
     ahead = of_schedule(candidate.schedule).roles.producers > 0
-    moved = sum(x.bytes for x in (problem.a, problem.b, *dict(problem.inputs + problem.outputs).values()))
-    large = moved > device.l2_bytes
+    read = (problem.a, problem.b, *(x for _, x in problem.inputs))
+    moved = (*read, *(x for _, x in problem.outputs if device.stores_drift))
+    large = sum(x.bytes for x in moved) > device.l2_bytes
     return alone and ahead and large and candidate.tiles(problem) >= DRIFT_WAVES * device.sms
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from cutegemm import GemmSpec, Tile, problem
-from cutegemm.arch.records import H200
+from cutegemm.arch.records import H100, H200
 from cutegemm.planning.planner import plan
 
 LARGE = (8192, 8192, 8192)
@@ -34,10 +34,11 @@ def test_ctas_without_a_cluster_take_many_tiles_of_large_operands_from_a_counter
     assert not takes_numbers(fields | {"cluster": (1, 2)}, LARGE)
 
 
-def test_batches_and_large_outputs_come_from_a_counter():
+def test_batches_come_from_a_counter_and_large_outputs_where_device_memory_needs_it():
     """L2 holds each GEMM of a batch, or A and B, but not all that is read and written."""
     assert takes_numbers(ALONE, (1024, 1024, 4096), batch=64)
-    assert takes_numbers(ALONE, (8192, 8192, 128))
+    assert not takes_numbers(ALONE, (8192, 8192, 128))
+    assert takes_numbers(ALONE, (8192, 8192, 128), H100)
 
 
 @pytest.mark.parametrize(

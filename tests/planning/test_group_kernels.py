@@ -7,7 +7,7 @@ import pytest
 
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
-from cutegemm.arch.records import H200
+from cutegemm.arch.records import H100, H200
 from cutegemm.planning.grouped import plan_groups
 from cutegemm.plans.steps import Ends
 from cutegemm.request.group_forms import all_groups
@@ -16,14 +16,14 @@ COUNTER = "CTAs take tiles from a counter: "
 BLOCKS = {"scale_a": ("block", 1, 128), "scale_b": ("block", 128, 128), "d_dtype": "bf16"}
 
 
-def planned(form, shape, groups, majors="kk", dtype="bf16", **fields):
+def planned(form, shape, groups, majors="kk", dtype="bf16", device=H200, **fields):
     """The plan of groups of (m, n, k) each on average."""
     spec = GemmSpec(**fields)
     graph = None if isinstance(spec.epilogue, str) else spec.epilogue
     m, n, k = shape
     extents = (m * groups, n, k) if form == "rows" else (m, n, k * groups)
     of = problem(*extents, batch=groups, majors=majors, dtype=dtype, d_dtype="bf16", epilogue=graph)
-    return plan_groups(spec, all_groups(of, form, {}), form, Ends(), H200)
+    return plan_groups(spec, all_groups(of, form, {}), form, Ends(), device)
 
 
 def counted(made):
@@ -45,11 +45,19 @@ def test_large_groups_of_rows_take_turns_without_clusters():
         assert other.dynamic or not (other.pingpong and other.cluster == (1, 1))
 
 
-@pytest.mark.parametrize("rows", [16, 64, 512, 4096])
+@pytest.mark.parametrize("rows", [64, 512, 4096])
 def test_groups_along_k_have_a_counter(rows):
     """With clusters, too, where SMs have several tiles; with few tiles lists are as good."""
     assert counted(planned("depth", (1536, 2048, rows), 64, majors="mn"))
     assert not counted(planned("depth", (64, 512, rows), 2, majors="mn"))
+
+
+def test_groups_of_few_rows_along_k_have_one_where_device_memory_needs_it():
+    """One or two k tiles are too short to hide the time to take a number."""
+    for device in (H200, H100):
+        made = planned("depth", (1536, 2048, 16), 64, majors="mn", device=device)
+        assert made.config.tile == (64, 256, 16) and counted(made) == device.stores_drift
+    assert H100.stores_drift and not H200.stores_drift
 
 
 def test_many_rows_with_scales_of_blocks_and_few_k_tiles_are_wide():
