@@ -6,7 +6,7 @@
     python -m benchmarks.prune --check         # writes nothing; exits 1 if an entry would go
 
 Run it after a change of the planner or of its rates. An entry and the model are equal if all their launches have equal
-kernels; the order in which tiles are computed may differ.
+kernels and visit tiles in the same order.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def reason(key: Key, entry: Entry, expired: bool = False) -> str | None:
 
 
 def _kernels(of: KernelPlan) -> list[object]:
-    """The configs of a plan's launches."""
-    return [step.config for step in of.steps]
+    """The configs of a plan's launches, and the order in which they visit tiles."""
+    return [(step.config, getattr(step, "raster", None)) for step in of.steps]
 
 
 def pruned(entries: Mapping[Key, Entry], expired: bool = False) -> tuple[dict[Key, Entry], dict[Key, str]]:
