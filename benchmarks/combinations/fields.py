@@ -51,21 +51,24 @@ EXTENTS: dict[str, tuple[Value, ...]] = {
     "tile_k": (AUTO, 8, 16, 32, 64, 128),
 }
 LIES = ("aligned", "by_8", "by_4", "by_2", "odd", "stride_0", "strided")
+_LINE, _SQUARE = ("block", 1, K_BLOCK), ("block", K_BLOCK, K_BLOCK)
+# kinds of the scales of A and of B
+SCALES: dict[str, tuple[Any, Any]] = {
+    "none": (AUTO, AUTO),
+    "tensor": ("tensor", "tensor"),
+    "row": ("row", "row"),
+    "block": (_LINE, _SQUARE),
+    "blocks": (_LINE, _LINE),
+    "tensor_row": ("tensor", "row"),
+    "row_block": ("row", _LINE),
+    "square_block": (_SQUARE, _LINE),
+    "row_none": ("row", AUTO),
+    "none_block": (AUTO, _LINE),
+}
 # fields of the problem
 PROBLEM: dict[str, tuple[Value, ...]] = {
     "dtype": ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8"),
-    "scales": (
-        "none",
-        "tensor",
-        "row",
-        "block",
-        "blocks",
-        "tensor_row",
-        "row_block",
-        "square_block",
-        "row_none",
-        "none_block",
-    ),
+    "scales": tuple(SCALES),
     # the type of scales of blocks
     "scale_type": ("fp32", "ue8m0"),
     "zero_point_a": ("none", "tensor", "row"),
@@ -99,19 +102,5 @@ EIGHTS = ("fp8_e4m3", "fp8_e5m2", "fp8_mixed", "int8", "uint8")
 POINTS = ("zero_point_a", "zero_point_b")
 # value of a zero point per tensor
 POINT = 3
-_LINE, _SQUARE = ("block", 1, K_BLOCK), ("block", K_BLOCK, K_BLOCK)
-# kinds of the scales of A and of B
-SCALES: dict[str, tuple[Any, Any]] = {
-    "none": (AUTO, AUTO),
-    "tensor": ("tensor", "tensor"),
-    "row": ("row", "row"),
-    "block": (_LINE, _SQUARE),
-    "blocks": (_LINE, _LINE),
-    "tensor_row": ("tensor", "row"),
-    "row_block": ("row", _LINE),
-    "square_block": (_SQUARE, _LINE),
-    "row_none": ("row", AUTO),
-    "none_block": (AUTO, _LINE),
-}
 # those with scales of blocks
 WITH_BLOCKS = tuple(name for name, kinds in SCALES.items() if {_LINE, _SQUARE} & set(kinds))

@@ -110,7 +110,7 @@ class WarpSpecializedGemm:
             follows = functools.partial(scheduler.follows, state)
             position = mainloop.multiply(mma, acc, position, (role, work), follows)
             if cutlass.const_expr(teams > 1):
-                position = skip(position, scheduler.stages_between(state, teams - 1), config.stages)
+                position = skip(position, scheduler.stages_between(state), config.stages)
             if cutlass.const_expr(not config.adds_up):
                 inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
             else:

@@ -86,8 +86,8 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
             found = _narrowed(asked)
             if how is preferred and not _pays(how, found[1]):
                 continue
-            if (counting := _counting(asked, found)) is not asked:
-                asked, found = counting, _narrowed(counting)
+            if _counted(asked, *found):
+                found = _narrowed(asked := asked.given(scheduler="dynamic"))
         except SpecError as error:
             refused = field_error(PlanError, error.field or "", error.value, error.rule, error.nearest)
             if error.field in ("a_load", "b_load") and getattr(spec, error.field) == AUTO:
@@ -179,18 +179,18 @@ def _fills(of: Average, fields: dict[str, Any], waves: int) -> bool:
 
 def _pays(preferred: dict[str, Any], config: KernelConfig) -> bool:
     """Whether a preferred kernel has what makes it fast: TMA and no spills along K, else a counter."""
-    along = _apart(config) and not spills(config) if config.grouped == "k" else config.dynamic
-    return along or "cluster" not in preferred
+    if config.grouped == "k":
+        return _apart(config) and not spills(config)
+    return config.dynamic or "cluster" not in preferred
 
 
-def _counting(of: Average, found: tuple[KernelPlan, KernelConfig]) -> Average:
-    """As `of`, with tiles from a counter if clusters of groups along K have several each and TMA loads.
+def _counted(of: Average, made: KernelPlan, config: KernelConfig) -> bool:
+    """Whether clusters of groups along K take tiles from a counter: where each has several, and TMA loads.
 
     Groups have unequally many k tiles. With lists the cluster with the most of them would end last.
     """
-    several = found[0].waves >= DRIFT_WAVES and not found[1].gathers
-    able = of.form.deep and several and of.spec.scheduler == AUTO and not found[1].dynamic
-    return of.given(scheduler="dynamic") if able else of
+    several = made.waves >= DRIFT_WAVES and not config.gathers
+    return of.form.deep and several and of.spec.scheduler == AUTO and not config.dynamic
 
 
 def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:

@@ -153,16 +153,11 @@ def average_problem(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
 
 def _of_depth(spec: GemmSpec, problem: Problem, depth: int) -> tuple[tuple[str, Operand], ...]:
     """The inputs of a problem of another K: block scales have as many blocks of it."""
-    scales = {x.name: x for x in spec.epilogue.scales} if isinstance(spec.epilogue, Graph) else {}
-
-    def lying(name: str, x: Operand) -> Operand:
-        if name not in scales:
-            return x
-        rows, blocks = scales[name].shape(problem.m, problem.n, depth)
-        rows, cols = (rows, blocks) if scales[name].axis == "m" else (blocks, rows)
-        return dataclasses.replace(x, rows=rows, cols=cols)
-
-    return tuple((name, lying(name, x)) for name, x in problem.inputs)
+    scales = spec.epilogue.scales if isinstance(spec.epilogue, Graph) else ()
+    changed: dict[str, Any] = {
+        x.name: {"cols" if x.axis == "m" else "rows": math.ceil(depth / K_BLOCK)} for x in scales
+    }
+    return tuple((name, dataclasses.replace(x, **changed.get(name, {}))) for name, x in problem.inputs)
 
 
 def rows_of_average(average: float) -> int:

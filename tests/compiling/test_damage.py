@@ -169,7 +169,7 @@ def another_user(monkeypatch):
 
 
 def test_an_entry_of_another_user_is_rebuilt(fresh, compiled, made, another_user):
-    """Whoever can write an entry can put code into it, so only entries of the user or of root are loaded."""
+    """Entries hold code. Only entries that the user or root owns are loaded."""
     another_user(fresh)
     assert heal(fresh, compiled, made) == "it belongs to user 12345"
 

@@ -51,7 +51,7 @@ def test_nothing_is_made_by_looking(tmp_path):
 
 
 def test_trials_of_what_is_no_key_are_left_out(tmp_path):
-    """Of all trials, too, nothing is trusted."""
+    """Reading all trials leaves out those whose key is none."""
     database = Database(tmp_path / "a.sqlite")
     for key in (KEY, KEY._replace(extents=(-1, 8, 8, 1)), KEY._replace(gpu=None)):
         database.tried(key, "{}", Trial("timed", 1.0))
@@ -190,7 +190,7 @@ def test_trials_are_kept_by_candidate(tmp_path):
 
 
 def test_entries_travel_as_json(tmp_path, capsys):
-    """What is exported is imported elsewhere; what is there and newer stays. The command does the same."""
+    """Exported entries can be imported into another database, where newer ones stay. So does the command."""
     database = filled(tmp_path / "a.sqlite", OF, OTHER)
     there, file = Database(tmp_path / "b.sqlite"), tmp_path / "out.json"
     assert export(file, database) == 2 and import_(file, there) == 2 and import_(file, there) == 0

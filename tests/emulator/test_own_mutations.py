@@ -141,8 +141,8 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
     },
 }  # fmt: skip
 REMOVED = (*SYNCHRONISATION, "red.", "atom.")
-# Of the newer kernels one deletion in so many is tried, of the others one in fewer, which of them HEAD's hash says; all
-# of them under --profile long.
+# One of so many deletions is tried: of the newer kernels, and of the others. HEAD's hash chooses which ones.
+# --profile long tries all of them.
 SAMPLED, ROTATED = 12, 9
 DEPENDENCE = "griddepcontrol"  # of launches in a row only
 ORDERS = [{"policy": "lazy"}, *({"policy": "random", "seed": seed} for seed in (1, 2, 3, 4))]

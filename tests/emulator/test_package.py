@@ -162,7 +162,7 @@ def test_text_that_is_no_kernel_is_refused(case):
 
 
 def test_a_sequence_is_checked_before_its_first_launch():
-    """What is wrong with the last launch is said while memory is as it was."""
+    """An error in the last launch is raised before the first one writes."""
     x = aligned(1, np.uint32)
     store = kernel_text(" ld.param.u64 %rd0, [p0]; st.global.u32 [%rd0], 7;")
     good, bad = ({"ptx": store, "grid": 1, "block": 32, "args": [x], **more} for more in ({}, {"cluster": 2}))

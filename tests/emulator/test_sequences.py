@@ -92,7 +92,7 @@ def test_a_write_over_what_the_launch_before_reads(body, found):
 
 @pytest.mark.parametrize("other, found", [("", ["write-read race"]), (WAIT, [])])
 def test_every_loading_warp_has_to_wait(other, found):
-    """Of two warps that load, one waits: the other's loads are found."""
+    """If one of two loading warps waits, the other one's loads are still a race."""
     text = kernel(f"@%p0 bra SECOND; {WAIT} bra BOTH;\nSECOND: {other}\nBOTH:{LOAD}{STORE}")
     assert kinds((WRITER, 0, 1), (text, 1, 2)) == found
 

@@ -53,8 +53,8 @@ class GroupDepthScheduler(TileScheduler):
         """K tiles of the CTA's first work tile if another consumer computes it, else 0."""
         return cutlass.select_(first > 0, self.work(self.peek_first()).k_tiles, cutlass.Int32(0))
 
-    def stages_between(self, state: State, count: int) -> Any:
-        """K tiles of the work tile after a state's: consumers that take turns are two."""
+    def stages_between(self, state: State) -> Any:
+        """K tiles of the work tile after a state's."""
         return self.work(self.peek_next(state)).k_tiles
 
     def follows(self, state: State) -> Any:

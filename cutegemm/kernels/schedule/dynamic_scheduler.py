@@ -213,10 +213,6 @@ class Dealt(TileScheduler):
 class DynamicScheduler(Dealt, TileScheduler):
     """The tiles of one GEMM, or of a batch."""
 
-    def follows(self, state: State) -> Any:
-        """Whether there is a work tile after a state's: its number tells."""
-        return self.more((self.slots.read(*state[-2:]),))
-
 
 @dataclass(frozen=True)
 class DynamicDepthScheduler(Dealt, GroupDepthScheduler):
@@ -226,7 +222,7 @@ class DynamicDepthScheduler(Dealt, GroupDepthScheduler):
     """
 
     def follows(self, state: State) -> Any:
-        """Whether there is a work tile after a state's: its number tells."""
+        """Whether there is a work tile after a state's. Its number tells, so its group is not searched."""
         return self.more((self.slots.read(*state[-2:]),))
 
 

@@ -146,9 +146,9 @@ class TileScheduler:
         """K tiles of the CTA's work tiles before the one that comes `first` later: other consumers' stages."""
         return first * self.k_tiles
 
-    def stages_between(self, state: State, count: int) -> Any:
-        """K tiles of the `count` work tiles after a state's."""
-        return count * self.k_tiles
+    def stages_between(self, state: State) -> Any:
+        """K tiles of the work tile after a state's: consumers that take turns are two."""
+        return self.k_tiles
 
     def before(self) -> State:
         """The state before any work tile."""
