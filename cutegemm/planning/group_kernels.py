@@ -30,8 +30,13 @@ WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
 # by depth of a stage: the K of an average group up to which the stage is halved
 SHALLOW = {64: 256, 32: 32}
-# tiles of groups along K, by the average K up to which stores of D take most of the time; how much of them D must fill
-STORING, FILLED = {SHALLOW[32]: Tile(64, 256, 64), SHALLOW[64]: Tile(128, 192, 64)}, 0.8
+# kernels of groups along K, by the average K up to which stores of D take most of the time
+STORING = {
+    32: ("cooperative", Tile(128, 256, 16)),
+    128: ("cooperative", Tile(256, 192, 16)),
+    256: ("pingpong", Tile(128, 192, 64)),
+}
+FILLED = 0.8  # how much of their tiles D must fill
 # kernels of groups of many rows with scales of blocks, and the K up to which they are taken
 SCALED: dict[str, Any] = {
     "schedule": "cooperative", "cluster": (1, 1), "tile": Tile(128, 192, 128), "swap": False, "scheduler": "dynamic",
@@ -74,8 +79,7 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
         given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
     # without a producer nobody loads at any row
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
-    preferred = _preferred(of)
-    tried = [*([preferred] if preferred else ()), *({"schedule": x} for x in schedules)]
+    tried = [*(preferred := _preferred(of)), *({"schedule": x} for x in schedules)]
     refusals: list[PlanError] = []
     ways = itertools.product(*(LOADS if x == AUTO else (x,) for x in (spec.a_load, spec.b_load)))
     # few operands that threads load come first
@@ -84,7 +88,7 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
         try:
             asked = of.given(**given, **how | {"a_load": a_load, "b_load": b_load})
             found = _narrowed(asked)
-            if how is preferred and not _pays(how, found[1]):
+            if how in preferred and not _pays(how, found[1]):
                 continue
             if _counted(asked, *found):
                 found = _narrowed(asked := asked.given(scheduler="dynamic"))
@@ -140,32 +144,33 @@ def _apart(config: KernelConfig) -> bool:
     return all(x.load == "tma" and not x.k_major for x in config.operands)
 
 
-def _preferred(of: Average) -> dict[str, Any]:
-    """Fields of kernels that are faster for groups than for a batch; {} where there are none."""
+def _preferred(of: Average) -> list[dict[str, Any]]:
+    """Fields of kernels that are faster for groups than for a batch, the best first; none where there are none."""
     spec, problem, rows = of.spec, of.problem, getattr(of.problem, of.form.axis)
     free = spec.batch_invariant is not True
     if of.form.deep:
-        # Few rows along K store more than they load: warpgroups take turns to store long rows of D. With one or two k
-        # tiles the time to take a number shows, unless device memory is slower still.
-        tile = next((tile for most, tile in STORING.items() if rows <= most), None)
-        taken = "dynamic" if rows > SHALLOW[32] or of.device.stores_drift else "persistent"
+        # Few rows along K store more than they load. Wide tiles write long rows of D and take fewer numbers. With tiles
+        # from a counter CTAs write side by side, which device memory is faster at.
         long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
-        storing = {"schedule": "pingpong", "cluster": (1, 1), "tile": tile, "scheduler": taken}
-        return storing if tile and long and free and _fills(of, storing, 2) else {}
+        ways = (way for most, way in STORING.items() if rows <= most and long and free)
+        fields = (
+            {"schedule": x, "tile": tile, "cluster": (1, 1), "scheduler": "dynamic"} for x, tile in ways
+        )
+        return [x for x in fields if _fills(of, x, 2)]
     if rows >= WHOLE and not of.indexed and spec.schedule == spec.cluster == spec.scheduler == AUTO:
         # A pair of CTAs waits for each other at a group's end. With a counter CTAs compute neighbouring tiles, and find
         # in L2 what a pair would share, if it holds a group's matrices. 8-bit tiles load too much without pairs.
         held = problem.a.bytes + problem.b.bytes <= of.device.l2_bytes * problem.batch
         if held and problem.a.dtype.bits >= 16:
-            return {"schedule": "pingpong", "cluster": (1, 1)}
+            return [{"schedule": "pingpong", "cluster": (1, 1)}]
         # with few k tiles a tile's stores and first loads take much of the time, so wide tiles are faster
         short = problem.k <= SHORT and {x.extent for x in epilogue_of(spec, problem).scales} == {1, K_BLOCK}
         if short and free and _fills(of, SCALED, DRIFT_WAVES):
-            return SCALED
+            return [SCALED]
     # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows, but
     # as few as 8 columns.
     few = 0 < of.batches.rows < 1 and spec.schedule == spec.swap == spec.tile == AUTO
-    return {"schedule": "cooperative", "swap": of.form.axis == "m"} if few and free else {}
+    return [{"schedule": "cooperative", "swap": of.form.axis == "m"}] if few and free else []
 
 
 def _fills(of: Average, fields: dict[str, Any], waves: int) -> bool:
@@ -204,8 +209,7 @@ def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
         return _planned(of)
     if deep and of.problem.k <= SHALLOW[64]:
         return _planned(of.given(cluster=(1, 1)))
-    found = _planned(of)
-    config = found[1]
+    found = made, config = _planned(of)
     if deep or config.cluster["mn".index(config.grouped)] == 1:
         return found
     return _planned(of.given(cluster=(2, 1) if axis == "n" else (1, 2)))

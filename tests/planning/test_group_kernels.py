@@ -8,6 +8,7 @@ import pytest
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H100, H200
+from cutegemm.planning import group_kernels
 from cutegemm.planning.grouped import plan_groups
 from cutegemm.plans.steps import Ends
 from cutegemm.request.group_forms import all_groups
@@ -52,12 +53,27 @@ def test_groups_along_k_have_a_counter(rows):
     assert not counted(planned("depth", (64, 512, rows), 2, majors="mn"))
 
 
-def test_groups_of_few_rows_along_k_have_one_where_device_memory_needs_it():
-    """One or two k tiles are too short to hide the time to take a number."""
-    for device in (H200, H100):
-        made = planned("depth", (1536, 2048, 16), 64, majors="mn", device=device)
-        assert made.config.tile == (64, 256, 16) and counted(made) == device.stores_drift
-    assert H100.stores_drift and not H200.stores_drift
+@pytest.mark.parametrize("device", [H200, H100])
+def test_groups_of_few_rows_along_k_have_wide_tiles_and_a_counter(device):
+    """Stores of D take most of the time, so rows of a tile are long, and what is loaded is read for wide tiles."""
+    least = {rows: planned("depth", (1536, 2048, rows), 64, "mn", device=device) for rows in (1, 16, 64, 128)}
+    for rows, made in least.items():
+        m, n, k = made.config.tile
+        assert m * n >= 128 * 256 and n * 2 >= 384 and k == 16, rows
+        assert counted(made) and made.config.cluster == (1, 1) and not made.config.pingpong
+    # tiles that D does not fill store less than they multiply
+    tile = planned("depth", (64, 2048, 16), 512, "mn", device=device).config.tile
+    assert tile[0] * tile[1] < 128 * 256
+
+
+def test_groups_along_k_take_the_next_kernel_where_one_spills(monkeypatch):
+    """An epilogue's inputs take registers that the widest tile has not."""
+    wide = planned("depth", (1536, 2048, 64), 64, "mn").config.tile
+    monkeypatch.setattr(group_kernels, "spills", lambda config: config.tile == wide)
+    group_kernels.alike.cache_clear()
+    made = planned("depth", (1536, 2048, 64), 64, "mn")
+    group_kernels.alike.cache_clear()
+    assert made.config.tile == (128, 192, 32) and counted(made)
 
 
 def test_many_rows_with_scales_of_blocks_and_few_k_tiles_are_wide():
