@@ -59,6 +59,8 @@ class Program:
             if x.partial:
                 rule = "the layout of partial results depends on the tile: only Gemm.run returns them"
                 raise field_error(SpecError, f"{x.name}.partial", True, rule, False)
+        # a traced backward pass reads these, and Python 3.11 computes a cached property under a lock
+        _ = self.alone, self.inputs, self.numbers, self.integers
 
     @cached_property
     def text(self) -> str:

@@ -3,9 +3,11 @@
 
 import pytest
 import torch
+from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 
 import cutegemm
+from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.errors import InputError
 from cutegemm.ops.groups.group_gradient import PLAIN
@@ -160,6 +162,56 @@ def test_gradients_have_gradients():
         wide = [x.double() for x in tensors]
         for x, y in zip(penalty(f, *tensors), penalty(g, *wide), strict=True):
             assert (x.double() - y).norm() <= 0.02 * y.norm()
+
+
+@epi.define
+def _own(acc, *, bias: epi.Row):
+    """An epilogue that no other test uses, so that its gradient is planned in the test."""
+    return epi.gelu(acc * 0.37 + bias)
+
+
+SHAPES = {
+    "rows": ((10, 16), (3, 16, 24), {"offs": OFFS}),
+    "columns": ((3, 24, 16), (16, 10), {"offs": OFFS}),
+    "along K": ((24, 10), (10, 16), {"offs": OFFS}),
+    "masked": ((3, 10, 16), (3, 16, 24), {"counts": OFFS}),
+    "masked in tf32": ((3, 10, 16), (3, 16, 24), {"counts": OFFS, "spec": GemmSpec(math="tf32")}),
+    "c and bias": (
+        (10, 16),
+        (3, 16, 24),
+        {"offs": OFFS, "c": torch.randn(10, 24), "bias": torch.randn(3, 24)},
+    ),
+    "epilogue": ((10, 16), (3, 16, 24), {"offs": OFFS, "epilogue": _own, "bias": torch.randn(3, 24)}),
+    "routed": (
+        (10, 16),
+        (3, 16, 24),
+        {
+            "offs": OFFS,
+            "rows": torch.arange(10).flip(0),
+            "scatter": torch.arange(10) // 2,
+            "weight": torch.rand(10),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_compiled_autograd_takes_groups(name):
+    """A backward pass that torch.compile traces, before any other one, gives the bits of one that it does not."""
+    torch._dynamo.reset()
+    a, b, more = SHAPES[name]
+    dtype = torch.float32 if "spec" in more else torch.bfloat16
+    given = {x: y.clone().requires_grad_() for x, y in more.items() if x in ("c", "bias", "weight")}
+    leaves = [torch.randn(x).to(dtype).requires_grad_() for x in (a, b)] + list(given.values())
+
+    def loss():
+        found = cutegemm.grouped_mm(*leaves[:2], **more | given, fallback="reference")
+        return found.float().square().sum()
+
+    with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        loss().backward()
+    for x, told in zip(leaves, torch.autograd.grad(loss(), leaves), strict=True):
+        assert torch.equal(x.grad, told)
 
 
 @pytest.mark.parametrize("form", ["alone", "mapping"])

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from torch._dynamo import compiled_autograd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -75,6 +76,58 @@ def test_groups_add_in_the_kernel(form, turned):
     names = check(run, w, b, [a])
     assert any(x in ("cutegemm.grouped_mm.out", "cutegemm.gemm.out") for x in names)
     assert not any("add" in x for x in names)
+
+
+@pytest.mark.parametrize("kind", ["linear", "groups", "transposed", "transposed, with an unused gradient"])
+def test_compiled_autograd_adds(kind):
+    """A traced backward pass adds to main_grad what one that is not traced adds."""
+    torch._dynamo.reset()
+    x, unused = torch.randn(10, 16).to(BF16).requires_grad_(), "unused" in kind
+    w, b = parameter(3, 16, 24, turned="transposed" in kind)
+    if kind == "linear":
+        w, b = parameter(24, 16)
+    if unused:
+        w.grad_added_to_main_grad, w.zero_out_wgrad = False, True
+    before, found = w.main_grad.clone(), []
+
+    def run():
+        how = {"accumulate_main_grad": True, "fallback": "reference"}
+        d = cutegemm.linear(x, b, **how) if kind == "linear" else cutegemm.grouped_mm(x, b, OFFS, **how)
+        return d.float().square().sum()
+
+    for traced in (True, False):
+        w.main_grad.copy_(before)
+        x.grad = w.grad = None
+        if traced:
+            with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+                run().backward()
+        else:
+            run().backward()
+        found.append((w.main_grad.clone(), x.grad))
+        assert w.grad is None or (unused and w.grad_added_to_main_grad and not w.grad.any())
+    assert not torch.equal(w.main_grad, before)
+    for ours, told in zip(*found):
+        torch.testing.assert_close(ours, told, rtol=1e-5, atol=1e-5)
+
+
+def test_compiled_code_adds_in_a_layer_that_is_not_compiled():
+    """`torch.compiler.disable` keeps a layer eager within a compiled model; otherwise the call is refused."""
+    torch._dynamo.reset()
+    x, (w, b) = torch.randn(10, 16).to(BF16), parameter(3, 16, 24)
+
+    def layer(x):
+        return cutegemm.grouped_mm(x, b, OFFS, accumulate_main_grad=True, fallback="reference")
+
+    rule = "needs eager mode, without torch.compile .torch.compiler.disable .*'accumulate_main_grad', True"
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=rule):
+        torch.compile(layer, backend="eager", fullgraph=True)(x)
+    told = (
+        w.main_grad + 2 * torch.stack([x[i:j].float().sum(0) for i, j in ((0, 4), (4, 4), (4, 9))])[..., None]
+    )
+    eager = torch.compiler.disable(layer)
+    torch.compile(lambda x: eager(x) * 2, backend="aot_eager")(x).sum().backward()
+    torch.testing.assert_close(w.main_grad, told, rtol=1e-2, atol=1e-2)
+    assert w.grad is None
 
 
 def test_an_emulated_kernel_adds():

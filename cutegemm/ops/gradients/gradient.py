@@ -77,6 +77,10 @@ class Plan:
     accumulators: tuple[str, ...]
     inputs: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Compute what a traced backward pass reads, as `Program` does."""
+        _ = self.keeps
+
     @cached_property
     def read(self) -> tuple[str, ...]:
         """The forward's inputs that some gradient reads, in the forward's order."""

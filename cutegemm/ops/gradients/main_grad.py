@@ -47,7 +47,8 @@ def owner_of(weight: Tensor, asked: bool) -> Main | None:
         return None
     if not direct(weight):
         rule = (
-            "needs eager mode, without torch.compile, torch.func, vmap and tensor subclasses such as DTensor"
+            "needs eager mode, without torch.compile (torch.compiler.disable excludes a layer from it), torch.func, "
+            "vmap and tensor subclasses such as DTensor"
         )
         raise field_error(InputError, OPTION, True, rule, False)
     for x in (weight, weight._base):
@@ -91,9 +92,9 @@ class _Added(torch.autograd.Function):
     """The result of a call whose weight was detached: the backward pass adds the weight's gradient to `main_grad`."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, weight: Tensor, owner: Tensor, add: Any, *read: Tensor) -> Tensor:
+    def forward(ctx: Any, y: Tensor, weight: Tensor, call: tuple[Any, ...], *read: Tensor) -> Tensor:
         ctx.save_for_backward(*read)
-        ctx.call = owner, owner is not weight, add
+        ctx.call = call
         # detach, so that autograd does not treat the result as a view, which could not be changed in place
         return y.detach()
 
@@ -101,14 +102,20 @@ class _Added(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> Any:
         owner, turned, add = ctx.call
         read, main = taken(ctx), owner.main_grad
-        add(above, main.mT if turned else main, *read)
+        out = main.mT if turned else main
+        if torch.compiler.is_compiling() and not out.is_contiguous():
+            # Dynamo passes only contiguous tensors as out=
+            add(above, whole := torch.zeros(out.shape, dtype=out.dtype, device=out.device), *read)
+            out.add_(whole)
+        else:
+            add(above, out, *read)
         unread = None
         if hasattr(owner, "grad_added_to_main_grad"):
             owner.grad_added_to_main_grad = True
             new = torch.zeros if getattr(owner, "zero_out_wgrad", False) else torch.empty
             unread = new(main.shape, dtype=owner.dtype, device=owner.device)
             unread = unread.mT if turned else unread
-        return above, unread, None, None, *(None for _ in read)
+        return above, unread, None, *(None for _ in read)
 
 
 def added(y: Tensor, main: Main, add: Callable[..., None], *read: Tensor) -> Tensor:
@@ -120,7 +127,9 @@ def added(y: Tensor, main: Main, add: Callable[..., None], *read: Tensor) -> Ten
         add: takes (gradient of y, `main_grad` in the weight's layout, *read), and adds to `main_grad`.
         read: tensors that `add` reads, saved for the backward pass.
     """
-    found: Tensor = _Added.apply(y, *main, add, *(x.detach() for x in read))  # type: ignore[no-untyped-call]
+    # in a tuple, because compiled autograd cannot add two missing gradients of one parameter
+    call = main.owner, main.owner is not main.weight, add
+    found: Tensor = _Added.apply(y, main.weight, call, *(x.detach() for x in read))  # type: ignore[no-untyped-call]
     return found
 
 

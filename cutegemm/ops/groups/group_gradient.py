@@ -25,8 +25,7 @@ from cutegemm.epilogue.scales import KINDS
 from cutegemm.epilogue.scaling import scaled
 from cutegemm.errors import InputError
 from cutegemm.ops.dispatch import below
-from cutegemm.ops.entry_points import matmul
-from cutegemm.ops.fallback import HALF
+from cutegemm.ops.fallback import HALF, constant
 from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.gradients.main_grad import Main, added
@@ -130,7 +129,7 @@ def _product(
 ) -> Tensor:  # fmt: skip
     """A GEMM of the same groups, in the form that `forms` maps the call's form to: new, or added to `out`."""
     form, name, _ = how.split(":")
-    op, text = torch.ops.cutegemm.grouped_mm, derived(*by, dtype, out is not None)
+    op, text = torch.ops.cutegemm.grouped_mm, derived(*by, str(dtype), out is not None)
     if out is None:
         found: Tensor = op.default(x, y, ends, [], [alpha], [], text, f"{forms[form]}:{name}:zero")
         return found
@@ -153,10 +152,12 @@ def _of_weights(
         return _product(a.mT, above, ends, how, _OF_B, alpha, by, dtype, out)
     inside = inside_groups(ends, a.shape[1], "masked", 0)
     left, right = (torch.where(inside, x, x.new_zeros(())) for x in (a, above))
-    (math, backend), beta = by, None if out is None else 1.0
-    call: dict[str, Any] = {"spec": _spec(math), "fallback": backend or "reference"}
-    found: Tensor = matmul(left.mT, right, out, alpha=alpha, beta=beta, out=out, **call)
-    return found
+    op, text = torch.ops.cutegemm.gemm, derived(*by, str(dtype), out is not None)
+    if out is None:
+        found: Tensor = op.default(left.mT, right, [], [alpha], [], text)
+        return found
+    op.out(left.mT, right, [out], [alpha, 1.0], [], text, out=[out])
+    return out
 
 
 def added_to_main_grad(
@@ -197,15 +198,14 @@ def _of_input(x: Any, numbers: Any, above: Tensor, ends: Tensor, how: str, backe
     return (rows.sum(0) if rows.dim() > len(shape) else rows).to(dtype)
 
 
-@lru_cache(4)
-def _spec(math: Any) -> GemmSpec | None:
-    """None without `math`; else always the same object, since programs are found by a spec's identity."""
-    return None if math == AUTO else GemmSpec(math=math)
+@constant
+def derived(math: Any, backend: str | None, dtype: str, with_c: bool) -> str:
+    """The program of a gradient's GEMM, as text. Compiled autograd does not trace it: the cache has a lock."""
+    return _derived(math, backend, dtype, with_c)
 
 
 @lru_cache(64)
-def derived(math: Any, backend: str | None, dtype: torch.dtype, with_c: bool = False) -> str:
-    """The program of a gradient's GEMM, as text."""
+def _derived(math: Any, backend: str | None, dtype: str, with_c: bool) -> str:
     spec = GemmSpec(d_dtype=dtype, math=math)
     return kept(Program(spec, PLAIN[with_c, False], "matrix", (), backend)).text
 
