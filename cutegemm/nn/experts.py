@@ -18,8 +18,10 @@ from cutegemm.epilogue.functions import silu
 from cutegemm.epilogue.trace import Col, define
 from cutegemm.epilogue.value import Value
 from cutegemm.errors import InputError, field_error
+from cutegemm.nn.linear import Linear
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
+from cutegemm.ops.entry_points import linear
 from cutegemm.ops.fallback import FALLBACKS, HALF, autocast_type, untouched
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.grouped import grouped_mm
@@ -28,8 +30,11 @@ from cutegemm.ops.perceptron import grouped_perceptron
 from cutegemm.ops.transforms.group_sharding import begin, part, sharded, whole
 from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS
+from cutegemm.spec import GemmSpec
 
 MOST = 2**31 - 1  # largest width or count
+# of every GEMM that computes a token's result, if that must not depend on the other tokens
+INVARIANT = GemmSpec(batch_invariant=True)
 
 
 @define(gated="halves")
@@ -141,13 +146,17 @@ def dispatched(x: Tensor, rows: Tensor, place: Tensor) -> Tensor:
     return found
 
 
-def _recorded(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, to: Routes, fallback: str) -> Tensor:
+def _recorded(
+    x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, to: Routes, fallback: str, invariant: bool
+) -> Tensor:
     """`mixture` of sorted pairs, recorded by autograd."""
     if not torch.compiler.is_compiling():
         tangents.refuse((("weights", weights),))
     sorted_weights = _Ordered.apply(weights, to.order, to.place)  # type: ignore[no-untyped-call]
     rows = dispatched(x, to.rows, to.place)
-    y = grouped_perceptron(rows, gate_up.mT, WEIGHTED, down.mT, to.bounds, fallback, weights=sorted_weights)
+    y = grouped_perceptron(
+        rows, gate_up.mT, WEIGHTED, down.mT, to.bounds, fallback, invariant, weights=sorted_weights
+    )
     found: Tensor = _Summed.apply(y, to.rows, to.place)  # type: ignore[no-untyped-call]
     return found
 
@@ -161,7 +170,13 @@ def combined(y: Tensor, weights: Tensor, order: Tensor, rows: Tensor, place: Ten
 
 
 def mixture(
-    x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, fallback: str = "torch"
+    x: Tensor,
+    experts: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    fallback: str = "torch",
+    batch_invariant: bool = False,
 ) -> Tensor:
     """sum_j weights[t, j] * (silu(x gate_e) * (x up_e)) down_e with e = experts[t, j]: (T, H).
 
@@ -172,6 +187,7 @@ def mixture(
         experts, weights: (T, k), of each token. An out-of-range expert gives 0.
         gate_up: (E, H, 2 I), gates before up parts; down: (E, I, H). DTensors sharded by expert give partial sums.
         fallback: as of `grouped_mm`.
+        batch_invariant: whether a token's bits must not depend on the other tokens.
     """
     if sharded(gate_up):
         spread: Any = gate_up
@@ -179,18 +195,28 @@ def mixture(
         x, experts, weights = (part(t, (), cuts) for t in (x, experts, weights))
         experts = experts - begin("g", gate_up.shape[0], cuts, mesh)
         gate_up, down = (part(t, ("g",), cuts) for t in (gate_up, down))
-        found: Tensor = whole(mixture(x, experts, weights, gate_up, down, fallback), (), cuts, mesh, {})
+        own = mixture(x, experts, weights, gate_up, down, fallback, batch_invariant)
+        found: Tensor = whole(own, (), cuts, mesh, {})
         return found
     to = routes(experts, gate_up.shape[0])
     if recording(x, weights, gate_up, down) and not untouched():
-        return _recorded(x, gate_up, down, weights, to, fallback)
+        return _recorded(x, gate_up, down, weights, to, fallback, batch_invariant)
     # a literal alpha, because Dynamo fails on float defaults in checkpointed regions (docs/pytorch.md)
     told: dict[str, Any] = {"cu_seqlens": to.bounds, "alpha": 1.0, "fallback": fallback}
+    told["spec"] = INVARIANT if batch_invariant else None
     sorted_weights = weights.reshape(-1).index_select(0, to.order)
     hidden = grouped_mm(
         x, gate_up, rows=to.rows, epilogue=WEIGHTED, weights=sorted_weights, tail="undefined", **told
     )
     return summed(grouped_mm(hidden, down, **told), to.place)
+
+
+class _Router(Linear):
+    """A linear layer whose logits of a token do not depend on the other tokens."""
+
+    def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        found: Tensor = linear(input, weight, bias, spec=INVARIANT, fallback=self.fallback)
+        return found
 
 
 class MoE(torch.nn.Module):
@@ -205,6 +231,8 @@ class MoE(torch.nn.Module):
         normalise: whether a token's weights are normalized to sum to 1.
         device, dtype: of the parameters.
         fallback: as of `grouped_mm`.
+        batch_invariant: whether the bits of a token's result must not depend on the other tokens of a call. This covers
+            routing, experts and their sum on a Hopper GPU, but not `shared`, gradients and fallback="torch".
 
     Raises:
         InputError: an argument has another type, a width or a count is not positive, `top_k` exceeds `experts`, or the
@@ -223,6 +251,7 @@ class MoE(torch.nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         fallback: str = "torch",
+        batch_invariant: bool = False,
     ) -> None:
         super().__init__()
         hidden, intermediate, experts = (
@@ -232,18 +261,24 @@ class MoE(torch.nn.Module):
         top_k = checks.integer(InputError, "top_k", top_k, 1, experts)
         checks.choice(InputError, "fallback", fallback, FALLBACKS)
         checks.truth(InputError, "normalise", normalise)
+        checks.truth(InputError, "batch_invariant", batch_invariant)
         if shared is not None and not isinstance(shared, torch.nn.Module):
             raise field_error(InputError, "shared", shared, "must be a torch.nn.Module or None")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise field_error(
                 InputError, "dtype", dtype, "must be a floating-point torch.dtype", torch.bfloat16
             )
-        self.router = torch.nn.Linear(hidden, experts, bias=False, device=device, dtype=dtype)
+        linear_layer: dict[str, Any] = {"bias": False, "device": device, "dtype": dtype}
+        if batch_invariant:
+            self.router: torch.nn.Linear = _Router(hidden, experts, fallback=fallback, **linear_layer)
+        else:
+            self.router = torch.nn.Linear(hidden, experts, **linear_layer)
         self.gate_up_weight, self.down_weight = (
             torch.nn.Parameter(torch.empty(experts, *shape, device=device, dtype=dtype))
             for shape in ((2 * intermediate, hidden), (hidden, intermediate))
         )
         self.top_k, self.normalise, self.shared, self.fallback = top_k, normalise, shared, fallback
+        self.batch_invariant = batch_invariant
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -277,7 +312,8 @@ class MoE(torch.nn.Module):
             weights = chances.softmax(-1, dtype=torch.float32)
         else:
             weights, experts = chances.softmax(-1, dtype=torch.float32).topk(self.top_k, -1)
-        found = mixture(flat, experts, weights, self.gate_up_weight.mT, self.down_weight.mT, self.fallback)
+        up, down = self.gate_up_weight.mT, self.down_weight.mT
+        found = mixture(flat, experts, weights, up, down, self.fallback, self.batch_invariant)
         if self.shared is not None:
             found = found + self.shared(flat)
         return found.to(x.dtype).view(x.shape)

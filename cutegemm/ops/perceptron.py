@@ -63,7 +63,9 @@ class Texts(NamedTuple):
 
 
 @constant
-def described(epilogue: int, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
+def described(
+    epilogue: int, wanted: tuple[str, ...], bias: bool, who: str, invariant: bool = False
+) -> Texts | None:
     """The programs of a perceptron; None if the gradient of its epilogue cannot be fused.
 
     Args:
@@ -71,29 +73,33 @@ def described(epilogue: int, wanted: tuple[str, ...], bias: bool, who: str) -> T
         wanted: the inputs that need gradients.
         bias: whether the second layer adds one.
         who: the result of `fallback.server`.
+        invariant: whether both layers' GEMMs, but not the gradients, have `batch_invariant`.
     """
-    return _texts(found_at(epilogue), wanted, bias, who)
+    return _texts(found_at(epilogue), wanted, bias, who, invariant)
 
 
 # Programs of recent perceptrons, by the identity of the graph, which an entry keeps alive.
 _recent: Memo[tuple[Graph, Texts | None]] = Memo()
 
 
-def remembered(epilogue: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
+def remembered(
+    epilogue: Graph, wanted: tuple[str, ...], bias: bool, who: str, invariant: bool = False
+) -> Texts | None:
     """`described` with a cache, because it costs more than the launches of a small perceptron."""
-    key = id(epilogue), wanted, bias, who
+    key = id(epilogue), wanted, bias, who, invariant
     known = _recent.get(key)
     if known is None:
-        known = epilogue, _texts(epilogue, wanted, bias, who)
+        known = epilogue, _texts(epilogue, wanted, bias, who, invariant)
         _recent.put(key, known)
     return known[1]
 
 
-def _texts(graph: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts | None:
+def _texts(graph: Graph, wanted: tuple[str, ...], bias: bool, who: str, invariant: bool) -> Texts | None:
     """See `described`."""
     if graph.numbers or [x.name for x in graph.outputs] != ["d"] or graph.gated not in (None, "halves"):
         return None
-    first = kept(Program(GemmSpec(), graph, "linear", (), BACKENDS[who]))
+    spec = GemmSpec(batch_invariant=True) if invariant else GemmSpec()
+    first = kept(Program(spec, graph, "linear", (), BACKENDS[who]))
     plan = plan_gradient(first, True, wanted)
     if plan.outputs["d"].factors is not None:
         return None
@@ -105,7 +111,7 @@ def _texts(graph: Graph, wanted: tuple[str, ...], bias: bool, who: str) -> Texts
     merged = (saved, dz) if graph.gated else ((), ())
     forward = kept(dataclasses.replace(plan.forward, merged=merged[0]))
     gradient = first.derived(plan.outputs["d"].graph, "input", merged[1])
-    second = kept(Program(GemmSpec(), BIASED if bias else PLAIN, "linear", (), BACKENDS[who]))
+    second = kept(Program(spec, BIASED if bias else PLAIN, "linear", (), BACKENDS[who]))
     given = (dz[0], *(gradient_name(x) for x in wanted))
     by_weight, by_x = plain(first, "input").text, plain(first, "weight").text
     return Texts(
@@ -174,6 +180,7 @@ def grouped_perceptron(
     last_weight: Tensor,
     bounds: Tensor,
     fallback: str = "torch",
+    batch_invariant: bool = False,
     **inputs: Tensor,
 ) -> Tensor:
     """A perceptron per group with its own weights, (R, P), with fused gradients; rows outside all groups are zero.
@@ -183,15 +190,16 @@ def grouped_perceptron(
         epilogue: of a gated pair; last_weight: (G, P, N).
         bounds: (G + 1,): the first group's start, then the ends.
         fallback: as for `linear`.
+        batch_invariant: whether a row's bits must not depend on the other rows; its gradient's may.
         **inputs: all that the epilogue reads.
     """
     who = server_of(x.device, fallback, "cutegemm.grouped_mm")
     who = "reference" if who == "torch" else who
     wanted = tuple([name for name, t in inputs.items() if t.requires_grad])
     if torch.compiler.is_compiling():
-        texts = described(address(epilogue), wanted, False, who)
+        texts = described(address(epilogue), wanted, False, who, batch_invariant)
     else:
-        texts = remembered(epilogue, wanted, False, who)
+        texts = remembered(epilogue, wanted, False, who, batch_invariant)
     return _recorded(texts, x, weight, [inputs[name] for name in epilogue.tensors], last_weight, None, bounds)
 
 

@@ -8,9 +8,11 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import cutegemm
+from cutegemm import GemmSpec
 from cutegemm.epilogue.library import swiglu
 from cutegemm.errors import InputError
-from cutegemm.nn import MoE, experts
+from cutegemm.nn import MoE, convert, experts
 from cutegemm.ops import perceptron
 from cutegemm.ops.program import decode
 
@@ -121,6 +123,66 @@ def test_kernels_compute_what_the_reference_does():
         assert (y - z).double().norm() <= 0.01 * z.double().norm()
 
 
+class Specs(TorchDispatchMode):
+    """Keeps `batch_invariant` of the GEMMs that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Call one; its program is the argument that is a text of braces."""
+        texts = [x for x in args if isinstance(x, str) and x.startswith("{")]
+        self.found += [decode(x).spec.batch_invariant is True for x in texts]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("invariant", [False, True])
+def test_every_gemm_of_a_result_is_batch_invariant(invariant, recorded):
+    """The router's and both of the experts; without the option only two are ours, and none is."""
+    moe = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference", batch_invariant=invariant)
+    with torch.set_grad_enabled(recorded), Specs() as seen:
+        moe(torch.randn(7, 32).bfloat16())
+    assert seen.found == ([True] * 3 if invariant else [False] * 2)
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize("recorded", [False, True], ids=["inference", "training"])
+def test_a_tokens_bits_do_not_depend_on_the_batch(recorded):
+    """Alone, first among few and last among many; the router's logits are those of a GEMM without splits of K."""
+    torch.manual_seed(0)
+    moe = MoE(3072, 8, 5, 2, dtype=BF16, fallback="emulator", batch_invariant=True)
+    x, large = torch.randn(21, 1024).bfloat16().repeat(1, 3), torch.randn(5, 1024) * 2.0**26
+    with torch.no_grad():
+        # large terms cancel, so the sum depends on the order of additions
+        moe.router.weight.copy_(torch.cat([large, -large, torch.randn(5, 1024)], 1))
+    unsplit = cutegemm.linear(
+        x[7:8], moe.router.weight.detach(), spec=GemmSpec(split_k=1), fallback="emulator"
+    )
+    with torch.set_grad_enabled(recorded):
+        told = moe(x[7:8])[0]
+        assert told.any()
+        for batch, token in ((x[7:12], 0), (x[7:].flip(0), -1)):
+            assert torch.equal(moe(batch)[token], told)
+            assert torch.equal(moe.router(batch)[token], unsplit[0])
+
+
+def test_a_batch_invariant_mixture_compiles_and_keeps_its_state_dict():
+    """One graph with the bits of eager mode; keys and values are those of a mixture without the option."""
+    plain = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference")
+    moe = MoE(32, 48, 5, 2, dtype=BF16, fallback="reference", batch_invariant=True)
+    moe.load_state_dict(plain.state_dict())
+    x = torch.randn(7, 32).bfloat16()
+    compiled = torch.compile(moe, fullgraph=True, dynamic=True, backend="aot_eager")
+    for recorded in (False, True):
+        with torch.set_grad_enabled(recorded):
+            assert torch.equal(compiled(x), moe(x))
+    torch.testing.assert_close(moe(x), plain(x), rtol=1e-2, atol=1e-2)
+    done = convert(torch.nn.Sequential(moe), fallback="reference")
+    assert not done.left and type(moe.router).__name__ == "_Router"
+
+
 def test_one_compilation_serves_every_number_of_tokens():
     """Forward and backward in one graph, as in eager mode."""
     torch.manual_seed(0)
@@ -197,6 +259,7 @@ REFUSED = {
     "another fallback": ({"fallback": "x"}, "fallback='x': must be one of torch, error, reference, emulator"),
     "a shared number": ({"shared": 3}, "shared=3: must be a torch.nn.Module or None"),
     "a word": ({"normalise": "no"}, "normalise='no': must be True or False"),
+    "a number": ({"batch_invariant": 1}, "batch_invariant=1: must be True or False"),
     "integers": ({"dtype": torch.int8}, "dtype=torch.int8: must be a floating-point torch.dtype"),
 }
 
