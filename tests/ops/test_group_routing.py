@@ -222,6 +222,48 @@ def test_a_copy_in_words_has_the_bits_of_the_reference(shape, dtype, monkeypatch
         assert torch.equal(gathering.gathered(a, rows).view(torch.uint8), told.view(torch.uint8))
 
 
+@pytest.mark.parametrize("count", [6, 14])
+@pytest.mark.parametrize("way", ["without out", "compiled"])
+def test_gradients_of_sums_of_fewer_or_more_rows_than_results(way, count):
+    """Beside torch's in fp64. In eager mode `out` is refused, and the error names the call that has the gradients."""
+    torch._dynamo.reset()
+    tensors = [x.clone().requires_grad_() for x in (A, B, WEIGHT)]
+    rows, scatter = torch.tensor([3, 1, 1, 9, 0, 2, 5, 5, 8, 4]), torch.arange(10) * 7 % count
+
+    def ours(a, b, weight, **out):
+        return call(a=a, b=b, rows=rows, weight=weight, **out)
+
+    def theirs(a, b, weight):
+        each = torch.cat([a[rows[:4]] @ b[0], a[rows[4:9]] @ b[2], a.new_zeros(1, 24)]) * weight[:, None]
+        return each.new_zeros(count, 24).index_add(0, scatter, each)
+
+    out = torch.full((count, 24), 7.0).to(BF16)
+    rule = (
+        "the first 6 of its 10 rows are the same sums" if count < 10 else "it has 10 rows, .* torch.index_add"
+    )
+    with pytest.raises(
+        InputError, match=f"out='...': a call with out= has no gradient; .* without out: {rule}"
+    ):
+        ours(*tensors, scatter=scatter, out=out)
+    assert torch.all(out == 7.0)
+    if way == "compiled":
+        made = torch.compile(ours, backend="aot_eager", fullgraph=True)
+        found = made(*tensors, scatter=scatter, out=out)
+    elif count < 10:
+        found = ours(*tensors, scatter=scatter)[:count]
+    else:
+        found = torch.zeros(count, 24).index_add(0, scatter, ours(*tensors).float())
+    wide = [x.detach().double().requires_grad_() for x in tensors]
+    told, above = theirs(*wide), torch.randn(count, 24)
+    assert found.shape == told.shape and (found - told).norm() <= 0.01 * told.norm()
+    for x, y in zip(
+        torch.autograd.grad(found, tensors, above.to(found.dtype)),
+        torch.autograd.grad(told, wide, above.double()),
+        strict=True,
+    ):
+        assert (x - y).norm() <= 0.02 * y.norm()
+
+
 @pytest.mark.parametrize("way", ["eager", "compiled", "torch.func"])
 def test_the_gradient_of_equal_indices_is_added_in_fp32(way):
     """2,000 ones in bf16 would add up to 256; indices out of range add nothing."""

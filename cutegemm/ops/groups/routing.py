@@ -132,6 +132,13 @@ def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
         refuse_mapped_out(out=out)
     if recording(a, b, *read.values()):
         rule = "a call with out= has no gradient; use torch.no_grad(), detach(), or a call without out"
+        count = (a if call.groups.rows is None else call.groups.rows).shape[0]
+        if more[0] is not None and rows < count:
+            rule += f": the first {rows} of its {count} rows are the same sums"
+        elif more[0] is not None and rows > count:
+            rule += (
+                f": it has {count} rows, so add its results to {rows} by torch.index_add instead of scatter"
+            )
         raise field_error(InputError, "out", "...", rule)
     if direct(a, b, out) and not out.is_meta:
         check.overlaps(Request(a, b, read, {"d": out}), graph.tensors)
