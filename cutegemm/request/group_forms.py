@@ -102,7 +102,10 @@ def check_form(graph: Graph, form: str) -> None:
     """Raise an `InputError` for an epilogue that kernels of groups do not support in a form."""
     if form in ("depth", "columns") and graph.gated:
         along = "along K" if form == "depth" else "of columns"
-        raise field_error(InputError, "epilogue", graph.gated, f"groups {along} have no gated pairs", None)
+        rule = "groups of rows and masked groups have; multiply without an epilogue and apply the gate to D"
+        raise field_error(
+            InputError, "epilogue.gated", graph.gated, f"groups {along} have no gated pairs: {rule}"
+        )
     axis, what = 1, "rows or along K reduce each row"
     if form == "columns":
         axis, what = 0, "columns reduce each column"

@@ -237,3 +237,29 @@ def test_what_dropout_drops_depends_on_the_place_in_d(form):
     call = {"epilogue": dropout, "fallback": "reference", **named}
     found = cutegemm.grouped_mm(a, b.expand(2, -1, -1), **told, **call)
     assert torch.equal(found, cutegemm.matmul(a, b, **call)) and 0.4 < (found == 0).float().mean() < 0.6
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("form", ["columns", "along K"])
+def test_gated_pairs_that_groups_do_not_have(form, recorded):
+    """The error names the field, the forms that have them and what to call instead; nothing is written."""
+    shapes = ((3, 48, 16), (16, 10), (48, 10)) if form == "columns" else ((48, 10), (10, 16), (3, 48, 8))
+    a, b, out = (torch.ones(x, dtype=BF16) for x in shapes)
+    more = {} if recorded else {"out": out}
+    rule = (
+        "have no gated pairs: groups of rows and masked groups have; multiply without an epilogue and apply"
+    )
+    for layout in ("halves", "interleaved"):
+        gate = epi.define(lambda gate, up: gate * up, gated=layout)
+        with pytest.raises(
+            InputError, match=f"^epilogue.gated='{layout}': groups (of|along) {form.split()[-1]} {rule}"
+        ):
+            cutegemm.grouped_mm(
+                a.requires_grad_(recorded),
+                b,
+                torch.tensor([4, 4, 9]),
+                epilogue=gate,
+                fallback="reference",
+                **more,
+            )
+    assert torch.all(out == 1.0)
