@@ -33,6 +33,7 @@ from cutegemm.running.numerics.reference import TORCH_DTYPE
 from cutegemm.spec import AUTO, GemmSpec
 
 _PLAIN_READS = ("c", "alpha", "beta", "bias")
+_TENSORS = (*TOLD, "c", "bias")
 _OPTIONS = (
     *_PLAIN_READS, *TOLD, "rows", "scatter", "weight", "epilogue", "out", "out_dtype", "tail", "spec", "fallback",
     "accumulate_main_grad",
@@ -127,54 +128,89 @@ def grouped_mm(
         # before autocast, whose copy of b has no main_grad
         check_tensor("b", b)
         main = owner_of(b, accumulate_main_grad)
+    ungrouped = offs is cu_seqlens is counts is None
+    ends = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts}
+    moves = {"rows": rows, "scatter": scatter, "weight": weight}
     split = type(b) is not Tensor and sharded(b)
-    if split and not (offs is cu_seqlens is counts is None):
+    if split and not ungrouped:
         return by_parts(grouped_mm, a, b, {
-            "rows": rows, "scatter": scatter, "weight": weight, "offs": offs, "cu_seqlens": cu_seqlens,
-            "counts": counts, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "out": out, "out_dtype": out_dtype,
+            **moves, **ends, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "out": out, "out_dtype": out_dtype,
             "epilogue": epilogue, "tail": tail, "spec": spec, "fallback": fallback, **inputs,
         })  # fmt: skip
-    asking = {"rows": rows, "scatter": scatter, "weight": weight}
-    given = {"offs": offs, "cu_seqlens": cu_seqlens, "counts": counts, "c": c, "bias": bias}
+    given = {**ends, "c": c, "bias": bias}
     if not split:
-        check_unsharded({"a": a, **given, **asking, **inputs})
-    moved = next((name for name, x in asking.items() if x is not None), None)
-    if moved is not None:
-        check_of_rows(moved, a, b)
-    if rows is not None:
-        scales = scales_of_rows(a, rows, epilogue, spec, inputs)
-        if scales or not gathers(a, b, rows, spec, fallback):
-            inputs |= scales
-            a, rows = gathered(a, rows), None
-    given |= {field: x for field, x in inputs.items() if isinstance(x, Tensor)}
-    for field, x in {"a": a, "b": b, **{x: y for x, y in given.items() if y is not None}}.items():
-        check_tensor(field, x)
+        check_unsharded({"a": a, **given, **moves, **inputs})
+    a, rows = _moved(a, b, moves, epilogue, spec, fallback, inputs)
+    _check_tensors(a, b, given | inputs)
     if spec is not None and not isinstance(spec, GemmSpec):
         raise field_error(SpecError, "spec", spec, "must be a GemmSpec")
     _check_type(a, out, out_dtype, spec)
     who = server_of(a.device, fallback, "cutegemm.grouped_mm")
-    backend = "reference" if who == "torch" else BACKENDS[who]
-    batched = a.dim() == b.dim() == 3 and offs is cu_seqlens is counts is None
-    if batched:
+    groups = None
+    if ungrouped and a.dim() == b.dim() == 3:
         check_tail(tail)
     else:
-        groups = Groups(offs=offs, cu_seqlens=cu_seqlens, counts=counts, rows=rows, tail=tail)
+        groups = Groups(**ends, rows=rows, tail=tail)
     if torch._C._is_any_autocast_enabled() and (dtype := autocast_type(a.device)) in HALF:
         a, b = autocast_to(dtype, a), autocast_to(dtype, b)
     if bias is not None:
         inputs["bias"] = bias
-    kinds, scales = group_scales(None if batched else groups, a, b, epilogue, spec, inputs)
+    kinds, scales = group_scales(groups, a, b, epilogue, spec, inputs)
     graph = epilogue if epilogue is not None or spec is None or spec.epilogue == AUTO else spec.epilogue
     read = _read(graph, inputs, c, alpha, beta)
     inputs |= scales
-    if batched:
+    if groups is None:
         if main is not None:
             rule = "needs groups: offs, cu_seqlens or counts"
             raise field_error(InputError, "accumulate_main_grad", True, rule, False)
         who = "reference" if who == "torch" else who
         return product(a, b, read, spec, "matrix", inputs, out, who, typed(kinds, out_dtype))
+    backend = "reference" if who == "torch" else BACKENDS[who]
     call = Call(a, b, groups, out, inputs, read, graph is None, spec, out_dtype, kinds, backend, main)
     return run(call, key) if scatter is None and weight is None else routed(call, scatter, weight, key)
+
+
+def _moved(
+    a: Tensor,
+    b: Tensor,
+    moves: dict[str, Any],
+    epilogue: Any,
+    spec: Any,
+    fallback: str,
+    inputs: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """A, and the indices of the rows that the kernel gathers; A has been copied by them if it does not.
+
+    Args:
+        moves: `rows`, `scatter` and `weight`, which only groups of rows have.
+        inputs: the caller's; scales of A's rows among them are copied too.
+
+    Raises:
+        InputError: the operands have another form, or `rows` is not a tensor of indices on a's device.
+    """
+    named = next((name for name, x in moves.items() if x is not None), None)
+    if named is not None:
+        check_of_rows(named, a, b)
+    rows = moves["rows"]
+    if rows is not None:
+        scales = scales_of_rows(a, rows, epilogue, spec, inputs)
+        if scales or not gathers(a, b, rows, spec, fallback):
+            inputs |= scales
+            return gathered(a, rows), None
+    return a, rows
+
+
+def _check_tensors(a: Any, b: Any, others: dict[str, Any]) -> None:
+    """Check that operands, offsets, C and bias are tensors; other inputs may be numbers.
+
+    Raises:
+        InputError: one of them is not.
+    """
+    check_tensor("a", a)
+    check_tensor("b", b)
+    for field, x in others.items():
+        if x is not None and (field in _TENSORS or isinstance(x, Tensor)):
+            check_tensor(field, x)
 
 
 def _check_type(a: Tensor, out: Any, out_dtype: Any, spec: GemmSpec | None) -> None:
