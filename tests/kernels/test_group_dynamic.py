@@ -32,6 +32,7 @@ ROWS = {
 }
 DEPTH = {
     "cooperative": {"tile": Tile(128, 64, 64), "consumers": 2, "cluster": (1, 1)},
+    "few rows": {"tile": Tile(256, 192, 16), "schedule": "cooperative", "cluster": (1, 1), "sms": 2},
     "pairs": {"tile": Tile(64, 64, 64), "cluster": (2, 1), "sms": 4},
     "pingpong": {"tile": Tile(64, 128, 16), "schedule": "pingpong", "cluster": (1, 1), "epilogue_stages": 1},
     "pingpong, pairs": {"tile": Tile(64, 64, 32), "schedule": "pingpong", "cluster": (1, 2), "sms": 4},
