@@ -19,13 +19,13 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import command_line, fit_cores, fit_loads, runs, tuned_rows
 from cutegemm.arch.device import Device
-from cutegemm.arch.records import RECORDS, TIMES_FILE
+from cutegemm.arch.records import KERNELS_FILE, RECORDS, TIMES_FILE
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # weight of the error of predicted times relative to regret
@@ -84,6 +84,21 @@ def put(name: str, part: str, model: Any, source: str, path: Path = TIMES_FILE) 
     data.setdefault(name, {})[f"{part}_source"] = source
     data[name][part] = {x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()}
     path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def write(
+    name: str,
+    model: Any,
+    factors: Mapping[str, float],
+    source: str,
+    path: Path = TIMES_FILE,
+    kernels: Path = KERNELS_FILE,
+) -> None:
+    """Write a GPU's rates and factors of kernels into the record."""
+    put(name, "cost", model, source, path)
+    data = json.loads(kernels.read_text())
+    data[name] = {"source": source, "kernels": dict(factors)}
+    kernels.write_text(json.dumps(data, indent=0) + "\n")
 
 
 def main(arguments: list[str]) -> int:

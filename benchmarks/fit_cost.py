@@ -24,13 +24,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
 from benchmarks import command_line, fit_report, runs, sweep_draws, sweep_rows
-from benchmarks.fit import put
+from benchmarks.fit import write
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CostModel, Device
 from cutegemm.arch.instructions import instruction
-from cutegemm.arch.records import DEFAULT, KERNELS_FILE, RECORD_MHZ, TIMES_FILE, find
+from cutegemm.arch.records import DEFAULT, RECORD_MHZ, find
 from cutegemm.dtypes import DType
 from cutegemm.planning import known_kernels
 from cutegemm.planning.candidates import Candidate
@@ -164,13 +165,13 @@ def fresh(path: Path, device: Device) -> list[Measured]:
     return found
 
 
-def older(paths: list[Path], device: Device) -> list[Measured]:
+def older(paths: Sequence[Path], device: Device) -> list[Measured]:
     """The problems of `benchmarks.sweep_rows` whose operands TMA loads; only ratios of their times count.
 
     Unspecified fields are planned with `START`. With the record's rates, a second fit would give other rates.
     """
     found = []
-    for x in sweep_rows.read(paths, dataclasses.replace(device, cost=START, kernels={})):
+    for x in sweep_rows.read(list(paths), dataclasses.replace(device, cost=START, kernels={})):
         of = x.problem
         us = {c: v for c, v in x.us.items() if c.reduction in REDUCTIONS and not drifts(of, c, device)}
         aligned = of.a.tma_reason() is None and of.b.tma_reason() is None
@@ -319,50 +320,24 @@ def held_back(
     return regret
 
 
-def write(
-    name: str,
-    model: CostModel,
-    factors: Mapping[str, float],
-    source: str,
-    path: Path = TIMES_FILE,
-    kernels: Path = KERNELS_FILE,
-) -> None:
-    """Write a GPU's rates and factors of kernels into the record."""
-    put(name, "cost", model, source, path)
-    data = json.loads(kernels.read_text())
-    data[name] = {"source": source, "kernels": dict(factors)}
-    kernels.write_text(json.dumps(data, indent=0) + "\n")
+def fitted(
+    device: Device, paths: Sequence[Path], more: Sequence[Path] = ()
+) -> tuple[CostModel, dict[str, float], Table]:
+    """A GPU's rates and factors of kernels, fitted to sweeps of `sweep_table` and older ones, and the table of regret.
 
-
-def main(arguments: list[str]) -> int:
-    """Run the command."""
-    parser = command_line.parser("fit_cost", __doc__)
-    parser.add_argument("--gpu", default="NVIDIA H200", help="its name as the driver reports it")
-    parser.add_argument("--sms", type=int, default=DEFAULT.sms, help="SMs of a GPU without a record")
-    parser.add_argument(
-        "--sweeps",
-        type=Path,
-        nargs="+",
-        help="sweeps of `benchmarks.sweep_table`; default: the committed ones",
-    )
-    parser.add_argument("--write", action="store_true", help="write the record")
-    args = parser.parse_args(arguments)
-    if args.sweeps is None and args.gpu not in OLDER:
-        parser.error(f"--gpu {args.gpu}: must be one of {', '.join(OLDER)}, or --sweeps must be given")
-    console = runs.console()
-    device = find(args.gpu, sms=args.sms)
-    paths = args.sweeps or swept_on(args.gpu)
-    unrated = ONLY_FACTORS.get(args.gpu, ())
+    Raises:
+        ValueError: no problem can be fitted to.
+    """
+    unrated = ONLY_FACTORS.get(device.name, ())
     measured = [(path, x) for path in paths for x in fresh(path, device)]
     judged = [x for _, x in measured if not x.scales]
     eight = [x for _, x in measured if x.scales]
     rated = [x for path, x in measured if x.scales and path.name not in unrated and not x.held_back]
-    more = [] if args.sweeps else [SWEEPS / name for name in OLDER[args.gpu]]
     others = older(more, device)
     found = judged + others
     if not found:
-        parser.error("--sweeps: must have problems of 16-bit operands that TMA can load")
-    start, prior = (START, {}) if args.gpu == DEFAULT.name else (DEFAULT.cost, DEFAULT.kernels)
+        raise ValueError("sweeps: must have problems of 16-bit operands that TMA can load")
+    start, prior = (START, {}) if device.name == DEFAULT.name else (DEFAULT.cost, DEFAULT.kernels)
     known = [x for x in found if not x.held_back]
     model = fit(Data(known, device), start)
     # overlap of launches is not a property of a kernel
@@ -381,8 +356,30 @@ def main(arguments: list[str]) -> int:
     else:
         # fp8 problems have no folds of their own
         held = held_back(found, device, start, prior)[: len(reported) - len(eight)] + [math.nan] * len(eight)
-    rows = [(x.family, x.chosen / min(x.us) if x.chosen else math.nan) for x in reported]
-    console.print(fit_report.shown(rows, regret, held))
+    then = [(x.family, x.chosen / min(x.us) if x.chosen else math.nan) for x in reported]
+    return model, factors, fit_report.shown(then, regret, held)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = command_line.parser("fit_cost", __doc__)
+    parser.add_argument("--gpu", default="NVIDIA H200", help="its name as the driver reports it")
+    parser.add_argument("--sms", type=int, default=DEFAULT.sms, help="SMs of a GPU without a record")
+    parser.add_argument(
+        "--sweeps", type=Path, nargs="+", help="of `sweep_table`; default: the committed ones"
+    )
+    parser.add_argument("--write", action="store_true", help="write the record")
+    args = parser.parse_args(arguments)
+    if args.sweeps is None and args.gpu not in OLDER:
+        parser.error(f"--gpu {args.gpu}: must be one of {', '.join(OLDER)}, or --sweeps must be given")
+    console = runs.console()
+    paths = args.sweeps or swept_on(args.gpu)
+    more = [] if args.sweeps else [SWEEPS / name for name in OLDER[args.gpu]]
+    try:
+        model, factors, table = fitted(find(args.gpu, sms=args.sms), paths, more)
+    except ValueError as error:
+        parser.error(f"--{error}")
+    console.print(table)
     console.print(", ".join(f"{x} {getattr(model, x):.4g}" for x in (*NAMES, *SCALED)))
     if args.write:
         files = ", ".join(sorted(x.name for x in [*paths, *more]))

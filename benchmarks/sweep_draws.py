@@ -247,17 +247,22 @@ def counts(text: str) -> dict[str, int]:
     return found
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command."""
-    parser = command_line.parser("sweep_draws", __doc__)
+def add_options(parser: argparse.ArgumentParser, seeds: list[int] | None = None) -> None:
+    """Add the options of `drawn`; without `seeds`, the command line must name some."""
     add = parser.add_argument
-    add("--seeds", type=lambda x: [int(y) for y in x.split(",")], required=True)
+    add("--seeds", type=lambda x: [int(y) for y in x.split(",")], default=seeds, required=seeds is None)
     add("--counts", type=counts, default=COUNTS, help="problems per seed and family: NAME=COUNT,...")
     add("--configs", type=int, default=CONFIGS, help="maximum per problem")
     add("--kernels", type=int, default=700, help="maximum to compile")
     add("--workers", type=int, default=1, help="planning processes")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = command_line.parser("sweep_draws", __doc__)
+    add_options(parser)
     runs.add_gpu(parser, "GPU by whose record configs are chosen")
-    add("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
     found = drawn(args, runs.record_of(args.gpu))
     args.out.write_text(json.dumps(found))

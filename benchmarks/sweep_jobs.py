@@ -47,6 +47,7 @@ from cutegemm.config import config_from_data
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
+from cutegemm.running.backends.launcher import current_device
 from cutegemm.tuning.timing import Sampler
 
 # seconds per sample and samples of all configs, the same of the finalists, and their number
@@ -207,7 +208,8 @@ def _clock(entry: Sampler) -> list[float]:
 
 
 def _ready(case: Case, spec: Any) -> bool:
-    return all(kernel_cache.entry(x.config).exists() for x in plan(spec, contenders.problem(case)).steps)
+    made = plan(spec, contenders.problem(case), current_device()[1])
+    return all(kernel_cache.entry(x.config).exists() for x in made.steps)
 
 
 def left(jobs: list[Row], out: Path) -> Iterator[tuple[int, Row]]:

@@ -11,16 +11,19 @@ from typing import Any
 from cutegemm.arch import sm90
 from cutegemm.arch.device import CoreModel, CostModel, Device, LoadModel
 
-# Rates of each GPU by name, with their source; written by `benchmarks.fit_cost` and `benchmarks.fit`.
+# Rates of each GPU by name, with their source; written by `benchmarks.fit_cost`, `benchmarks.fit` and
+# `benchmarks.fit_gpu`, which adds the properties of a GPU that has no record below.
 TIMES_FILE = Path(__file__).with_name("times.json")
 # Factors of single kernels on the times that those rates predict; written by `benchmarks.fit_cost`.
 KERNELS_FILE = Path(__file__).with_name("kernels.json")
 _MODELS = {"cores": CoreModel, "cost": CostModel, "loads": LoadModel}
 
 
-def _fitted(name: str, base: Device | None) -> dict[str, Any]:
+def _fitted(
+    name: str, base: Device | None, times: Path = TIMES_FILE, factors: Path = KERNELS_FILE
+) -> dict[str, Any]:
     """The fields of `Device` that were fitted on a GPU; kernels that were not measured on it have `base`'s factors."""
-    rates, kernels = (json.loads(x.read_text("utf-8")).get(name, {}) for x in (TIMES_FILE, KERNELS_FILE))
+    rates, kernels = (json.loads(x.read_text("utf-8")).get(name, {}) for x in (times, factors))
     fitted: dict[str, Any] = {part: kind(**rates[part]) for part, kind in _MODELS.items() if part in rates}
     if kernels:
         fitted["kernels"] = {**(base.kernels if base else {}), **kernels["kernels"]}
@@ -55,7 +58,20 @@ H100 = dataclasses.replace(
 )
 
 DEFAULT = H200
-RECORDS = (H200, H100)
+
+
+def added(times: Path = TIMES_FILE, factors: Path = KERNELS_FILE) -> tuple[Device, ...]:
+    """The records of GPUs whose properties are in the file of rates; what was not fitted on them is the default's."""
+    found = []
+    for name, data in json.loads(times.read_text("utf-8")).items():
+        if known := data.get("properties"):
+            own = known | {"clusters": tuple((size, count) for size, count in known["clusters"])}
+            fields = own | _fitted(name, DEFAULT, times, factors)
+            found.append(dataclasses.replace(DEFAULT, name=name, **fields))
+    return tuple(found)
+
+
+RECORDS = (H200, H100, *added())
 
 
 def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | None = None) -> Device:
