@@ -56,6 +56,7 @@ class CostModel:
     promoted: float  # for each column of partial sums that a warpgroup promotes without scales
     latency: float  # from the request of a stage to its arrival
     in_use: float  # stages of the pipeline that are not being loaded during that time
+    least_free: float  # least stages that are free for loads, however short the pipeline
     void: float  # zeros that TMA fills in for out-of-bounds elements
     tile: float  # a work tile besides its mainloop
     tile_turn: float  # the same for pingpong
@@ -80,6 +81,7 @@ class CostModel:
     short_rows: float  # relative extra memory time if the rows of a stage are short
     bare_dram: float  # the same, bare
     asked: float  # share of bytes that DRAM delivers twice if two clusters request them at the same time
+    asked_power: float  # of the clusters beside the first: each further one more likely finds the bytes in L2
     flop: float  # energy of a floating-point operation
     lift: float  # energy of a partial sum that is promoted
     flop_eight: float  # the same of 8-bit operands
@@ -98,6 +100,19 @@ class CostModel:
     early_sum: float  # if it reduces splits
     early_bare: float  # without a producer, which could load early
     early_fill: float  # added to `fill`, since the next kernel adds little streaming
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Where one of two kernels becomes the faster one on a GPU, for `planning.kernel_fields`; measured, not fitted."""
+
+    early_bytes: int  # that a launch moves, up to which the next launch should begin early
+    early_bytes_full: int  # the same of a launch whose share of the SMs is at least `full`
+    full: float  # share of the SMs that leaves no pair of them free
+    in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
+    kept: float  # share of L2 below which an operand stays there while the other streams through
+    lockstep_k: int  # K up to which CTAs without a producer request the same L2 cache lines at once
+    drift_tiles: int  # tiles per SM from which on CTAs without a cluster drift apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +140,7 @@ class Device:
     cores: CoreModel  # rates of CUDA-core kernels
     loads: LoadModel  # rates of operands that TMA cannot address
     cost: CostModel  # rates of tensor-core kernels
+    thresholds: Thresholds
     # factors of single kernels on the time that `cost` predicts (`planning.known_kernels`)
     kernels: Mapping[str, float] = dataclasses.field(default_factory=dict)
     # whether device memory takes longer to write where CTAs drift apart

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.arch import sm90
-from cutegemm.arch.device import CoreModel, CostModel, Device, LoadModel
+from cutegemm.arch.device import CoreModel, CostModel, Device, LoadModel, Thresholds
 
 # Rates of each GPU by name, with their source; written by `benchmarks.fit_cost`, `benchmarks.fit` and
 # `benchmarks.fit_gpu`, which adds the properties of a GPU that has no record below.
 TIMES_FILE = Path(__file__).with_name("times.json")
 # Factors of single kernels on the times that those rates predict; written by `benchmarks.fit_cost`.
 KERNELS_FILE = Path(__file__).with_name("kernels.json")
-_MODELS = {"cores": CoreModel, "cost": CostModel, "loads": LoadModel}
+_MODELS = {"cores": CoreModel, "cost": CostModel, "loads": LoadModel, "thresholds": Thresholds}
 
 
 def _fitted(
@@ -53,7 +53,7 @@ H100 = dataclasses.replace(
     l2_bytes=50 * 2**20,
     # measured: gradients of weights, batches and single GEMMs that store more than they load
     stores_drift=True,
-    note="its clusters, rates of fp8 and CUDA cores, and factors of kernels not measured on it are the H200's",
+    note="its clusters, thresholds, rates of fp8 and CUDA cores, factors of kernels not measured on it are the H200's",
     **_fitted("NVIDIA H100 80GB HBM3", H200),
 )
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from cutegemm.config.numbers import Number
 from cutegemm.config.smem_budget import STAGE_BARRIERS
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.planning.epilogue_plan import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
-from cutegemm.planning.kernel_fields import BOX_ROWS, FULL, PANEL, box_rows, ends_early
+from cutegemm.planning.kernel_fields import BOX_ROWS, PANEL, box_rows, ends_early
 from cutegemm.planning.seen import Seen
 from cutegemm.request.operand_rules import L2_LINE, subtile
 
@@ -38,10 +39,8 @@ TEAMS = ("lone", "two", "three", "turns", "bare")
 TURNS = TEAMS.index("turns")
 # sectors that the two ends of an unaligned row of D waste
 END_SECTORS = 5
-# delays of bytes by the clusters beside the first that request them: each further one more likely finds them in L2
-DELAYS: Column = np.arange(8.0) ** 0.7
-# least stages of a pipeline that are free for loads while others are multiplied
-LEAST_FREE = 0.5
+# clusters that request the same bytes at once, beyond which further ones find them in L2
+MOST_DELAYING = 8
 # tiles of a group that are counted one by one, slope of the logistic curve that is nearest to the normal distribution
 # (Camilli 1994), and largest exponent
 MOST_TILES, NORMAL, EXPONENTS = 12, 1.702, 50.0
@@ -119,7 +118,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         rows = np.where(x.adjacent_m, _tiles(x.group_rows, m * of.across), rows)
         cols = np.where(x.adjacent_n, _tiles(x.group_rows, n * of.along), cols)
         nonempty = _share_with_rows(x.group_rows)
-    planes = rows * cols * x.batch
+    planes, delay = rows * cols * x.batch, functools.partial(_delay, power=device.cost.asked_power)
     cluster, outer = of.across * of.along, of.splits / of.held
     size = (cluster * of.held).astype(np.intp)
     sizes = range(1, int(size.max()) + 1)
@@ -156,19 +155,19 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         landed=landed,
         traffic=ctas * stages * fetched,
         memory=x.bytes * nonempty + again * x.b.bytes,
-        asked=np.maximum(x.a.bytes * _delay(cols), x.b.bytes * _delay(rows)) * nonempty,
+        asked=np.maximum(x.a.bytes * delay(cols), x.b.bytes * delay(rows)) * nonempty,
         copy=np.full_like(m, device.dram_gbs),
         flops=2 * m * n * k * stages * ctas * x.products,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
         doubled=np.log2([1, *sizes])[size],
-        beneath=np.maximum(launched | ends_early(x.bytes, fill), float(x.constant)),
+        beneath=np.maximum(launched | ends_early(x.bytes, fill, device.thresholds), float(x.constant)),
         early=np.full_like(m, x.constant),
         parts=parts,
         held=of.held,
         met=np.where(of.reduction > BY_LAUNCH, np.where(of.reduction == BY_ATOMICS, 1.0, outer), 0.0),
         left=np.where(launched, parts * planes * cluster * outer, 0.0),
         launched=launched.astype(float),
-        full=(launched & (fill >= FULL)).astype(float),
+        full=(launched & (fill >= device.thresholds.full)).astype(float),
         short=(k * x.size < 2 * L2_LINE).astype(float),
         loaded=m * k * x.a.ns + n * k * x.b.ns + x.loaded,
         once=np.full_like(m, x.once),
@@ -215,9 +214,16 @@ def _share_promoted(x: Seen) -> Column:
     return np.where(x.scaled, 1 / K_BLOCK, plain)
 
 
-def _delay(clusters: Column) -> Column:
+def _delay(clusters: Column, power: float) -> Column:
     """How much clusters that request the same bytes at once delay them."""
-    return DELAYS[np.minimum(np.maximum(clusters, 1), len(DELAYS)).astype(np.intp) - 1]
+    return _delays(power)[np.minimum(np.maximum(clusters, 1), MOST_DELAYING).astype(np.intp) - 1]
+
+
+@functools.lru_cache(8)
+def _delays(power: float) -> Column:
+    """The delays by how many clusters request the bytes."""
+    found: Column = np.arange(float(MOST_DELAYING)) ** power
+    return found
 
 
 def _box_rows(x: Seen, of: Rows) -> Column:
@@ -307,7 +313,7 @@ def _stage(of: Counts, x: CostModel, fetched: Column) -> Column:
     mma = of.mma * x.mma * _each(of, 1.0, turns=x.mma_turn)
     # the more SMs have work, the longer TMA takes to fill rows outside an operand
     void = of.void * of.share / x.void
-    late = x.latency / np.maximum(of.ring - x.in_use, LEAST_FREE) + void
+    late = x.latency / np.maximum(of.ring - x.in_use, x.least_free) + void
     port = (of.landed + fetched - of.fetched) / x.port
     scaled = of.scaled * x.scaled + of.read * x.scale_read + of.promoted * x.promoted
     return _longest(mma + gap + scaled, of.smem * x.smem, port, late)

@@ -14,7 +14,6 @@ from cutegemm.config import KernelConfig
 from cutegemm.config.spills import spills
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.errors import PlanError, SpecError, field_error
-from cutegemm.planning.kernel_fields import DRIFT_WAVES
 from cutegemm.planning.planner import REMEMBERED, plan_adjacent
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.steps import Relayout
@@ -165,7 +164,7 @@ def _preferred(of: Average) -> list[dict[str, Any]]:
             return [{"schedule": "pingpong", "cluster": (1, 1)}]
         # with few k tiles a tile's stores and first loads take much of the time, so wide tiles are faster
         short = problem.k <= SHORT and {x.extent for x in epilogue_of(spec, problem).scales} == {1, K_BLOCK}
-        if short and free and _fills(of, SCALED, DRIFT_WAVES):
+        if short and free and _fills(of, SCALED, of.device.thresholds.drift_tiles):
             return [SCALED]
     # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows, but
     # as few as 8 columns.
@@ -194,7 +193,7 @@ def _counted(of: Average, made: KernelPlan, config: KernelConfig) -> bool:
 
     Groups have unequally many k tiles. With lists the cluster with the most of them would end last.
     """
-    several = made.waves >= DRIFT_WAVES and not config.gathers
+    several = made.waves >= of.device.thresholds.drift_tiles and not config.gathers
     return of.form.deep and several and of.spec.scheduler == AUTO and not config.dynamic
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from typing import Any
 
-from cutegemm.arch.device import Device
+from cutegemm.arch.device import Device, Thresholds
 from cutegemm.arch.instructions import instruction
 from cutegemm.config import KernelConfig, KernelDraft, OperandConfig
 from cutegemm.config.invariants import TILE, check
@@ -62,29 +62,23 @@ TURNS_PANEL = 4
 # columns of a tile and rows of a cluster from which on a tile is wide
 WIDE = 160
 PAIR_ROWS = 256
-# K up to which panels of kernels without a producer lie along N: their CTAs request the same L2 cache lines at once,
-# which other SMs then share; CTAs with longer mainloops drift apart
-SHORT_K = 2048
 
 
 def raster(way: Way, found: Candidate) -> tuple[str, int]:
     """The given raster, else panels along M, as high as shares most L2 traffic within a wave; lower for wide tiles.
 
-    The cost model does not rank rasters.
+    Panels of kernels without a producer lie along N if K is short: their CTAs request the same L2 cache lines at once,
+    which other SMs then share. CTAs with longer mainloops drift apart. The cost model does not rank rasters.
     """
-    problem = way.problem
+    problem, short = way.problem, way.seen.device.thresholds.lockstep_k
     if isinstance(way.spec.raster, tuple):
         return way.spec.raster
-    if found.schedule == "multistage" and problem.k <= SHORT_K and problem.batch == 1:
+    if found.schedule == "multistage" and problem.k <= short and problem.batch == 1:
         return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
     rows = found.tile[0] * found.cluster[0]
     wide = found.tile[1] >= WIDE and rows >= PAIR_ROWS
     panel = TURNS_PANEL if wide and found.schedule == "pingpong" else PANEL
     return "m", max(1, min(panel, math.ceil(problem.m / rows)))
-
-
-# share of L2 below which an operand stays there while the other streams through
-SHARE = 0.25
 
 
 def turns_back(way: Way, candidate: Candidate) -> bool:
@@ -98,14 +92,10 @@ def turns_back(way: Way, candidate: Candidate) -> bool:
     steady = spec.scheduler != "stream_k" and candidate.splits == 1
     loads = not way.gathers and of_schedule(candidate.schedule).roles.producers > 0
     less, more = sorted((problem.a.bytes, problem.b.bytes))
-    large = less + more > device.l2_bytes and less > SHARE * device.l2_bytes
+    large = less + more > device.l2_bytes and less > device.thresholds.kept * device.l2_bytes
     waves = candidate.tiles(problem) > device.sms
     kept = spec.batch_invariant is True or bool(way.epilogue.scales)
     return steady and loads and large and waves and not kept
-
-
-# tiles per SM from which on CTAs without a cluster drift apart
-DRIFT_WAVES = 4
 
 
 def drifts(problem: Problem, candidate: Candidate, device: Device) -> bool:
@@ -119,7 +109,9 @@ def drifts(problem: Problem, candidate: Candidate, device: Device) -> bool:
     read = (problem.a, problem.b, *(x for _, x in problem.inputs))
     moved = (*read, *(x for _, x in problem.outputs if device.stores_drift))
     large = sum(x.bytes for x in moved) > device.l2_bytes
-    return alone and ahead and large and candidate.tiles(problem) >= DRIFT_WAVES * device.sms
+    return (
+        alone and ahead and large and candidate.tiles(problem) >= device.thresholds.drift_tiles * device.sms
+    )
 
 
 def takes_numbers(way: Way, candidate: Candidate) -> bool:
@@ -133,15 +125,6 @@ def takes_numbers(way: Way, candidate: Candidate) -> bool:
         return spec.scheduler == "dynamic"
     able = not way.gathers and not isinstance(spec.constant, tuple) and not way.epilogue.scales
     return able and drifts(way.problem, candidate, way.seen.device)
-
-
-# bytes of a launch up to which it triggers the next one early
-SHORT_BYTES = 16 << 20
-# the same for a launch that leaves no pair of SMs free
-FULL_BYTES = 256 << 20
-FULL = 0.95
-# shares of the SMs between which two grids neither fit side by side nor follow each other on the same SMs
-UNEVEN = (0.5, 0.8)
 
 
 def configured(way: Way, candidate: Candidate) -> KernelConfig:
@@ -247,22 +230,24 @@ def trigger(way: Way, candidate: Candidate) -> str:
     if candidate.reduction == "launch":
         # the reduction launch is short, and its prologue overlaps this kernel
         return "loads"
+    known = way.seen.device.thresholds
     fill = candidate.tiles(problem) * candidate.splits / way.seen.device.sms
     if isinstance(spec.constant, tuple):
-        if UNEVEN[0] < fill < UNEVEN[1] and problem.min_bytes > SHORT_BYTES:
+        # two such grids neither fit side by side nor follow each other on the same SMs
+        if 0.5 < fill < known.in_turn and problem.min_bytes > known.early_bytes:
             return "never"
         return "start" if fill <= 1 else "loads"
-    return "loads" if ends_early(problem.min_bytes, fill) else "never"
+    return "loads" if ends_early(problem.min_bytes, fill, known) else "never"
 
 
-def ends_early(size: Number, fill: Number) -> Number:
+def ends_early(size: Number, fill: Number, known: Thresholds) -> Number:
     """Whether the next launch should begin early: this one moves few bytes, or its CTAs fill all SMs.
 
     Args:
         size: bytes of the problem's operands.
         fill: CTAs per SM.
     """
-    return (size <= where(fill >= FULL, FULL_BYTES, SHORT_BYTES)) | (fill >= 1)
+    return (size <= where(fill >= known.full, known.early_bytes_full, known.early_bytes)) | (fill >= 1)
 
 
 def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:

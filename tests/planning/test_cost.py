@@ -94,8 +94,9 @@ def test_clusters_that_request_the_same_bytes_delay_them():
 
 def test_a_gpu_twice_as_fast_takes_half_the_time():
     """Every rate doubled and every time halved: the units agree."""
-    same = ("dram", "straddle", "mma_turn", "in_use", "fill", "fill_beneath", "asked", "short_rows", "bare_dram",
-            "early_fill", "flop", "flop_eight", "lift", "l2_energy", "dram_energy", "slows")  # fmt: skip
+    same = ("dram", "straddle", "mma_turn", "in_use", "least_free", "fill", "fill_beneath", "asked", "asked_power",
+            "short_rows", "bare_dram", "early_fill", "flop", "flop_eight", "lift", "l2_energy", "dram_energy",
+            "slows")  # fmt: skip
     old = dataclasses.asdict(DEFAULT.cost)
     new = {x: v * (2 if x in RATES else 1 if x in same else 0.5) for x, v in old.items()}
     device = dataclasses.replace(DEFAULT, cost=type(DEFAULT.cost)(**new), dram_gbs=2 * DEFAULT.dram_gbs)
@@ -116,14 +117,19 @@ def test_every_figure_counts_and_in_its_direction():
     ]  # fmt: skip
     shapes = (8192, 8192, 8192), (16, 264, 8200), (4001, 4001, 4001), (64, 1 << 20, 64)
     cases = [problem(*x) for x in shapes] + [problem(256, 5376, 1024, majors="mn", c_dtype="bf16")]
-    works = [counted(x, *candidates) for x in cases] + [
-        counted(cases[1], *candidates, constant=True, scaled=True, read=1),
-        counted(problem(8192, 8192, 8192, dtype="fp8_e4m3"), *candidates, promoted=128),
+    more = [(x, {}) for x in cases] + [
+        (cases[1], {"constant": True, "scaled": True, "read": 1}),
+        (problem(8192, 8192, 8192, dtype="fp8_e4m3"), {"promoted": 128}),
     ]
-    times = lambda model: np.concatenate([cost.nanoseconds(x, model) for x in works])
+
+    def times(model):
+        device = dataclasses.replace(DEFAULT, cost=model)
+        works = [counted(x, *candidates, device=device, **fields) for x, fields in more]
+        return np.concatenate([cost.nanoseconds(x, model) for x in works])
+
     before = times(DEFAULT.cost)
     # `dram` is the share of a rate, `slows` an exponent of both energy and time
-    faster = (*RATES, "dram")
+    faster = (*RATES, "dram", "least_free")
     for name, value in dataclasses.asdict(DEFAULT.cost).items():
         change = times(dataclasses.replace(DEFAULT.cost, **{name: 2 * value or 1.0})) / before - 1
         assert (abs(change) > 1e-9).any(), name
