@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from cutegemm import GemmSpec, plan, problem
+from cutegemm import GemmSpec, Tile, plan, problem
 from cutegemm.arch.instructions import INSTRUCTIONS, instruction
 from cutegemm.arch.records import DEFAULT
 from cutegemm.dtypes import DType
 from cutegemm.emulator.numbers.tensor_core import Unit, accumulate
 from cutegemm.epilogue import library
+from cutegemm.errors import PlanError
 from cutegemm.ops.groups.grouped import planned
 from cutegemm.planning import ranking, ways
+from cutegemm.planning.why import predicted_us
 from cutegemm.request.requirements import requested
 
 FP8 = instruction(DType.FP8_E4M3, DType.FP8_E4M3)
 WHOLE, BEYOND = FP8.whole, FP8.whole + 1
+REGISTERS = 255  # that an instruction can name, of a thread
 REASON = f"sums are not promoted: K={WHOLE:,} is at most {WHOLE:,}, and every output is bf16 or fp8"
 SQUARES = {"scale_a": ("block", 128, 128), "scale_b": ("block", 128, 128)}
 
@@ -99,18 +102,47 @@ def test_only_fp8_has_such_a_k():
     assert made.config.promote == 0 and not any("not promoted" in x for x in made.reasons)
 
 
-@pytest.mark.parametrize(("of", "share"), [((81920, 2048, 512), 0.8), ((65536, 2048, 384), 0.85)], ids=str)
-def test_whole_sums_have_wide_tiles_in_turns(of, share):
-    """Half the accumulators: pingpong tiles of 128 x 192, predicted at most this share of the time of promoted ones."""
+# many tiles with short K: rows of groups, squares, wide and narrow
+SHORT = [
+    (81920, 2048, 512),
+    (65536, 2048, 384),
+    (8192, 8192, 512),
+    (49152, 1536, 448),
+    (4096, 4096, 512),
+    (16384, 14336, 256),
+]
+
+
+def accumulators(found):
+    """A thread's partial sums and, if they are promoted, as many sums."""
+    values = found.tile[0] * found.tile[1] // (128 * (1 if found.pingpong else found.consumers))
+    return values * (2 if found.promote else 1)
+
+
+@pytest.mark.parametrize("of", SHORT, ids=str)
+def test_whole_sums_leave_registers_for_larger_tiles(of):
+    """Promoted sums need two registers each: the tile that is chosen without promotion is not possible with it, and
+    takes less time than the best that is."""
     m, n, k = of
     rows = {"scale_a": "row", "scale_b": "row"}
-    found = config(k, m, n, **rows)
-    assert found.pingpong and sorted(found.tile[:2]) == [128, 192]
     spec = GemmSpec(**rows)
-    asked = problem(m, n, k, dtype="fp8", majors="kk", epilogue=spec.epilogue)
-    us = [plan(x, asked).why.taken.us for x in (spec, dataclasses.replace(spec, promote=FP8.coarse))]
-    assert us[0] < share * us[1]
-    assert max(config(BEYOND, m, n, **rows).tile[:2]) <= 208
+    asked = problem(m, n, k, dtype="fp8", majors="kk", epilogue=spec.epilogue, d_dtype="bf16")
+    promoted = dataclasses.replace(spec, promote=FP8.coarse)
+    whole, apart = plan(spec, asked), plan(promoted, asked)
+    assert predicted_us(whole) < predicted_us(apart)
+    assert accumulators(whole.config) <= REGISTERS and accumulators(apart.config) <= REGISTERS
+    schedule = "pingpong" if whole.config.pingpong else "cooperative"
+    larger = dataclasses.replace(
+        promoted,
+        tile=Tile(*whole.config.tile),
+        schedule=schedule,
+        consumers=whole.config.consumers,
+        swap=whole.swapped,
+    )
+    with pytest.raises(PlanError, match="accumulators|registers"):
+        plan(larger, asked)
+    # so does a K beyond the limit
+    assert accumulators(config(BEYOND, m, n, **rows)) <= REGISTERS
 
 
 def test_tables_distinguish_short_sums():

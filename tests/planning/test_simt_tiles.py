@@ -48,18 +48,59 @@ def test_middling_products_give_every_multiprocessor_warps_enough(shape):
     assert tiles_of(posed, tile) * tile.split >= 0.95 * busiest * H200.sms
 
 
-def test_element_loads_leave_tiles_of_slices_their_residents():
-    """An SM keeps its sixteen warps where leading dimensions are odd; the large tile gives one CTA of two up."""
-    for shape, residents in (((1023, 1023, 1023), 2), ((4095, 4095, 4095), 1)):
-        config = plan(GemmSpec(a_dtype="fp32"), problem(*shape, dtype="fp32")).config
-        assert (config.slices > 1, config.residents) == (residents == 2, residents)
+@pytest.mark.parametrize("odd", [(1023, 1023, 1023), (333, 777, 555), (4095, 63, 4097), (17, 8191, 4099)])
+def test_addresses_of_single_elements_take_registers(odd):
+    """A thread that loads single elements holds an address for each: half as many CTAs share an SM's registers. Where
+    warps share K, a thread loads few elements at once, and all residents stay."""
+    even = tuple(x + -x % 4 for x in odd)
+    for shape, halved in ((odd, True), (even, False)):
+        of = problem(*shape, dtype="fp32", majors="kk")
+        for _, tile in weigh(of, H200):
+            config = plan(GemmSpec(**dict(fields_of(tile))), of).config
+            many = tile.staged and tile.slices == 1
+            assert (config.vector[0] == 1) is halved
+            assert config.residents == (tile.residents / 2 if halved and many else tile.residents), tile
 
 
-@pytest.mark.parametrize("extent", [2048, 4096, 8192])
-def test_many_tiles_are_not_cut(extent):
-    """Large squares take the largest tile, whole."""
-    tile = chosen(problem(extent, extent, extent, dtype="fp32"))
-    assert (tile.tile, tile.staged, tile.split) == ((128, 128, 8), True, 1)
+# many tiles: squares, other shapes, short and deep K
+MANY = [(4096, 4096, 4096), (8192, 8192, 1024), (3072, 6144, 1024), (16384, 2048, 4096), (40960, 1024, 512)]
+
+
+@pytest.mark.parametrize("shape", MANY)
+def test_many_tiles_are_whole_and_read_least_from_shared_memory(shape):
+    """Where tiles fill all SMs several times, more CTAs add only reductions; of the tiles the one wins whose threads
+    read fewest elements of shared memory for a product."""
+    of = problem(*shape, dtype="fp32")
+    tile = chosen(of)
+    reads = {x: sum(x.thread_tile) / math.prod(x.thread_tile) for _, x in weigh(of, H200)}
+    assert tiles_of(of, tile) > 4 * H200.sms and tile.split == 1
+    assert reads[tile] == min(reads.values())
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (64, 4096, 4096),
+        (64, 2048, 8192),
+        (48, 4096, 4096),
+        (128, 2048, 4096),
+        (512, 512, 512),
+        (16, 4096, 4096),
+    ],
+)
+def test_an_sm_with_one_cta_loads_tiles_ahead(shape):
+    """One k tile takes less time than a read of device memory, and no other CTA of the SM has work meanwhile: loads
+    begin several k tiles ahead, into L2 or a pipeline."""
+    of = problem(*shape, dtype="fp32", majors="kk")
+    config = plan(GemmSpec(), of).config
+    assert tiles_of(of, config) * config.split <= H200.sms
+    assert config.ahead > 1 if config.staged else config.stages > 3
+    # the same tile without a prefetch is predicted slower
+    late = [x for x in TILES if x.tile == (64, 64, 32) and not x.ahead]
+    early = [dataclasses.replace(x, ahead=4) for x in late]
+    assert late and all(
+        estimate(of, x, H200) < estimate(of, y, H200) for x, y in zip(early, late, strict=True)
+    )
 
 
 @pytest.mark.parametrize("shape", [(16, 4096, 4096), (512, 512, 512), (3000, 40, 50)])
@@ -107,12 +148,29 @@ def test_a_plan_says_why_also_where_another_chose():
     assert all(x.lost for x in why.weighed if x is not why.taken) and len(why.weighed) > 10
 
 
-def test_333_rows_are_three_tiles_of_112():
-    """Where lines begin at any element 112 x 128 in two parts takes 93.5 us, 128 x 128 99.5, cuBLAS 96.3 (H200)."""
-    config = plan(GemmSpec(), ODD).config
-    assert (config.tile, config.thread_tile, config.split) == ((112, 128, 8), (14, 8), 2)
-    # 112 rows are no whole vectors for 128 threads
-    assert all(x.tile != (112, 128, 8) for _, x in weigh(ALIGNED, H200))
+@pytest.mark.parametrize("rows", range(100, 800, 37))
+def test_tiles_that_pad_fewer_rows_take_less_time(rows):
+    """In many tiles of as many columns, 112 and 128 rows differ in the rows that they compute outside D."""
+    of = problem(rows, 60001, 1023, dtype="fp32", majors="kk")
+    low, high = (
+        next(x for x in TILES if x.tile == (m, 128, 8) and math.prod(x.thread_tile) in (112, 128))
+        for m in (112, 128)
+    )
+    computed = [math.ceil(rows / x.tile[0]) * x.tile[0] for x in (low, high)]
+    assert computed[0] != computed[1]
+    assert (estimate(of, low, H200) < estimate(of, high, H200)) is (computed[0] < computed[1])
+
+
+@pytest.mark.parametrize("of", [ALIGNED, ODD], ids=["aligned", "odd"])
+def test_threads_share_loads_evenly(of):
+    """A tile is possible where its threads have equally many loads: of single elements, or of vectors of four."""
+    possible = {x.tile for _, x in weigh(of, H200)}
+    for x in TILES:
+        each = x.threads * plan(GemmSpec(), of).config.vector[0]
+        if x.staged:
+            even = all(rows * x.tile[2] % each == 0 for rows in x.tile[:2])
+            assert (x.tile in possible) is even, x
+    assert any(x.tile not in possible for x in TILES) is (of is ALIGNED)
 
 
 @pytest.mark.parametrize("given", [{"a_dtype": "fp32"}, {"schedule": "simt"}], ids=["fp32", "simt"])
