@@ -104,7 +104,7 @@ class CostModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """Where one of two kernels becomes the faster one on a GPU, for `planning.kernel_fields`; measured, not fitted."""
+    """Where one of two kernels becomes the faster one on a GPU, for `planning`; measured, not fitted."""
 
     early_bytes: int  # that a launch moves, up to which the next launch should begin early
     early_bytes_full: int  # the same of a launch whose share of the SMs is at least `full`
@@ -113,6 +113,13 @@ class Thresholds:
     kept: float  # share of L2 below which an operand stays there while the other streams through
     lockstep_k: int  # K up to which CTAs without a producer request the same L2 cache lines at once
     drift_tiles: int  # tiles per SM from which on CTAs without a cluster drift apart
+    # of groups (`planning.group_kernels`)
+    whole_rows: int  # rows of an average group from which on most tiles are whole
+    halved_k: int  # average K of groups along K up to which stages are half as deep
+    quartered_k: int  # and a quarter
+    wide_k: int  # and up to which the widest tiles pay, whose accumulators take most registers
+    scaled_k: int  # K up to which stores and first loads take much of the time of tiles with scales of blocks
+    filled: float  # share of tiles that D must fill so that a preferred tile pays
 
 
 @dataclass(frozen=True, kw_only=True)

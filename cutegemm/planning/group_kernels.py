@@ -24,23 +24,15 @@ from cutegemm.request.operand_rules import major
 from cutegemm.request.requirements import MATRICES, Batches, epilogue_of
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
-# rows of average groups from which on most tiles are whole, which TMA stores
-WHOLE = 256
 INDEXED_LOAD = "cp_async"  # of rows that indices name
-# by depth of a stage: the K of an average group up to which the stage is halved
-SHALLOW = {64: 256, 32: 32}
-# kernels of groups along K, by the average K up to which stores of D take most of the time
-STORING = {
-    32: ("cooperative", Tile(128, 256, 16)),
-    128: ("cooperative", Tile(256, 192, 16)),
-    256: ("pingpong", Tile(128, 192, 64)),
-}
-FILLED = 0.8  # how much of their tiles D must fill
-# kernels of groups of many rows with scales of blocks, and the K up to which they are taken
+# kernels of groups along K whose stores of D take most of the time, by `Thresholds`: up to quartered_k, wide_k, halved_k
+STORING = (
+    ("cooperative", Tile(128, 256, 16)), ("cooperative", Tile(256, 192, 16)), ("pingpong", Tile(128, 192, 64))
+)  # fmt: skip
+# kernels of groups of many rows with scales of blocks and few k tiles
 SCALED: dict[str, Any] = {
     "schedule": "cooperative", "cluster": (1, 1), "tile": Tile(128, 192, 128), "swap": False, "scheduler": "dynamic",
 }  # fmt: skip
-SHORT = 1024
 # loads that begin at any row, in the order in which they are tried where the spec leaves it open
 LOADS = (AUTO, "cp_async", "shift", "gather")
 
@@ -75,7 +67,8 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     elif spec.store == AUTO:
         # TMA is left the choice only where groups are large and D is not contiguous along them
         across = form.packed and any(major(x, "m", "n") in (form.axis, "strided") for _, x in problem.outputs)
-        given |= {"store": "staged"} if getattr(problem, form.axis) < WHOLE or across else {}
+        few = getattr(problem, form.axis) < of.device.thresholds.whole_rows
+        given |= {"store": "staged"} if few or across else {}
     # without a producer nobody loads at any row
     schedules = (AUTO, "cooperative") if spec.schedule == AUTO else (spec.schedule,)
     tried = [*(preferred := _preferred(of)), *({"schedule": x} for x in schedules)]
@@ -127,7 +120,8 @@ def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[Kerne
     """
     made, config = found
     (m, n, k), (across, along) = config.tile, config.cluster
-    if not _apart(config) or of.problem.k > SHALLOW.get(k, 0):
+    known = of.device.thresholds
+    if not _apart(config) or of.problem.k > {64: known.halved_k, 32: known.quartered_k}.get(k, 0):
         return found
     if made.swapped:
         m, n, across, along = n, m, along, across
@@ -146,25 +140,25 @@ def _apart(config: KernelConfig) -> bool:
 def _preferred(of: Average) -> list[dict[str, Any]]:
     """Fields of kernels that are faster for groups than for a batch, the best first; none where there are none."""
     spec, problem, rows = of.spec, of.problem, getattr(of.problem, of.form.axis)
-    free = spec.batch_invariant is not True
+    free, known = spec.batch_invariant is not True, of.device.thresholds
     if of.form.deep:
         # Few rows along K store more than they load. Wide tiles write long rows of D and take fewer numbers. With tiles
         # from a counter CTAs write side by side, which device memory is faster at.
         long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
-        ways = (way for most, way in STORING.items() if rows <= most and long and free)
-        fields = (
-            {"schedule": x, "tile": tile, "cluster": (1, 1), "scheduler": "dynamic"} for x, tile in ways
-        )
-        return [x for x in fields if _fills(of, x, 2)]
-    if rows >= WHOLE and not of.indexed and spec.schedule == spec.cluster == spec.scheduler == AUTO:
+        limits = (known.quartered_k, known.wide_k, known.halved_k)
+        ways = (way for most, way in zip(limits, STORING) if rows <= most and long and free)
+        counted = {"cluster": (1, 1), "scheduler": "dynamic"}
+        return [x for y, z in ways if _fills(of, x := {"schedule": y, "tile": z} | counted, 2)]
+    left = not of.indexed and spec.schedule == spec.cluster == spec.scheduler == AUTO
+    if rows >= known.whole_rows and left:
         # A pair of CTAs waits for each other at a group's end. With a counter CTAs compute neighbouring tiles, and find
         # in L2 what a pair would share, if it holds a group's matrices. 8-bit tiles load too much without pairs.
         held = problem.a.bytes + problem.b.bytes <= of.device.l2_bytes * problem.batch
         if held and problem.a.dtype.bits >= 16:
             return [{"schedule": "pingpong", "cluster": (1, 1)}]
         # with few k tiles a tile's stores and first loads take much of the time, so wide tiles are faster
-        short = problem.k <= SHORT and {x.extent for x in epilogue_of(spec, problem).scales} == {1, K_BLOCK}
-        if short and free and _fills(of, SCALED, of.device.thresholds.drift_tiles):
+        scaled = {x.extent for x in epilogue_of(spec, problem).scales} == {1, K_BLOCK}
+        if scaled and problem.k <= known.scaled_k and free and _fills(of, SCALED, known.drift_tiles):
             return [SCALED]
     # A CTA without a producer passes many empty groups before it loads anything. WGMMA multiplies at least 64 rows, but
     # as few as 8 columns.
@@ -177,7 +171,7 @@ def _fills(of: Average, fields: dict[str, Any], waves: int) -> bool:
     problem, tile = of.problem, fields["tile"]
     left = all(getattr(of.spec, name) in (AUTO, value) for name, value in fields.items())
     tiles = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n)
-    filled = problem.m * problem.n >= FILLED * tiles * tile.m * tile.n
+    filled = problem.m * problem.n >= of.device.thresholds.filled * tiles * tile.m * tile.n
     return left and filled and tiles * problem.batch >= waves * of.device.sms
 
 
@@ -206,7 +200,7 @@ def _narrowed(of: Average) -> tuple[KernelPlan, KernelConfig]:
     deep, axis = of.form.deep, of.form.axis
     if of.spec.cluster != AUTO:
         return _planned(of)
-    if deep and of.problem.k <= SHALLOW[64]:
+    if deep and of.problem.k <= of.device.thresholds.halved_k:
         return _planned(of.given(cluster=(1, 1)))
     found = made, config = _planned(of)
     if deep or config.cluster["mn".index(config.grouped)] == 1:

@@ -9,7 +9,10 @@ import pytest
 
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT, RECORDS
+from cutegemm.planning.grouped import plan_groups
 from cutegemm.planning.planner import plan
+from cutegemm.plans.steps import Ends
+from cutegemm.request.group_forms import all_groups
 
 FEW_ROWS = GemmSpec(tile=Tile(8, 64, 128), swap=True)
 CONSTANT = dataclasses.replace(FEW_ROWS, constant=("b",))
@@ -18,35 +21,66 @@ BARE = GemmSpec(tile=Tile(64, 64, 64), schedule="multistage")
 SMS = DEFAULT.sms
 
 
+def trigger(spec, of):
+    """When the next launch may begin."""
+    return lambda device: plan(spec, of, device).config.trigger
+
+
+def grouped(form, m, n, k, groups, what, majors="kk", **fields):
+    """What a threshold decides of groups that have (m, n, k) each on average."""
+    spec = GemmSpec(**fields)
+    graph = {} if isinstance(spec.epilogue, str) else {"epilogue": spec.epilogue, "dtype": "fp8"}
+    extents = (m * groups, n, k) if form == "rows" else (m, n, k * groups)
+    of = problem(*extents, batch=groups, majors=majors, d_dtype="bf16", **graph)
+    return lambda device: what(plan_groups(spec, all_groups(of, form, {}), form, Ends(), device).config)
+
+
 def rows(tiles, k=8192):
     """A problem of 8 rows with so many tiles of 64 columns."""
     return problem(8, 64 * tiles, k, majors="kk")
 
 
-# threshold -> a spec, a problem, what of the plan it decides, and what that is for thresholds far below and far above
+BLOCKS = {"scale_a": ("block", 1, 128), "scale_b": ("block", 128, 128), "d_dtype": "bf16"}
+LARGE = problem(8192, 8192, 8192, majors="kk")
+PAIR = GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))
+
+
+# threshold -> what it decides on a device, and what that is for thresholds far below and far above
 DECIDES = {
-    "early_bytes": (FEW_ROWS, rows(64), lambda x: x.config.trigger, "never", "loads"),
-    "early_bytes_full": (FEW_ROWS, rows(SMS - 1), lambda x: x.config.trigger, "never", "loads"),
-    "full": (FEW_ROWS, rows(SMS - 24), lambda x: x.config.trigger, "loads", "never"),
-    "in_turn": (CONSTANT, rows(SMS - 24), lambda x: x.config.trigger, "start", "never"),
-    "kept": (GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1)), problem(8192, 8192, 8192, majors="kk"),
-             lambda x: x.config.serpentine, True, False),
-    "lockstep_k": (BARE, problem(4096, 4096, 2048, majors="kk"), lambda x: x.config.raster, "m", "n"),
-    "drift_tiles": (ALONE, problem(8192, 8192, 8192, majors="kk"), lambda x: x.config.dynamic, True, False),
-}  # fmt: skip
+    "early_bytes": (trigger(FEW_ROWS, rows(64)), "never", "loads"),
+    "early_bytes_full": (trigger(FEW_ROWS, rows(SMS - 1)), "never", "loads"),
+    "full": (trigger(FEW_ROWS, rows(SMS - 24)), "loads", "never"),
+    "in_turn": (trigger(CONSTANT, rows(SMS - 24)), "start", "never"),
+    "kept": (lambda x: plan(PAIR, LARGE, x).config.serpentine, True, False),
+    "lockstep_k": (lambda x: plan(BARE, problem(4096, 4096, 2048, majors="kk"), x).config.raster, "m", "n"),
+    "drift_tiles": (lambda x: plan(ALONE, LARGE, x).config.dynamic, True, False),
+    "whole_rows": (
+        grouped("rows", 512, 1536, 2048, 128, lambda x: x.cluster == (1, 1) and x.pingpong),
+        True,
+        False,
+    ),
+    "halved_k": (grouped("depth", 1536, 2048, 256, 64, lambda x: x.tile[2] < 64, "mn"), False, True),
+    "quartered_k": (grouped("depth", 1536, 2048, 32, 64, lambda x: x.tile[2] < 32, "mn"), False, True),
+    "scaled_k": (
+        grouped("rows", 512, 4096, 1024, 64, lambda x: x.tile[:2] == (128, 192), **BLOCKS),
+        False,
+        True,
+    ),
+    "filled": (grouped("depth", 1536, 2048, 32, 64, lambda x: x.tile[:2] == (64, 256), "mn"), True, False),
+}
 
 
 @pytest.mark.parametrize("name", [x.name for x in dataclasses.fields(DEFAULT.thresholds)])
 def test_a_threshold_decides(name):
     """Far below its value one way, far above the other."""
-    spec, of, what, below, above = DECIDES[name]
+    what, below, above = DECIDES[name]
     known = getattr(DEFAULT.thresholds, name)
     found = []
     for value in (known / 1000, known * 1000):
         changed = dataclasses.replace(DEFAULT.thresholds, **{name: value})
         # planning caches by name
         device = dataclasses.replace(DEFAULT, name=f"{name} {value}", thresholds=changed)
-        found.append(what(plan(spec, of, device)))
+        found.append(what(device))
     assert found == [below, above]
 
 
