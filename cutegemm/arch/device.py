@@ -66,6 +66,7 @@ class CostModel:
     narrow: float  # extra if a subtile's rows are shorter than a sector
     store: float  # rate at which an SM stores
     line: float  # ns per byte of the sectors that direct stores touch
+    partial: float  # factor on sectors that they write partly
     inputs: float  # per work tile and matrix that the epilogue reads
     input_piece: float  # per epilogue subtile and such matrix
     sum: float  # the reduction of a cluster's splits

@@ -37,8 +37,6 @@ CYCLE_COLUMNS = 2.0
 # who multiplies: 1 to 3 cooperative warpgroups, two of pingpong, or warpgroups without a producer
 TEAMS = ("lone", "two", "three", "turns", "bare")
 TURNS = TEAMS.index("turns")
-# sectors that the two ends of an unaligned row of D waste
-END_SECTORS = 5
 # clusters that request the same bytes at once, beyond which further ones find them in L2
 MOST_DELAYING = 8
 # tiles of a group that are counted one by one, slope of the logistic curve that is nearest to the normal distribution
@@ -136,7 +134,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     parts, passes = 4 * m * n, m / (device.limits.mma_m * team)
     # every thread reads its scales of columns once a stage
     read = 4 * team * device.limits.warpgroup * n * x.read
-    out = _outputs(x, of, waves, team)
+    out = _outputs(x, of, waves, team, device.cost.partial)
     beside = np.minimum(out["stored"], of.consumers * STAGING_BYTES) * ~launched + parts * (of.held > 1)
     beside = beside + x.inputs * of.consumers * STAGING_BYTES
     # the words of a shifted operand lie beside its stage
@@ -234,13 +232,14 @@ def _box_rows(x: Seen, of: Rows) -> Column:
     return np.where((narrow > 0) & np.logical_not(x.adjacent_m), narrow, of.m)
 
 
-def _outputs(x: Seen, of: Rows, waves: Column, team: Column) -> dict[str, Column]:
+def _outputs(x: Seen, of: Rows, waves: Column, team: Column, partial: float) -> dict[str, Column]:
     """What a work tile's epilogue reads and stores."""
     rows, cols = of.m / x.halves, of.n / x.gates
     columns = np.asarray(subtile(cols.astype(np.intp), x.out_bytes), dtype=np.float64)
     pieces = rows / (64 * team) * cols / columns
     stored = rows * cols * x.out_bytes
-    ends = np.where(x.row_major, rows, cols) * END_SECTORS * SECTOR
+    # both ends of an unaligned row are sectors that are partly written
+    ends = np.where(x.row_major, rows, cols) * (2 * partial) * SECTOR
     return {
         "pieces": pieces,
         "narrow": pieces * (columns * x.out_bytes < SECTOR) * x.row_major,

@@ -94,9 +94,9 @@ def test_clusters_that_request_the_same_bytes_delay_them():
 
 def test_a_gpu_twice_as_fast_takes_half_the_time():
     """Every rate doubled and every time halved: the units agree."""
-    same = ("dram", "straddle", "mma_turn", "in_use", "least_free", "fill", "fill_beneath", "asked", "asked_power",
-            "short_rows", "bare_dram", "early_fill", "flop", "flop_eight", "lift", "l2_energy", "dram_energy",
-            "slows")  # fmt: skip
+    same = ("dram", "straddle", "mma_turn", "in_use", "least_free", "partial", "fill", "fill_beneath", "asked",
+            "asked_power", "short_rows", "bare_dram", "early_fill", "flop", "flop_eight", "lift", "l2_energy",
+            "dram_energy", "slows")  # fmt: skip
     old = dataclasses.asdict(DEFAULT.cost)
     new = {x: v * (2 if x in RATES else 1 if x in same else 0.5) for x, v in old.items()}
     device = dataclasses.replace(DEFAULT, cost=type(DEFAULT.cost)(**new), dram_gbs=2 * DEFAULT.dram_gbs)
