@@ -25,7 +25,7 @@ from cutegemm.request.requirements import MATRICES, Batches, epilogue_of
 from cutegemm.spec import AUTO, GemmSpec, Tile
 
 INDEXED_LOAD = "cp_async"  # of rows that indices name
-# kernels of groups along K whose stores of D take most of the time, by `Thresholds`: up to quartered_k, wide_k, halved_k
+# kernels of groups along K whose stores of D take most of the time: up to `quartered_k`, `wide_k`, `halved_k` elements
 STORING = (
     ("cooperative", Tile(128, 256, 16)), ("cooperative", Tile(256, 192, 16)), ("pingpong", Tile(128, 192, 64))
 )  # fmt: skip
@@ -146,7 +146,7 @@ def _preferred(of: Average) -> list[dict[str, Any]]:
         # from a counter CTAs write side by side, which device memory is faster at.
         long = spec.swap is not True and all(major(x, "m", "n") == "n" for _, x in problem.outputs)
         limits = (known.quartered_k, known.wide_k, known.halved_k)
-        ways = (way for most, way in zip(limits, STORING) if rows <= most and long and free)
+        ways = (way for most, way in zip(limits, STORING, strict=True) if rows <= most and long and free)
         counted = {"cluster": (1, 1), "scheduler": "dynamic"}
         return [x for y, z in ways if _fills(of, x := {"schedule": y, "tile": z} | counted, 2)]
     left = not of.indexed and spec.schedule == spec.cluster == spec.scheduler == AUTO

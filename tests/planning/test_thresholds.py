@@ -60,13 +60,18 @@ DECIDES = {
         False,
     ),
     "halved_k": (grouped("depth", 1536, 2048, 256, 64, lambda x: x.tile[2] < 64, "mn"), False, True),
-    "quartered_k": (grouped("depth", 1536, 2048, 32, 64, lambda x: x.tile[2] < 32, "mn"), False, True),
+    "quartered_k": (
+        grouped("depth", 1536, 2048, 32, 64, lambda x: x.tile[:2] == (128, 256), "mn"),
+        False,
+        True,
+    ),
+    "wide_k": (grouped("depth", 1536, 2048, 64, 64, lambda x: x.tile[:2] == (256, 192), "mn"), False, True),
     "scaled_k": (
         grouped("rows", 512, 4096, 1024, 64, lambda x: x.tile[:2] == (128, 192), **BLOCKS),
         False,
         True,
     ),
-    "filled": (grouped("depth", 1536, 2048, 32, 64, lambda x: x.tile[:2] == (64, 256), "mn"), True, False),
+    "filled": (grouped("depth", 1536, 2048, 32, 64, lambda x: x.tile[:2] == (128, 256), "mn"), True, False),
 }
 
 
@@ -90,3 +95,4 @@ def test_shares_are_shares(record):
     x = record.thresholds
     assert 0 < x.kept < 1 and 0.5 < x.in_turn <= x.full <= 1
     assert x.early_bytes < x.early_bytes_full and x.lockstep_k > 0 and x.drift_tiles >= 1
+    assert x.quartered_k <= x.wide_k <= x.halved_k
