@@ -27,6 +27,7 @@ ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
 WIDEST_OF_FOUR = 192  # columns of a wgmma that ptxas accepts in a kernel of four warpgroups
 SECTOR = 32  # bytes of the smallest access of L2
 CHUNK = 16  # bytes of a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
+MAX_STAGES = 16  # of a pipeline, and buffers of an epilogue
 MOST_COLUMNS = 64  # of an epilogue subtile
 MOST_BYTES = 128  # of a subtile's row in shared memory
 WORK_SLOTS = 4  # work tiles by which a dynamic kernel's producer may be ahead of the slowest consumer

@@ -139,7 +139,7 @@ def kinds(spec: GemmSpec, limits: Limits) -> Iterator[Candidate]:
 
 
 def tiles(
-    spec: GemmSpec, limits: Limits, elements: int, rows: int, gates: int = 1
+    spec: GemmSpec, limits: Limits, elements: int, rows: int, gates: int = 1, depth: int = 0
 ) -> Iterator[tuple[int, int, int]]:
     """Tiles of at most so many elements, or the given one; of several passes only if a spec gives buffers.
 
@@ -147,6 +147,7 @@ def tiles(
         elements: rows times columns that the consumers' registers hold.
         rows: of a pass of all consumers that share a tile.
         gates: 2 where a tile holds equally many columns of two halves of B.
+        depth: of every tile; 0 allows several.
     """
     if isinstance(spec.tile, Tile):
         if spec.tile.m % rows == 0:
@@ -154,7 +155,7 @@ def tiles(
         return
     buffers = isinstance(spec.epilogue_stages, int) or isinstance(spec.input_stages, int)
     step, most = TILE_N_STEP * gates, MAX_PASSES if buffers else 1
-    for k in (64, 48, 32, 16):
+    for k in (depth,) if depth else (64, 48, 32, 16):
         for n in range(limits.mma_max_n // step * step, 0, -step):
             for count in range(1, min(most, elements // (rows * n)) + 1):
                 yield rows * count, n, k

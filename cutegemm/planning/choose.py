@@ -22,7 +22,7 @@ from cutegemm.planning import candidates, invariance, launches
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.launches import Grid
-from cutegemm.planning.ways import Option, Order, Way, direct, turned, ways_of
+from cutegemm.planning.ways import Option, Order, Way, direct, only_depth, turned, ways_of
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_copies, check_fewest, check_sms
 from cutegemm.plans.steps import Multiply, Relayout, Step
@@ -78,13 +78,12 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     if not config.stores:
         adders = math.prod(grid.tiles) * storing.slices * storing.team
         steps.append(dataclasses.replace(multiply, config=storing, clusters=adders))
-    m, n, batch = grid.tiles
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
         device=asked.device,
         steps=(*steps, *reductions.steps),
-        tiles=(n, m, batch) if way.swapped else grid.tiles,
+        tiles=(grid.tiles[1], grid.tiles[0], grid.tiles[2]) if way.swapped else grid.tiles,
         waves=grid.waves,
         workspace_bytes=parts.workspace_bytes,
         counter_bytes=parts.counter_bytes,
@@ -169,7 +168,7 @@ def _others(asked: Request, refusals: Refusals) -> Iterator[Option]:
                 continue
             rows = rows_step(limits, kind.team, a.halves)
             elements = most_accumulators(draft) * kind.team * limits.warpgroup
-            tiles = candidates.tiles(spec, limits, elements, rows, b.halves)
+            tiles = candidates.tiles(spec, limits, elements, rows, b.halves, only_depth(way))
             for tile in tiles:
                 yield Option(0.0, way, kind._replace(tile=tile))
                 if refusals.first is not None:

@@ -38,14 +38,13 @@ from cutegemm.planning.cost import (
 )
 from cutegemm.planning.kernel_fields import drafted, outlined
 from cutegemm.planning.seen import Seen, by_way
-from cutegemm.planning.ways import SHALLOW, Kind, Way
+from cutegemm.planning.ways import SHALLOW, Kind, Way, only_depth
 from cutegemm.plans.launch_limits import MOST_COUNTED
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
 
 # CTAs along M and N that share operands
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
-# CTAs of a cluster beyond which tiles must be small: larger ones gain no more from sharing loads, and the unequal
-# processing clusters of a GPU leave SMs idle
+# CTAs of a cluster beyond which tiles must be small: larger clusters gain no more, and leave SMs of a GPU idle
 MOST_SHARED = 4
 # schedule, consumers and rows, which are whole instructions of each warpgroup
 TEAMS = (
@@ -138,8 +137,8 @@ def _product(kind: Kind, spec: GemmSpec, teams: Sequence[tuple[int, int, int]]) 
     size = max(x.dtype.bytes for x in kind.operands) * multiply.parts
     depths = tuple(x // size for x in DEPTHS)
     usual = (SHALLOW,) if kind.shallow else depths
-    if kind.epilogue.scales:
-        usual = (kind.promoted,)
+    if only := only_depth(kind):
+        usual = (only,)
     elif kind.promoted:
         usual = tuple(x for x in usual if kind.promoted % x == 0) or (math.gcd(kind.promoted, depths[0]),)
     # an operand that threads load is not multicast
@@ -184,8 +183,7 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
             fits = fits & ((draft.scales_of(scale) <= MOST_SCALES) | (columns <= NARROW_COLUMNS))
     if any(x.major == "n" for x in kind.outputs):
         fits = fits & ((columns * 2 % SECTOR == 0) | (columns <= NARROW_COLUMNS))
-    found: NDArray[np.bool_] = fits
-    return found
+    return fits  # type: ignore[no-any-return]
 
 
 def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Rows:

@@ -36,12 +36,12 @@ def along_rows(asked: Request) -> bool:
 
 
 def pinned(asked: Request, swapped: bool) -> Request:
-    """The request with the columns and depth that every tile must have; a given tile is the same for every M."""
+    """The request with the columns and depth that every tile must have, unless it gives a tile or has one depth."""
     spec = asked.spec
     if spec.batch_invariant is not True or spec.tile != AUTO:
         return asked
     columns = COLUMNS if along_rows(asked) and not swapped else None
-    depth = BLOCK_K if spec.split_k not in (AUTO, 1) else None
+    depth = BLOCK_K if spec.split_k not in (AUTO, 1) and not asked.epilogue.scales else None
     return dataclasses.replace(asked, pinned=(columns, depth))
 
 

@@ -131,6 +131,11 @@ class Kind(NamedTuple):
         return any(x.load != "tma" for x in self.operands)
 
 
+def only_depth(of: Way | Kind) -> int:
+    """Elements of K of every stage where scales of blocks multiply its sums; 0 without them, which allows several."""
+    return of.promoted if of.epilogue.scales else 0
+
+
 class Option(NamedTuple):
     """A config with its predicted nanoseconds."""
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`GemmSpec`, the declaration of a kernel, and the legal values of its fields."""
 
+from cutegemm.config.draft import MAX_STAGES
 from cutegemm.spec.gemm_spec import GemmSpec, checked_spec
 from cutegemm.spec.rules import tile_fault
 from cutegemm.spec.values import (
     AUTO,
     LOADS,
     MAX_SPLITS,
-    MAX_STAGES,
     PINGPONG_CONSUMERS,
     SCHEDULERS,
     SCHEDULES,

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.arch.instructions import ARITHMETICS, INSTRUCTIONS
+from cutegemm.config.draft import MAX_STAGES
 from cutegemm.config.invariants import tiles
 from cutegemm.epilogue import scales
 from cutegemm.errors import SpecError, field_error
@@ -30,7 +31,6 @@ TENSOR_CORE_FIELDS = (
 )  # fmt: skip
 TILE_N_STEP = min(map(tiles.columns_step, INSTRUCTIONS.values()))  # columns, for any operand types
 MAX_TILE = 1 << 16
-MAX_STAGES = 16
 MAX_CONSUMERS = 3
 PINGPONG_CONSUMERS = 2
 MAX_GROUP = 4096

@@ -17,6 +17,7 @@ from cutegemm.spec import LOADS
 from tests.support.planned import (
     MISALIGNED_A,
     check_honoured,
+    corrected,
     odd,
 )
 
@@ -43,6 +44,30 @@ def test_every_value_of_a_field_alone_is_served(name):
     for value, majors, c in itertools.product(ALONE[name], ("kn", "mk"), (None, "fp32")):
         spec, of = GemmSpec(**{name: value}), problem(1024, 512, 256, majors=majors, c_dtype=c)
         check_honoured(spec, plan(spec, of))
+
+
+@pytest.mark.parametrize("name", ["epilogue_stages", "input_stages", "stages", "consumers"])
+def test_a_field_beside_scales_of_blocks_is_served_or_refused_by_its_name(name):
+    """A stage is then 128 elements deep; buffers that are as many as subtiles of a tile may leave no room for it."""
+    refused = []
+    for value, kinds in itertools.product(ALONE[name], ("a", "b", "ab")):
+        blocks = {f"scale_{x}": ("block", 128 if x == "b" else 1, 128) for x in kinds}
+        spec = GemmSpec(**{name: value}, **blocks)
+        of = problem(1, 1, 1, dtype="fp8", epilogue=spec.epilogue)
+        try:
+            check_honoured(spec, plan(spec, of))
+        except PlanError as error:
+            assert (error.field, error.value) == (name, value)
+            plan(corrected(spec, error), of)
+            refused.append(value)
+    assert set(refused) <= ({16} if name == "input_stages" else set())
+
+
+def test_splits_of_an_invariant_kernel_with_scales_of_blocks():
+    """Their depth is the same for every M without a rule of its own."""
+    spec = GemmSpec(scale_a=("block", 1, 128), split_k=2, batch_invariant=True)
+    made = [plan(spec, problem(m, 70, 300, dtype="fp8", epilogue=spec.epilogue)).config for m in (1, 33, 500)]
+    assert {(x.tile[2], x.splits) for x in made} == {(128, 2)}
 
 
 @pytest.mark.parametrize(

@@ -324,6 +324,16 @@ def test_more_parts_than_k_has_are_refused_with_the_most(k, parts):
     assert e.value.nearest == parts and plan(GemmSpec(split_k=parts), of).config.splits == parts
 
 
+@pytest.mark.parametrize("fields", [{}, {"schedule": "cooperative", "stages": 1}], ids=str)
+def test_scales_of_blocks_leave_splits_of_their_blocks(fields):
+    """A stage is then 128 elements deep, and a flatter one is no nearest value."""
+    spec = GemmSpec(scale_a=("block", 128, 128), split_k=7, **fields)
+    of = problem(33, 70, 300, dtype="fp8", epilogue=spec.epilogue)
+    with pytest.raises(PlanError, match="^split_k=7: K has at most 3 tiles of 128") as e:
+        plan(spec, of)
+    assert plan(corrected(spec, e.value), of).config.splits == 3
+
+
 def test_parts_that_a_flatter_tile_holds_are_no_reason():
     """Two tiles of 128 cannot be four parts, nine of 16 can: what is refused is a cluster of four on two SMs."""
     with pytest.raises(PlanError, match="^sms=2: a cluster occupies 4 SMs"):
@@ -348,6 +358,8 @@ def NARROW(acc):  # noqa: N802
         # a stage divides what is added between promotions; 304 would be the deepest that fits
         ({"tile": Tile(128, 128, 96), "promote": 512}, "tile.k", 128),
         ({"tile": Tile(256, 104, 512), "promote": 512}, "tile.k", 256),
+        # a spec has at most 16 buffers, though 23 subtiles would hold more
+        ({"tile": Tile(64, 184, 64), "input_stages": 16}, "input_stages", 1),
         # of B's tile a row of 16 columns has 32 bytes
         ({"swizzle": "128B", "tile": Tile(64, 16, 32)}, "swizzle", "32B"),
         # 40 columns would be enough for registers, but no row of whole chunks

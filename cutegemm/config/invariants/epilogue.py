@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cutegemm.arch.instructions import INSTRUCTIONS
 from cutegemm.config import smem_budget
-from cutegemm.config.draft import CHUNK, MOST_BYTES, MOST_COLUMNS, KernelDraft
+from cutegemm.config.draft import CHUNK, MAX_STAGES, MOST_BYTES, MOST_COLUMNS, KernelDraft
 from cutegemm.config.invariants import roles
 from cutegemm.config.invariants.rule import Refusal, Rule
 from cutegemm.config.numbers import Number, every, round_up
@@ -115,7 +115,7 @@ def _output_buffers_refused(x: KernelDraft) -> Refusal:
 def _input_buffers_refused(x: KernelDraft) -> Refusal:
     subtiles = x.subtiles
     rule = f"must divide the {subtiles} subtiles that a warpgroup reads of a tile"
-    legal = (y for y in range(1, subtiles + 1) if subtiles % y == 0)
+    legal = (y for y in range(1, min(subtiles, MAX_STAGES) + 1) if subtiles % y == 0)
     nearest = min((abs(y - x.input_stages), -y, y) for y in legal)[-1]
     return "input_stages", x.input_stages, rule, nearest
 
