@@ -118,3 +118,23 @@ def record(commit: str, reader: Sensors, device: int = 0) -> dict[str, Any]:
         "commit": commit,
         "sources": source_digest(),
     }
+
+
+def described(commit: str, device: str) -> dict[str, Any]:
+    """The environment of results that depend on no time: the GPU's record, or versions alone on a CPU.
+
+    Args:
+        commit: as for `record`.
+        device: as torch names it, such as "cpu" or "cuda".
+    """
+    import torch
+
+    if torch.device(device).type != "cpu":
+        return record(commit, sensors())
+    return {
+        "device": device,
+        "torch": torch.__version__,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit,
+        "sources": source_digest(),
+    }

@@ -12,11 +12,9 @@ Prints the table of docs/fp8.md.
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -112,19 +110,6 @@ def time_lines(rows: Iterable[Row]) -> Lines:
     return head, [[words, *(f"{found[kind, name, x]:.1f}" for x in TIMED)] for words, kind, name in kinds]
 
 
-def _environment(device: str, commit: str) -> dict[str, Any]:
-    """What the errors depend on: the GPU's record, or versions alone on a CPU."""
-    if device != "cpu":
-        return environment.record(commit, environment.sensors())
-    return {
-        "device": device,
-        "torch": torch.__version__,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": commit,
-        "sources": environment.source_digest(),
-    }
-
-
 def depths_of(text: str) -> list[int]:
     """Parse numbers, comma-separated.
 
@@ -153,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     rows = list(measured(args.k, args.device))
     print("\n".join(markdown(*lines(rows))))
     if args.out:
-        head = {"schema": results.SCHEMA, "environment": _environment(args.device, args.commit)}
+        head = {"schema": results.SCHEMA, "environment": environment.described(args.commit, args.device)}
         results.save(args.out, head | {"rows": rows})
     return 0
 
