@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--only", choices=RESULTS, nargs="+", default=list(RESULTS), help="which files")
     args = parser.parse_args()
     torch.zeros(1, device="cuda")
+    args.out.mkdir(parents=True, exist_ok=True)
     where = args.out / "environment.json"
     environments = json.loads(where.read_text()) if where.exists() else {}
     for name in args.only:

@@ -29,6 +29,7 @@ CASES = {
     "int8, int8": ((INT8, INT8), {"d_dtype": "int32"}),
     "uint8, int8": ((UINT8, INT8), {"scale_a": "row", "scale_b": "row", "d_dtype": "int8"}),
     "int8, uint8": ((INT8, UINT8), {"scale_b": "tensor", "d_dtype": "uint8"}),
+    "uint8, uint8": ((UINT8, UINT8), {"scale_a": "tensor", "scale_b": "row", "d_dtype": "fp16"}),
     "tf32": ((FP32, FP32), {"math": "tf32", "tile": Tile(64, 48, 32)}),
     "tf32x3": ((FP32, FP32), {"math": "tf32x3", "tile": Tile(64, 48, 32)}),
 }

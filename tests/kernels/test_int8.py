@@ -82,7 +82,7 @@ def test_another_alpha_rounds():
     assert torch.equal(d.double(), ((a.double() @ b.double()) / 2).round())
 
 
-@pytest.mark.parametrize("d_dtype", ["bf16", "fp32", "int8", "uint8"])
+@pytest.mark.parametrize("d_dtype", ["bf16", "fp16", "fp32", "int8", "uint8"])
 def test_scaled_sums(d_dtype):
     """Scales of rows and of blocks; D rounded, and saturated where it holds integers. NaN is 0 there."""
     a, b = drawn(130, 400, INT8, 5), drawn(72, 400, INT8, 6).T
