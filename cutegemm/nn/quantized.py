@@ -20,7 +20,7 @@ from cutegemm.nn.linear import Linear
 from cutegemm.nn.tracing import Proxy, leaf
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
-from cutegemm.ops.quantized.frozen import Storage, frozen_linear
+from cutegemm.ops.quantized.frozen import Points, Storage, frozen_linear
 from cutegemm.ops.quantized.made import Quantized, rows_aligned
 from cutegemm.ops.quantized.quantize import quantize
 
@@ -38,11 +38,21 @@ class Source:
         storage: types and kinds of weight and activations.
         scale: name of its weight's scales.
         static: name of its input's scale; None computes the scale from the input.
+        zero: name of its weight's zero points, if it has some; static_zero: of its input's, beside `static`.
     """
 
     storage: Storage
     scale: str
     static: str | None = None
+    zero: str | None = None
+    static_zero: str | None = None
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The scales and zero points of the layer by name, and the kind of each."""
+        own, whole = (self.scale, self.zero), (self.static, self.static_zero)
+        found = dict.fromkeys(own, self.storage.kind) | dict.fromkeys(whole, TENSOR)
+        return {name: kind for name, kind in found.items() if name is not None}
 
 
 class QuantizedLinear(torch.nn.Linear):
@@ -55,6 +65,7 @@ class QuantizedLinear(torch.nn.Linear):
 
     source: Source
     fallback: str
+    weight_sums: Tensor  # of rows; a buffer of layers whose inputs have zero points
 
     def forward(self, input: Tensor) -> Tensor:
         """input @ (weight * scale).T + bias, for any leading dimensions."""
@@ -67,17 +78,24 @@ class QuantizedLinear(torch.nn.Linear):
         """input @ (weight * scale).T + bias with this layer's settings, for its weight or some rows of it."""
         check_tensor("input", input)
         source = self.source
-        check_frozen(self, ("weight", source.scale, source.static))
-        static = None if source.static is None else getattr(self, source.static)
-        return frozen_linear(input, Quantized(weight, scale), bias, source.storage, static, self.fallback)
+        check_frozen(self, ("weight", *source.kinds))
+        static, zero, beside = (
+            None if name is None else getattr(self, name)
+            for name in (source.static, source.zero, source.static_zero)
+        )
+        points = Points(zero, beside, self.weight_sums if source.storage.shifted else None)
+        how = source.storage, static, self.fallback
+        return frozen_linear(input, Quantized(weight, scale), bias, *how, points)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """As for torch.nn.Module, but weight and scales keep their types."""
-        return apply_but(self, fn, recurse, ("weight", self.source.scale, self.source.static))
+        return apply_but(self, fn, recurse, ("weight", *self.source.kinds))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """As for torch.nn.Module, but a weight of another type is refused."""
         load_but(self, ("weight",), state_dict, prefix, *args)
+        if self.source.storage.shifted:
+            self.weight_sums = sums_of(self.weight)
 
     def extra_repr(self) -> str:
         """The arguments in its repr."""
@@ -149,15 +167,15 @@ def store(
 
 def load(layer: Any, source: Source, fallback: str) -> None:
     """Convert in place a layer of another library that `source_of` recognizes."""
-    for name in (source.scale, source.static):
-        if name is None:
-            continue
-        scale = getattr(layer, name).detach().float()
-        kind = source.storage.kind if name == source.scale else TENSOR
-        shape = () if kind == TENSOR else (layer.weight.shape[0],) if kind == ROW else scale.shape
+    for name, kind in source.kinds.items():
+        own = getattr(layer, name).detach()
+        own = own.int() if name in (source.zero, source.static_zero) else own.float()
+        shape = () if kind == TENSOR else (layer.weight.shape[0],) if kind == ROW else own.shape
         delattr(layer, name)
-        layer.register_parameter(name, frozen(scale.reshape(shape)))
+        layer.register_parameter(name, frozen(own.reshape(shape)))
     layer.weight = frozen(layer.weight.detach())
+    if source.storage.shifted:
+        layer.register_buffer("weight_sums", sums_of(layer.weight), persistent=False)
     # the other library may have replaced its forward
     vars(layer).pop("forward", None)
     _become(layer, source, fallback)
@@ -168,6 +186,11 @@ def _become(layer: Any, source: Source, fallback: str, kind: type = QuantizedLin
         vars(layer).pop(name, None)
     layer.__class__ = kind
     layer.source, layer.fallback = source, fallback
+
+
+def sums_of(weight: Tensor) -> Tensor:
+    """The sums of a weight's rows in int32."""
+    return weight.detach().sum(-1, dtype=torch.int32)
 
 
 def unallocated(*layers: torch.nn.Module) -> str | None:
@@ -197,14 +220,19 @@ def source_of(module: torch.nn.Module) -> Source | str | None:
     if isinstance(found, str):
         return found
     scale: Any = getattr(module, found.scale, None)
-    if not isinstance(scale, Tensor):
-        return f"it has no {found.scale}"
+    for name in found.kinds:
+        if not isinstance(getattr(module, name, None), Tensor):
+            return f"it has no {name}"
     if scale.dtype not in (*_WIDER, _E8M0):
         return f"its {found.scale} is {scale.dtype}"
     if not _fits(scale, found.storage.kind, weight):
         return f"its {found.scale} is {tuple(scale.shape)}, which does not match its scheme"
-    if found.static is not None and getattr(module, found.static).numel() != 1:
-        return f"its {found.static} has more than one element"
+    zero: Any = getattr(module, found.zero or "", None)
+    if zero is not None and not _fits(zero, found.storage.kind, weight):
+        return f"its {found.zero} is {tuple(zero.shape)}, which does not match its scheme"
+    for single in filter(None, (found.static, found.static_zero)):
+        if getattr(module, single).numel() != 1:
+            return f"its {single} has more than one element"
     return found
 
 
@@ -235,7 +263,7 @@ def _fine_grained(module: Any, weight: Any) -> Source | str:
 
 
 def _compressed(module: Any, weight: Any) -> Source | str:
-    """compressed-tensors' float-quantized and int-quantized layers: symmetric, 8 bits."""
+    """compressed-tensors' float-quantized and int-quantized layers, 8 bits; int8 may have zero points."""
     scheme = module.quantization_scheme
     if type(module).__name__ not in ("Linear", "CompressedLinear"):
         return f"{type(module).__name__} is a subclass, which may compute something else"
@@ -252,22 +280,32 @@ def _compressed(module: Any, weight: Any) -> Source | str:
     if list(getattr(weights, "block_structure", None) or ()) == [128, 128]:
         kinds["block"] = BLOCKS[1]
     kind = kinds.get(_name(weights.strategy))
-    if kind is None or weights.num_bits != 8 or not weights.symmetric or _zero_point(module, "weight"):
+    zero = None if weights.symmetric else "weight_zero_point"
+    if kind is None or weights.num_bits != 8:
         return f"its weights are {_said(weights)}"
+    if (why := _without_points(module, "weight", weights, kind)) is not None:
+        return f"its weights are {_said(weights)}: {why}"
     if inputs is None:
-        return Source(Storage(kind, None), "weight_scale")
+        return Source(Storage(kind, None), "weight_scale", zero=zero)
     rows: Kind | None = {"token": ROW, "tensor": TENSOR}.get(_name(inputs.strategy))
     if _name(inputs.strategy) == "group" and inputs.group_size == 128:
         rows = BLOCKS[0]
     dynamic = inputs.dynamic is True
     static = None if dynamic else "input_scale"
-    legal = inputs.num_bits == 8 and inputs.symmetric and not _zero_point(module, "input")
-    if rows is None or not legal or not (dynamic or (rows == TENSOR and hasattr(module, "input_scale"))):
+    known = dynamic or (rows == TENSOR and hasattr(module, "input_scale"))
+    if rows is None or inputs.num_bits != 8 or not known:
         return f"its inputs are {_said(inputs)}"
+    if (why := _without_points(module, "input", inputs, rows)) is not None:
+        return f"its inputs are {_said(inputs)}: {why}"
     whole = {"int": torch.int8, "float": torch.float8_e4m3fn}.get(_name(inputs.type))
     if whole != weight.dtype:
         return f"its inputs are {_said(inputs)}, its weights {weight.dtype}"
-    return Source(Storage(kind, weight.dtype, rows), "weight_scale", static)
+    if zero is not None and isinstance(rows, tuple):
+        return f"its weights are {_said(weights)}: scales of blocks exclude zero points"
+    beside = None if dynamic or inputs.symmetric else "input_zero_point"
+    return Source(
+        Storage(kind, weight.dtype, rows, not inputs.symmetric), "weight_scale", static, zero, beside
+    )
 
 
 def _name(value: Any) -> Any:
@@ -275,10 +313,15 @@ def _name(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def _zero_point(module: Any, of: str) -> bool:
-    """Whether a layer has a nonzero zero point."""
-    found = getattr(module, f"{of}_zero_point", None)
-    return found is not None and bool((found.float() != 0).any())
+def _without_points(module: Any, of: str, args: Any, kind: Kind) -> str | None:
+    """Why a scheme's zero points of "weight" or "input" are not supported; None if they are, or if it has none."""
+    if args.symmetric:
+        found = getattr(module, f"{of}_zero_point", None)
+        nonzero = found is not None and bool((found.float() != 0).any())
+        return "a symmetric scheme has no zero points" if nonzero else None
+    if _name(args.type) != "int":
+        return "only int8 has zero points"
+    return "scales of blocks exclude zero points" if isinstance(kind, tuple) else None
 
 
 def _said(args: Any) -> str:

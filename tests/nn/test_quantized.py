@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers stored in 8 bits: made by `convert`, and taken over from transformers and compressed-tensors."""
+"""Layers that `convert` stores in 8 bits."""
 
 import copy
-import enum
 import io
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-import cutegemm
 from cutegemm import nn
 from cutegemm.errors import GemmError
+from tests.support.stored_layers import near, through
 
 E4M3, BF16 = torch.float8_e4m3fn, torch.bfloat16
 ROWS, SQUARES = ("block", 1, 128), ("block", 128, 128)
@@ -23,19 +21,6 @@ def model(dtype=BF16, bias=True):
     torch.manual_seed(0)
     layers = (torch.nn.Linear(300, 200, bias), torch.nn.GELU(), torch.nn.Linear(200, 48, bias))
     return torch.nn.Sequential(*layers).to(dtype).eval()
-
-
-def through(x, kind, dtype, scale=None):
-    """x quantised and back, in fp64."""
-    values, scales = cutegemm.quantize(x.detach().flatten(0, -2), kind, dtype, scale=scale)
-    return cutegemm.dequantize(values, scales, kind).double().view(x.shape)
-
-
-def near(y, exact):
-    """y is the fp64 value, rounded to y's type, but for sums of fp32."""
-    last = torch.finfo(y.dtype).eps
-    y, exact = y.detach(), exact.detach()
-    assert ((y.double() - exact).abs() <= last * exact.abs() + 1e-3 * exact.abs().mean()).all()
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=str)
@@ -243,146 +228,3 @@ def test_a_converted_model_compiles_and_traces():
         "1",
         "2",
     ]
-
-
-def fine_grained(**options):
-    """transformers' layer of fp8 by blocks, with random contents."""
-    kinds = pytest.importorskip("transformers.integrations.finegrained_fp8")
-    layer = kinds.FP8Linear(300, 200, has_bias=True, **options).eval()
-    size = options.get("block_size")
-    kind = "tensor" if size is None else SQUARES
-    values, scale = cutegemm.quantize(torch.randn(200, 300), kind)
-    with torch.no_grad():
-        layer.weight.copy_(values)
-        if layer.weight_scale_inv.shape == scale.shape:
-            layer.weight_scale_inv.copy_(scale)
-        layer.bias.normal_()
-    return layer, kind
-
-
-@pytest.mark.parametrize(
-    ("options", "rows"),
-    [
-        ({"block_size": (128, 128)}, ROWS),
-        ({"block_size": (128, 128), "scale_fmt": "ue8m0"}, ROWS),
-        ({}, "row"),
-        ({"activation_scheme": "static"}, "tensor"),
-    ],
-    ids=str,
-)
-def test_transformers_layers(options, rows):
-    """Blocks and whole tensors, dynamic and static activations, fp32 scales and exponents: fp64 of what they store."""
-    layer, kind = fine_grained(**options)
-    static = None
-    if layer.activation_scale is not None:
-        static = torch.tensor(0.02)
-        layer.activation_scale.data.copy_(static)
-    names, scale = sorted(layer.state_dict()), layer.weight_scale_inv.detach().float()
-    held = torch.nn.ModuleDict({"proj": layer})
-    assert nn.convert(held).converted == ("proj",) and type(layer) is nn.QuantizedLinear
-    assert sorted(layer.state_dict()) == names and layer.weight_scale_inv.dtype == torch.float32
-    x = torch.randn(2, 40, 300, dtype=BF16)
-    w = cutegemm.dequantize(layer.weight, scale, kind).double()
-    near(layer(x), through(x, rows, E4M3, static) @ w.T + layer.bias.double())
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"block_size": (64, 128)}, "blocks are (64, 128)"),
-        ({"activation_scheme": "other"}, "activation_scheme is 'other'"),
-        ({"forward": len}, "forward has been replaced"),
-    ],
-    ids=str,
-)
-def test_other_layers_of_transformers_are_left(change, why):
-    """By name, with the reason; the layer is what it was."""
-    layer, _ = fine_grained(block_size=(128, 128))
-    for name, value in change.items():
-        setattr(layer, name, value)
-    held = torch.nn.ModuleDict({"proj": layer})
-    assert why in nn.convert(held).left["proj"] and type(layer).__name__ == "FP8Linear"
-
-
-class Strategy(str, enum.Enum):
-    """An enumeration of text, as compressed-tensors has them."""
-
-    CHANNEL = "channel"
-
-
-def arguments(strategy, kind="float", **more):
-    """How compressed-tensors says what a tensor is quantised to."""
-    given = {"num_bits": 8, "type": kind, "symmetric": True, "dynamic": False, "group_size": None}
-    return SimpleNamespace(strategy=strategy, **{"block_structure": None, **given, **more})
-
-
-def compressed(weights, inputs, scale, dtype=E4M3, **parameters):
-    """A layer as compressed-tensors leaves it: a torch.nn.Linear with a scheme and a forward of its own."""
-    layer = torch.nn.Linear(300, 200).to(BF16).eval()
-    layer.weight = torch.nn.Parameter(torch.randn(200, 300).mul(20).to(dtype), requires_grad=False)
-    for name, value in {"weight_scale": scale, **parameters}.items():
-        if value is not None:
-            layer.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
-    layer.quantization_scheme = SimpleNamespace(
-        weights=weights, input_activations=inputs, output_activations=None, targets=["Linear"]
-    )
-    layer.quantization_status = "compressed"
-    layer.forward = lambda x: None
-    return layer
-
-
-TOKEN = arguments("token", dynamic=True)
-INT_TOKEN = arguments("token", "int", dynamic=True)
-
-
-@pytest.mark.parametrize(
-    ("weights", "inputs", "shape", "kinds", "dtype"),
-    [
-        (arguments(Strategy.CHANNEL), TOKEN, (200, 1), ("row", "row"), E4M3),
-        (arguments("tensor"), arguments("tensor"), (1,), ("tensor", "tensor"), E4M3),
-        (arguments("block", block_structure=[128, 128]), arguments("group", dynamic=True, group_size=128),
-         (2, 3), (SQUARES, ROWS), E4M3),
-        (arguments("channel", "int"), INT_TOKEN, (200, 1), ("row", "row"), torch.int8),
-        (arguments("channel", "int"), None, (200, 1), ("row", None), torch.int8),
-    ],
-    ids=["channel token", "static tensor", "blocks", "int8", "int8 weights"],
-)  # fmt: skip
-def test_compressed_tensors_layers(weights, inputs, shape, kinds, dtype):
-    """float-quantized and int-quantized ones compute in fp64 what their scheme says, with the names they had."""
-    scale = torch.rand(shape).add(0.5).to(BF16)
-    static = {"input_scale": torch.tensor([0.03])} if inputs is not None and not inputs.dynamic else {}
-    layer = compressed(weights, inputs, scale, dtype, **static)
-    names = sorted(layer.state_dict())
-    held = torch.nn.ModuleDict({"proj": layer})
-    assert nn.convert(held).converted == ("proj",) and sorted(layer.state_dict()) == names
-    x = torch.randn(40, 300, dtype=BF16)
-    wide = {"tensor": (), "row": (200,)}.get(kinds[0], shape) if isinstance(kinds[0], str) else shape
-    w = cutegemm.dequantize(layer.weight, scale.float().view(wide), kinds[0]).double()
-    if kinds[1] is None:
-        w, given = w.to(BF16).double(), x.double()
-    else:
-        given = through(x, kinds[1], dtype, torch.tensor(0.03) if static else None)
-    near(layer(x), given @ w.T + layer.bias.double())
-
-
-@pytest.mark.parametrize(
-    ("layer", "why"),
-    [
-        (compressed(arguments("channel", symmetric=False), TOKEN, torch.ones(200, 1)), "asymmetric float8 by channel"),
-        (compressed(arguments("group", group_size=64), TOKEN, torch.ones(200, 5)), "symmetric float8 by group"),
-        (compressed(arguments("channel"), INT_TOKEN, torch.ones(200, 1)), "int8 by token, dynamic"),
-        (compressed(arguments("channel"), TOKEN, torch.ones(7, 1)), "weight_scale is (7, 1)"),
-        (compressed(arguments("channel"), arguments("tensor"), torch.ones(200, 1)), "by tensor, static"),
-        (compressed(arguments("channel", "int"), INT_TOKEN, torch.ones(200, 1), torch.int8,
-                    weight_zero_point=torch.ones(200, 1, dtype=torch.int8)), "weights are"),
-        (compressed(arguments("channel"), TOKEN, torch.ones(200, 1), torch.float32), "weight is torch.float32"),
-        (compressed(None, None, torch.ones(200, 1)), "does not describe weights"),
-        (compressed(arguments("channel"), TOKEN, None), "has no weight_scale"),
-        (compressed(arguments("channel", "int"), INT_TOKEN, torch.ones(200, 1), torch.int8,
-                    weight_zero_point=torch.ones(200, 1, dtype=torch.int8)).to("meta"), "no memory yet"),
-    ],
-    ids=lambda x: x if isinstance(x, str) else "",
-)  # fmt: skip
-def test_other_schemes_are_left(layer, why):
-    """By name, with what the scheme is."""
-    assert why in nn.convert(torch.nn.ModuleDict({"proj": layer})).left["proj"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +17,12 @@ from cutegemm.ops.entry_points import linear, matmul, server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling
-from cutegemm.ops.quantized.made import Quantized, quantized
+from cutegemm.ops.quantized.made import Quantized, quantized, rows_aligned
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.ops.quantized.training import gemm
 from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import OPERANDS
-from cutegemm.running.numerics.eight_bits import dequantized
+from cutegemm.running.numerics.eight_bits import dequantized, shifted
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
@@ -35,11 +35,30 @@ class Storage:
         kind: of the weight's scales.
         activations: the type that x is quantized to; None dequantizes the weight and multiplies in x's type.
         activation_kind: of x's scales.
+        shifted: whether x has zero points, as int8 activations of a tensor or of rows may.
     """
 
     kind: Kind
     activations: torch.dtype | None
     activation_kind: Kind = "row"
+    shifted: bool = False
+
+
+class Points(NamedTuple):
+    """int32 zero points of a layer, and what they need.
+
+    Attributes:
+        weight: the weight's, one for each row or 0-d; None if it has none.
+        static: x's, 0-d; None computes them with its scales.
+        sums: the sums of the weight's rows, which x's zero points need; None sums them in each call.
+    """
+
+    weight: Tensor | None = None
+    static: Tensor | None = None
+    sums: Tensor | None = None
+
+
+NO_POINTS = Points()
 
 
 def frozen_linear(
@@ -49,6 +68,7 @@ def frozen_linear(
     storage: Storage,
     static: Tensor | None,
     fallback: str,
+    points: Points = NO_POINTS,
 ) -> Tensor:
     """x @ weight.T + bias in x's type, or in autocast's.
 
@@ -59,6 +79,7 @@ def frozen_linear(
         storage: of both operands.
         static: the scale of x, 0-d; None computes scales from x.
         fallback: as for `linear`.
+        points: zero points of both operands.
 
     Raises:
         GemmError: as for `linear`.
@@ -69,7 +90,7 @@ def frozen_linear(
     if x.dtype not in OPERANDS:
         raise field_error(InputError, "input.dtype", x.dtype, "must be float16, bfloat16 or float32")
     if storage.activations is None:
-        wide = dequantized(*weight, storage.kind, x.dtype)
+        wide = dequantized(*weight, storage.kind, x.dtype, points.weight)
         given = None if bias is None else bias.to(x.dtype)
         found: Tensor = linear(x, wide, given, fallback=fallback)
         return found
@@ -88,17 +109,26 @@ def frozen_linear(
             )
             raise field_error(InputError, f"{field}.requires_grad", True, rule)
         apply: Any = _Frozen.apply
-        found = apply(flat, *weight, bias, static, how)
+        found = apply(flat, *weight, bias, static, how, *points)
     else:
-        found = _forward(flat, weight, bias, static, how)
+        found = _forward(flat, weight, bias, static, how, points)
     return found.reshape(*x.shape[:-1], weight.values.shape[0])
 
 
-def _forward(x: Tensor, weight: Quantized, bias: Any, static: Any, how: tuple[Storage, str, str]) -> Tensor:
+def _forward(
+    x: Tensor, weight: Quantized, bias: Any, static: Any, how: tuple[Storage, str, str], points: Points
+) -> Tensor:
     storage, _, who = how
     dtype: Any = storage.activations
     kinds = _NAMES[storage.activation_kind], _NAMES[storage.kind]
-    return gemm(quantized(x, storage.activation_kind, dtype, static), weight, kinds, x.dtype, who, bias)
+    given = {} if points.weight is None else {"zero_point_b": points.weight}
+    if not storage.shifted:
+        made = quantized(x, storage.activation_kind, dtype, static)
+    else:
+        values, scale, given["zero_point_a"] = shifted(x, storage.activation_kind, static, points.static)
+        made = Quantized(rows_aligned(values), scale)
+        given |= {} if points.sums is None else {"sums_b": points.sums}
+    return gemm(made, weight, kinds, x.dtype, who, bias, given)
 
 
 class _Frozen(torch.autograd.Function):
@@ -106,12 +136,12 @@ class _Frozen(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, values: Tensor, scale: Tensor, bias: Any, static: Any, how: Any
+        ctx: Any, x: Tensor, values: Tensor, scale: Tensor, bias: Any, static: Any, how: Any, *points: Any
     ) -> Tensor:
         """The layer's output."""
-        ctx.save_for_backward(values, scale)
+        ctx.save_for_backward(values, scale, points[0])
         ctx.how, ctx.bias = how, None if bias is None else bias.dtype
-        return _forward(x, Quantized(values, scale), bias, static, how)
+        return _forward(x, Quantized(values, scale), bias, static, how, Points(*points))
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> Any:
@@ -123,15 +153,15 @@ class _Frozen(torch.autograd.Function):
         if not is_compiling() and torch.is_grad_enabled():
             raise InputError(TWICE)
         storage, fallback, _ = ctx.how
-        values, scale = ctx.saved_tensors
+        values, scale, zero = ctx.saved_tensors
         dx = db = None
         if ctx.needs_input_grad[0]:
-            wide = dequantized(values, scale, storage.kind, above.dtype)
+            wide = dequantized(values, scale, storage.kind, above.dtype, zero)
             # a literal alpha, because Dynamo fails on float defaults in a second backward graph (docs/pytorch.md)
             dx = matmul(above, wide, alpha=1.0, fallback=fallback)
         if ctx.needs_input_grad[3]:
             db = above.sum(0, dtype=torch.float32).to(ctx.bias)
-        return dx, None, None, db, None, None
+        return dx, None, None, db, None, None, None, None, None
 
 
-__all__ = ["Storage", "frozen_linear"]
+__all__ = ["NO_POINTS", "Points", "Storage", "frozen_linear"]

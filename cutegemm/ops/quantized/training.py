@@ -11,6 +11,7 @@ The forward pass keeps the transposed x in 8 bits for dW, and the weight itself 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,12 +29,14 @@ from cutegemm.ops.quantized.made import Quantized, quantized, twins
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.ops.shortcuts import remember_scaled, scaled_again
 from cutegemm.running import tangents
+from cutegemm.running.arguments import zero_points
 from cutegemm.running.arguments.describe import OPERANDS, check_tensor
 from cutegemm.spec import GemmSpec
 
 # name -> kinds of the scales of activations and gradients, and of weights
 RECIPES = {"row": ("row", "row"), "block": ("1x128", "128x128")}
 FORWARD, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
+NO_POINTS: Mapping[str, Tensor] = {}
 # module-level names, because torch.compile finds a spec by its global name
 _FP16, _BF16, _FP32 = (GemmSpec(d_dtype=x) for x in OPERANDS)
 
@@ -149,13 +152,23 @@ def _both(x: Tensor, kind: str, dtype: torch.dtype) -> tuple[Quantized, Quantize
 
 
 def gemm(
-    a: Quantized, b: Quantized, kinds: tuple[str, str], dtype: torch.dtype, who: str, bias: Any = None
+    a: Quantized,
+    b: Quantized,
+    kinds: tuple[str, str],
+    dtype: torch.dtype,
+    who: str,
+    bias: Any = None,
+    points: Mapping[str, Tensor] = NO_POINTS,
 ) -> Tensor:
-    """A B^T of quantized matrices, with D in `dtype`."""
+    """A B^T of quantized matrices, with D in `dtype`; `points` has zero points and sums, as `zero_points.read`."""
     named = {"scale_a": a.scale, "scale_b": b.scale} | ({} if bias is None else {"bias": bias})
     graph = PLAIN if bias is None else BIASED
     spec = _BF16 if dtype == torch.bfloat16 else _FP16 if dtype == torch.float16 else _FP32
-    asked, short = (*kinds, "", ""), who == "gpu" and not is_compiling() and direct(a.values, b.values)
+    shifts = [zero_points.kind_of(points[x]) if x in points else "" for x in zero_points.NAMES]
+    if points:
+        named |= zero_points.read((shifts[0], shifts[1]), a.values, b.values.mT, points)
+    short = who == "gpu" and not points and not is_compiling() and direct(a.values, b.values)
+    asked = (*kinds, *shifts)
     found: Any = scaled_again((kinds, dtype), a.values, b.values, named) if short else None
     if found is None:
         found = product(a.values, b.values, graph, spec, "linear", named, None, who, asked)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,14 +55,57 @@ def powers(scales: torch.Tensor) -> torch.Tensor:
     return torch.where(exponents == 255, torch.nan, torch.exp2(exponents - 127))
 
 
-def dequantized(values: Tensor, scale: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
-    """`dequantize` with checked arguments; blocks of K may be padded."""
+def shifted(x: Tensor, kind: Kind, scale: Tensor | None = None, zero: Tensor | None = None) -> Shifted:
+    """int8 values of a matrix (M, K) or of its rows, whose range lies beside zero: (values - zero) * scale is near x.
+
+    The range has zero, and 255 steps. A non-finite element counts as `quantised` says of int8. Given scales and zero
+    points are used.
+    """
+    whole, finite = x.float(), x.isfinite()
+    limits = torch.iinfo(torch.int8)
+    if scale is None or zero is None:
+        axes = (-2, -1) if kind == TENSOR else (-1,)
+        # a column of zeros: a range without elements is that of zero
+        edges = torch.nn.functional.pad(torch.where(finite, whole, float("nan")), (0, 1))
+        if kind == TENSOR:
+            edges = torch.nn.functional.pad(edges, (0, 0, 0, 1))
+        low, high = edges.amin(axes), edges.amax(axes)
+        # see `scales_of`
+        steps = whole.new_full((), limits.max - limits.min)
+        # the difference of finite numbers may overflow
+        scale = torch.where((high - low).isinf(), high / steps - low / steps, (high - low) / steps)
+        scale = torch.where(scale == 0, 1.0, scale.clamp(min=torch.finfo(torch.float32).tiny))
+        zero = (
+            (limits.min - low / scale).round().clamp(limits.min, limits.max).nan_to_num(0.0).to(torch.int32)
+        )
+    by, beside = (scale, zero) if kind == TENSOR else (scale.unsqueeze(-1), zero.unsqueeze(-1))
+    found = (whole / by + beside).round().clamp(limits.min, limits.max)
+    # a non-finite element is zero
+    values = torch.where(finite & ~found.isnan(), found, beside.float()).to(torch.int8)
+    return Shifted(values, scale, zero)
+
+
+class Shifted(NamedTuple):
+    """int8 values with scales and zero points in int32."""
+
+    values: Tensor
+    scale: Tensor
+    zero: Tensor
+
+
+def dequantized(
+    values: Tensor, scale: Tensor, kind: Kind, dtype: torch.dtype, zero: Tensor | None = None
+) -> Tensor:
+    """`dequantize` with checked arguments, and with zero points of rows or one; blocks of K may be padded."""
     if values.numel() == 0:
         return values.new_empty(values.shape, dtype=dtype)
     rows, columns = _group(values, kind)
     m, k = values.shape[-2:]
     scale = scale if isinstance(kind, str) else scale[..., : shape_of(values, kind)[-1]]
-    x = _grouped(_padded(values.float(), rows, columns), rows, columns)
+    wide = values.float()
+    if zero is not None:
+        wide = wide - (zero if kind == TENSOR else zero.unsqueeze(-1))
+    x = _grouped(_padded(wide, rows, columns), rows, columns)
     return (x * _broadcast(powers(scale).float(), kind)).flatten(-4, -3).flatten(-2)[..., :m, :k].to(dtype)
 
 
