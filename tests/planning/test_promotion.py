@@ -18,6 +18,7 @@ from cutegemm.ops.groups.grouped import planned
 from cutegemm.planning import ranking, ways
 from cutegemm.planning.why import predicted_us
 from cutegemm.request.requirements import requested
+from tests.support.planned import corrected
 
 FP8 = instruction(DType.FP8_E4M3, DType.FP8_E4M3)
 WHOLE, BEYOND = FP8.whole, FP8.whole + 1
@@ -189,3 +190,12 @@ def test_groups_along_k_are_promoted(form, short):
         return planned(a, b.mT, torch.tensor([20, 40, 80])).config.promote
 
     assert [promote(k) for k in (WHOLE, 2048)] == [short, FP8.coarse]
+
+
+@pytest.mark.parametrize("promote", [256, 512])
+def test_promotion_beyond_the_stages_of_three_warpgroups(promote):
+    """They issue in turn, so all stages between two promotions must fit at once; the error names what was given."""
+    spec, of = GemmSpec(math="tf32x3", promote=promote, consumers=3), problem(512, 512, 512, dtype="fp32")
+    with pytest.raises(PlanError, match=f"^promote={promote}: three warpgroups that issue in turn") as e:
+        plan(spec, of)
+    plan(corrected(spec, e.value), of)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutegemm.config import registers, scale_places
+from cutegemm.config import registers, scale_places, smem_budget
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.invariants.rule import Refusal, Rule
 from cutegemm.config.numbers import Number, among, every, implies, power_of_two, some
@@ -163,7 +163,10 @@ def _in_turn_refused(x: KernelDraft) -> Refusal:
     rule = (
         f"three warpgroups that issue in turn need the {x.promote} elements of K between promotions at once"
     )
-    return "stages", x.stages, rule, -(-x.promote // x.tile[2])
+    needed, fit = -(-x.promote // x.tile[2]), smem_budget.room(x)
+    if needed > fit:
+        return "promote", x.promote, rule, fit * x.tile[2]
+    return "stages", x.stages, rule, needed
 
 
 def _team_refused(x: KernelDraft) -> Refusal:
