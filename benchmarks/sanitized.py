@@ -162,6 +162,10 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
         GemmSpec(scheduler="dynamic", schedule="pingpong", sms=2, tile=Tile(64, 64, 32)),
         (136, 72, 144),
     ),
+    "groups_wide_depth": (
+        GemmSpec(scheduler="dynamic", cluster=(1, 1), sms=2, tile=Tile(256, 192, 16)),
+        (136, 72, 144),
+    ),
     "groups_scaled_row": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_block": (GemmSpec(scale_a=BY_ROW, scale_b=BY_SQUARE, d_dtype="bf16"), (144, 144, 272)),
     "groups_scaled_depth": (GemmSpec(scale_a="row", scale_b="row", d_dtype="bf16"), (144, 80, 144)),
