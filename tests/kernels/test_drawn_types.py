@@ -79,3 +79,27 @@ def test_any_extents_and_values(name, shape, magnitude, seed):
         assert limit.complaint(d) is None, limit.complaint(d)
     if not (types[0].is_floating_point or named):
         assert torch.equal(d.long(), a.long() @ b.long().T)
+
+
+@pytest.mark.parametrize("types", [(UINT8, INT8), (INT8, UINT8)], ids=str)
+@settings(max_examples=cases(3, 60))
+@given(
+    shape=st.tuples(st.integers(2, 140), st.integers(2, 100), st.integers(2, 300)),
+    kinds=st.tuples(*2 * (st.sampled_from(("none", "tensor", "row")),)),
+    seed=st.integers(0, 1000),
+)
+def test_zero_points_of_any_extents(types, shape, kinds, seed):
+    """D in int32 is exact, on the emulator and on the reference."""
+    (m, n, k), draw = shape, torch.Generator().manual_seed(seed)
+    a, b = (drawn(rows, k, dtype, 1.0, draw) for rows, dtype in zip((m, n), types))
+    fields, points = {}, {}
+    for name, kind, rows, dtype in zip(("zero_point_a", "zero_point_b"), kinds, (m, n), types):
+        known = torch.iinfo(dtype)
+        whole = torch.randint(known.min, known.max + 1, (rows,), generator=draw, dtype=dtype)
+        if kind != "none":
+            fields[name], points[name] = kind, whole[0] if kind == "tensor" else whole
+    told = [x.long() - points.get(name, torch.tensor(0)).long().reshape(-1, 1)
+            for name, x in (("zero_point_a", a), ("zero_point_b", b))]  # fmt: skip
+    spec = GemmSpec(**TILE, **fields, d_dtype="int32")
+    for d in (emulated(spec, a, b.T, **points), Gemm(spec).run(a, b.T, **points)):
+        assert torch.equal(d.long(), told[0] @ told[1].T)
