@@ -94,7 +94,7 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
         else:
             return _shallow(asked, found) if form.deep and spec.tile == AUTO else found
         # a preference that is not possible explains nothing
-        if how is not preferred:
+        if how not in preferred:
             refusals.append(refused)
     # an error about a field of the caller's says more than one about a way that was tried
     given_by_caller = (x for x in refusals if any(map(x.concerns, spec.given())))

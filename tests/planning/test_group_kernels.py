@@ -8,6 +8,7 @@ import pytest
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H100, H200
+from cutegemm.errors import PlanError
 from cutegemm.planning import group_kernels
 from cutegemm.planning.grouped import plan_groups
 from cutegemm.plans.steps import Ends
@@ -74,6 +75,21 @@ def test_groups_along_k_take_the_next_kernel_where_one_spills(monkeypatch):
     made = planned("depth", (1536, 2048, 64), 64, "mn")
     group_kernels.alike.cache_clear()
     assert made.config.tile == (128, 192, 32) and counted(made)
+
+
+@pytest.mark.parametrize("consumers", [1, 3])
+@pytest.mark.parametrize("rows", [16, 256])
+def test_an_error_does_not_depend_on_preferred_kernels(consumers, rows, monkeypatch):
+    """Where nothing is possible, the error is that of kernels of the caller's fields alone."""
+    found = []
+    for _ in range(2):
+        group_kernels.alike.cache_clear()
+        with pytest.raises(PlanError) as refused:
+            planned("depth", (1536, 2048, rows), 64, "mn", "fp8", consumers=consumers, ctas_per_sm=2)
+        found.append(str(refused.value))
+        monkeypatch.setattr(group_kernels, "_preferred", lambda of: [])
+    group_kernels.alike.cache_clear()
+    assert found[0] == found[1]
 
 
 def test_many_rows_with_scales_of_blocks_and_few_k_tiles_are_wide():
