@@ -6,9 +6,10 @@
 
 It draws training problems (`sweep_draws`), compiles and measures their kernels (`sweep_jobs`), and fits rates and
 factors of kernels to the table of times (`sweep_table`, `fit_cost`). FOLDER keeps each stage, and the same command
-continues. A record has the GPU's own SMs, clusters, bandwidth and L2. Rates of CUDA cores and of threads' loads are the
-default GPU's, scaled by clock, until `benchmarks.fit` fits them. A GPU with a record keeps it unless `--replace` is
-given. Kernels that `--dry-run` compiles travel in CUTEGEMM_CACHE_DIR.
+continues. A record has the GPU's own SMs, clusters, bandwidth and L2. Thresholds and rates of fp8 are the default
+GPU's. So are rates of CUDA cores and of threads' loads, scaled by clock, until `benchmarks.fit` fits them. A GPU with a
+record keeps it unless `--replace` is given. The default GPU's is never replaced, since other records build on it.
+Kernels that `--dry-run` compiles travel in CUTEGEMM_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ def recorded(device: Device, sweep: Path, folder: Path) -> str:
         for part in ("cores", "loads"):
             put(device.name, part, getattr(device, part), f"those of {DEFAULT.name}, by clock", times)
         data = json.loads(times.read_text())
-        note = f"its rates of CUDA cores and of threads' loads are those of {DEFAULT.name}, by clock"
+        note = (
+            f"its thresholds, its rates of fp8 and, by clock, of CUDA cores and threads' loads, and factors of kernels "
+            f"not measured on it are those of {DEFAULT.name}"
+        )
         data[device.name]["properties"] = {x: getattr(device, x) for x in PROPERTIES} | {"note": note}
         times.write_text(json.dumps(data, indent=1) + "\n")
     return source
@@ -107,6 +111,9 @@ def main(arguments: list[str]) -> int:
     jobs, lines, sweep = (args.out / x for x in ("jobs.json", "sweep.jsonl", "sweep.json"))
     try:
         device = find(args.gpu, sms=args.sms) if args.dry_run else queried()
+        if args.replace and device.name == DEFAULT.name:
+            rule = "other records build on it, and fit_cost fits it to more sweeps"
+            raise ValueError(f"--replace: does not replace the record of {DEFAULT.name}: {rule}")
         known = next((x for x in RECORDS if x.name == device.name), device)
         if known.sms != device.sms:
             raise ValueError(f"{device.name} with {device.sms} SMs is a part of a GPU, which has no record")

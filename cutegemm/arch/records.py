@@ -53,7 +53,7 @@ H100 = dataclasses.replace(
     l2_bytes=50 * 2**20,
     # measured: gradients of weights, batches and single GEMMs that store more than they load
     stores_drift=True,
-    note="its clusters, thresholds, rates of fp8 and CUDA cores, factors of kernels not measured on it are the H200's",
+    note="its clusters, thresholds, rates of fp8 and CUDA cores, and factors of unmeasured kernels are the H200's",
     **_fitted("NVIDIA H100 80GB HBM3", H200),
 )
 

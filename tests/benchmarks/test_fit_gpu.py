@@ -11,7 +11,7 @@ import pytest
 from benchmarks import contenders, fit_gpu, sweep_jobs
 from benchmarks.results import CASE_FIELDS, Case
 from cutegemm.arch import records
-from cutegemm.arch.records import H200
+from cutegemm.arch.records import H100, H200
 from cutegemm.config import config_from_data
 from cutegemm.planning.planner import plan
 from cutegemm.planning.why import predicted_us
@@ -99,7 +99,10 @@ def test_the_same_command_goes_on_and_writes_the_record(new, tmp_path, monkeypat
     (made,) = records.added(times, kernels)
     known = ("name", "sms", "clusters", "dram_gbs", "l2_bytes", "limits", "cores", "loads")
     assert [getattr(made, x) for x in known] == [getattr(new, x) for x in known]
-    assert "CUDA cores" in made.note and made.kernels.keys() >= H200.kernels.keys()
+    for told in ("thresholds", "rates of fp8", "CUDA cores", "factors of kernels"):
+        assert told in made.note
+    assert made.thresholds == H200.thresholds and made.cost.lift == H200.cost.lift
+    assert made.kernels.keys() >= H200.kernels.keys()
     # rates of the H200 predict its times too low, those of the record do not
     of = contenders.problem(Case(suite="small", dtype="bf16", majors="kk", m=512, n=512, k=512))
     ratio = predicted_us(plan(fit_gpu.sweep_draws.GemmSpec(), of, made)) / predicted_us(
@@ -116,12 +119,17 @@ def test_a_gpu_with_a_record_keeps_it(new, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fit_gpu, "drawn", lambda args, device, path: path.write_text('{"jobs": []}'))
     monkeypatch.setattr(sweep_jobs, "main", lambda words: 0)
     monkeypatch.setattr(fit_gpu.sweep_table, "table", lambda *_: {"cases": []})
-    monkeypatch.setattr(fit_gpu, "queried", lambda: H200)
+    monkeypatch.setattr(fit_gpu, "queried", lambda: H100)
     fitted = []
     monkeypatch.setattr(fit_gpu, "recorded", lambda *x: fitted.append(x) or "fitted")
     command = ["--out", str(tmp_path / "fit"), "--records", str(tmp_path / "records")]
     assert fit_gpu.main(command) == 0 and not fitted and "--replace" in capsys.readouterr().out
     assert fit_gpu.main([*command, "--replace"]) == 0 and len(fitted) == 1
+    # other records build on that of the H200, whose rates of fp8 these sweeps would not fit
+    monkeypatch.setattr(fit_gpu, "queried", lambda: H200)
+    with pytest.raises(SystemExit):
+        fit_gpu.main([*command, "--replace"])
+    assert "does not replace the record of NVIDIA H200" in capsys.readouterr().err and len(fitted) == 1
     monkeypatch.undo()
     (tmp_path / "fit/jobs.json").write_text(json.dumps({"gpu": NEW}))
     for gpu, sms, told in ((H200.name, 132, f"jobs of {NEW}"), (H200.name, 16, "is a part of a GPU")):
@@ -130,8 +138,9 @@ def test_a_gpu_with_a_record_keeps_it(new, tmp_path, monkeypatch, capsys):
         assert told in capsys.readouterr().err
 
 
-def test_without_a_gpu_it_says_so(tmp_path, capsys):
-    """Before anything is drawn."""
+def test_without_a_gpu_it_says_so(tmp_path, monkeypatch, capsys):
+    """Before anything is drawn. A GPU is hidden from the process that looks for one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(SystemExit):
         fit_gpu.main(["--out", str(tmp_path), *FEW])
     assert "no Hopper GPU here; --dry-run" in capsys.readouterr().err
