@@ -33,7 +33,7 @@ from cutegemm.running.arguments.describe import OPERANDS
 from cutegemm.spec import GemmSpec
 
 MOST = 2**31 - 1  # largest width or count
-# of every GEMM that computes a token's result, if that must not depend on the other tokens
+# of the router's and the experts' GEMMs, if a token's result must not depend on the other tokens
 INVARIANT = GemmSpec(batch_invariant=True)
 
 

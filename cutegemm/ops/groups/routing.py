@@ -137,7 +137,7 @@ def _checked_out(call: Call, rows: int | None, more: tuple[Any, ...]) -> Any:
             rule += f": the first {rows} of its {count} rows are the same sums"
         elif more[0] is not None and rows > count:
             rule += (
-                f": it has {count} rows, so add its results to {rows} by torch.index_add instead of scatter"
+                f": it has {count} rows; for {rows} rows leave out scatter and add them by torch.index_add"
             )
         raise field_error(InputError, "out", "...", rule)
     if direct(a, b, out) and not out.is_meta:
