@@ -21,7 +21,6 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.nn.linear import Linear
 from cutegemm.ops.agreement import check_tensor
 from cutegemm.ops.dispatch import recording
-from cutegemm.ops.entry_points import linear
 from cutegemm.ops.fallback import FALLBACKS, HALF, autocast_type, untouched
 from cutegemm.ops.gradients.once import final, sources_of
 from cutegemm.ops.groups.grouped import grouped_mm
@@ -214,9 +213,9 @@ def mixture(
 class _Router(Linear):
     """A linear layer whose logits of a token do not depend on the other tokens."""
 
-    def product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        found: Tensor = linear(input, weight, bias, spec=INVARIANT, fallback=self.fallback)
-        return found
+    def spec_for(self, weight: Tensor) -> GemmSpec:
+        """The spec of a call."""
+        return INVARIANT
 
 
 class MoE(torch.nn.Module):

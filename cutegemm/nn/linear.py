@@ -70,9 +70,16 @@ class Linear(torch.nn.Linear):
         """input @ weight.T + bias with this layer's settings, for its weight or some rows of it."""
         if unserved(self, input, weight):
             return torch_linear(input, weight, bias)
-        spec = promised(self, weight) if self.constant_weights else None
-        found: Tensor = linear(input, weight, bias, spec=spec, fallback=self.fallback)
+        found: Tensor = linear(input, weight, bias, spec=self.spec_for(weight), fallback=self.fallback)
         return found
+
+    def spec_for(self, weight: Tensor) -> GemmSpec | None:
+        """The spec of a call; None for the default.
+
+        Raises:
+            InputError: the weights are promised to be constant, and the layer is in training.
+        """
+        return promised(self, weight) if self.constant_weights else None
 
     def __prepare_scriptable__(self) -> Any:
         """Called by torch.jit.script.

@@ -183,6 +183,14 @@ def test_a_batch_invariant_mixture_compiles_and_keeps_its_state_dict():
     assert not done.left and type(moe.router).__name__ == "_Router"
 
 
+def test_torch_multiplies_a_batch_invariant_routers_sparse_weight():
+    """As that of every other layer: the router differs from `nn.Linear` in its spec alone."""
+    moe = MoE(32, 48, 5, 2, dtype=torch.float32, batch_invariant=True)
+    x, weight = torch.randn(7, 32), moe.router.weight.detach()
+    moe.router.weight = torch.nn.Parameter(weight.to_sparse(), requires_grad=False)
+    torch.testing.assert_close(moe.router(x), x @ weight.T)
+
+
 def test_one_compilation_serves_every_number_of_tokens():
     """Forward and backward in one graph, as in eager mode."""
     torch.manual_seed(0)
