@@ -20,6 +20,7 @@ import json
 import multiprocessing
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,13 @@ SEEDS = [2, 3, 4]
 def _current() -> Device:
     from cutegemm.running.backends.launcher import current_device
 
-    index, device = current_device()
+    with warnings.catch_warnings():
+        # a GPU that cannot be queried has the default's properties, which must not become its record
+        warnings.filterwarnings("error", "cannot query", RuntimeWarning)
+        try:
+            index, device = current_device()
+        except RuntimeWarning as error:
+            raise ValueError(str(error)) from None
     if index is None:
         raise ValueError("there is no Hopper GPU here; --dry-run draws and compiles without one")
     return device
@@ -47,7 +54,7 @@ def queried() -> Device:
     """The GPU at hand, queried by another process, since processes that plan are forks of this one.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or it cannot be queried.
     """
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_current).result()

@@ -15,6 +15,7 @@ from cutegemm.arch.records import H100, H200
 from cutegemm.config import config_from_data
 from cutegemm.planning.planner import plan
 from cutegemm.planning.why import predicted_us
+from cutegemm.running.backends import launcher, properties
 
 NEW = "NVIDIA GH200 480GB"
 FEW = [
@@ -136,6 +137,22 @@ def test_a_gpu_with_a_record_keeps_it(new, tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit):
             fit_gpu.main([*command, "--dry-run", "--gpu", gpu, "--sms", str(sms)])
         assert told in capsys.readouterr().err
+
+
+def test_properties_of_another_gpu_do_not_become_a_record(monkeypatch):
+    """A GPU that cannot be queried runs with the default's clusters, but has no record of them."""
+    failing = "failed"
+
+    def asked():
+        raise OSError(failing)
+
+    def current():
+        return 0, properties.device_for(NEW, 132, 50 << 20, asked)
+
+    monkeypatch.setattr(properties, "_kept", lambda key: None)
+    monkeypatch.setattr(launcher, "current_device", current)
+    with pytest.raises(ValueError, match=f"cannot query the properties of {NEW}: {failing}"):
+        fit_gpu._current()
 
 
 def test_without_a_gpu_it_says_so(tmp_path, monkeypatch, capsys):
