@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from benchmarks.results import Row
 
-# table -> its file in the folder of results
+# table -> its files in the folder of results
 FILES = {
-    "fp8": "checks/fp8.json",
-    "groups": "checks/grouped_uniform.json",
-    "quantize": "checks/quantize_bandwidth.json",
+    "fp8": ("checks/fp8.json",),
+    "groups": ("checks/grouped_uniform.json", "checks/grouped_weight.json"),
+    "quantize": ("checks/quantize_bandwidth.json",),
 }
 # kinds of scales and suites, as `benchmarks.probes.fp8` names them
 SCALES = {

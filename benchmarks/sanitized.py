@@ -266,7 +266,7 @@ def _grouped(name: str, generator: torch.Generator, backend: str | None) -> list
     dtype = torch.float8_e4m3fn if eight else torch.bfloat16
     ends = torch.tensor([min(x, k) if depth else x for x in ENDS], device=device, dtype=torch.int32)
     a = _draw((m, k), generator, dtype)
-    if name == "groups_dynamic_depth":
+    if depth and spec.scheduler == "dynamic":
         a = a.T.contiguous().T  # TMA loads only rows of K
     b = _draw((n, k) if depth else (count, n, k), generator, dtype).mT
     left, right = a.double(), b.double()

@@ -325,7 +325,12 @@ def main(arguments: list[str]) -> int:
     add("--until", type=float, help=argparse.SUPPRESS)
     add("--only-compile", action="store_true", help="compile missing kernels and measure nothing")
     args = parser.parse_args(arguments)
-    os.environ["CUTEGEMM_DATABASE"] = "off"
+    with contenders.no_database():
+        return _run(args, arguments)
+
+
+def _run(args: argparse.Namespace, arguments: list[str]) -> int:
+    """Compile, measure in this process, or start processes that do both."""
     if args.until is not None:
         return child(args)
     if args.only_compile:

@@ -302,14 +302,14 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
 
 
 def _probe(name: str, documents: dict[str, Document], base: str) -> str:
-    """The table of a single probe and its file."""
-    path = next((x for x in documents if x.endswith(PROBES[name])), None)
-    if path is None:
-        raise NoRows(f"table {name!r}: no file {PROBES[name]}")
-    table = markdown(*LINES[name](documents[path]["rows"]))
-    return "\n".join(
-        [*table, "", f"Measured: {results.source(path, documents[path]['environment'], base)}.", ""]
-    )
+    """The table of a single probe and its files."""
+    paths = [next((x for x in documents if x.endswith(y)), y) for y in PROBES[name]]
+    missing = [x for x in paths if x not in documents]
+    if missing:
+        raise NoRows(f"table {name!r}: no file {missing[0]}")
+    table = markdown(*LINES[name]([row for x in paths for row in documents[x]["rows"]]))
+    used = "; ".join(results.source(x, documents[x]["environment"], base) for x in paths)
+    return "\n".join([*table, "", f"Measured: {used}.", ""])
 
 
 def _folder(path: str) -> str:
@@ -350,7 +350,7 @@ def fill(text: str, documents: dict[str, Document], base: str = "") -> str:
 def found(folder: Path) -> dict[str, Document]:
     """Results by path: of a folder, of its folders for other GPUs, and of single probes."""
     paths = [x for below in ("", *FOLDERS) for x in sorted((folder / below).glob("*.json"))]
-    paths += [x for name in PROBES.values() if (x := folder / name).exists()]
+    paths += [x for names in PROBES.values() for name in names if (x := folder / name).exists()]
     return {path.as_posix(): results.load(path) for path in paths}
 
 

@@ -12,9 +12,9 @@ its rate is wrong, whatever sweeps say of the whole.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -348,7 +348,12 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     if not args.compile_only and (args.out is None or args.commit is None):
         parser.error("--out and --commit must be given, or --compile-only")
-    os.environ["CUTEGEMM_DATABASE"] = "off"
+    with contenders.no_database():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Compile the kernels of every pair, then measure them unless told not to."""
     console = runs.console()
     if args.compile_only:
         device = runs.record_of(args.gpu)

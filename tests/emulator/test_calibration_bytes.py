@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GEMMs of 8-bit operands and `quantize`, as compiled now, against what was recorded on an H200, bit for bit.
 
-The fixture is recorded by one command on the GPU, and its rows are skipped until it is there:
+One command on the GPU records the fixture:
 
     python -m benchmarks.emulator_record --only bytes --out tests/emulator/fixtures --commit "$(git rev-parse HEAD)"
 """
@@ -13,15 +13,12 @@ import pytest
 
 from benchmarks.emulator_bytes import CASES
 from benchmarks.emulator_record import digest, digests, patterns
-from tests.support.emulator_fixtures import FIXTURES, recorded
+from tests.support.emulator_fixtures import recorded
 
-RECORDED = recorded("bytes.npz") if (FIXTURES / "bytes.npz").exists() else None
+RECORDED = recorded("bytes.npz")
 
 
 @pytest.mark.sliced
-@pytest.mark.skipif(
-    RECORDED is None, reason="bytes.npz is not recorded yet: this file's docstring has the command"
-)
 @pytest.mark.parametrize("name", CASES)
 def test_8_bits_have_the_hardwares_bits(name):
     """Promoted and whole sums, scales of every kind, zero points, copies of operands, values and scales of quantize."""

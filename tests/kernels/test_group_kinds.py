@@ -167,10 +167,10 @@ def test_few_rows_along_k_take_shallow_stages():
 
 
 def test_groups_that_store_more_than_they_load_take_long_rows():
-    """A warpgroup stores 64 x 256 while the other multiplies; not with few tiles, padding, or threads that load."""
+    """Rows of 256 columns from a counter; not with few tiles, padding, or threads that load."""
     a, b = drawn(2048, 256), drawn(2048, 512)
-    stores = lambda x: x.pingpong and tuple(x.tile) == (64, 256, 16)  # noqa: E731
-    assert stores(depth_config(a.T, b, 128)) and stores(depth_config(a.T, b, 128, schedule="pingpong"))
+    stores = lambda x: x.dynamic and tuple(x.tile) == (128, 256, 16)  # noqa: E731
+    assert stores(depth_config(a.T, b, 128)) and stores(depth_config(a.T, b, 128, schedule="cooperative"))
     assert not stores(depth_config(a[:16].T, b[:16], 1))  # 8 tiles
     assert not stores(depth_config(a.T, b[:, :264], 128))
     assert not stores(depth_config(drawn(2048, 255).T, drawn(2048, 511), 128))
