@@ -15,8 +15,8 @@ from cutegemm.errors import InputError, SpecError, field_error
 from cutegemm.ops.agreement import agree, agree_on_type, check_tensor, torchs
 from cutegemm.ops.dispatch import direct, way
 from cutegemm.ops.fallback import FALLBACKS, server, torch_linear, torch_matmul
-from cutegemm.ops.gradients.autograd import record_plain
 from cutegemm.ops.gradients.main_grad import Main, added, owner_of
+from cutegemm.ops.gradients.plain_products import record_plain
 from cutegemm.ops.products import BACKENDS, is_compiling, number_of, product, program_of
 from cutegemm.ops.program import BIASED, PLAIN, PLAIN_WITH_C, Program, kept
 from cutegemm.ops.quantized.operands import NONE, operand_scales

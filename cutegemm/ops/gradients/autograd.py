@@ -20,7 +20,6 @@ from cutegemm.ops.gradients.once import TWICE, final, sources_of
 from cutegemm.ops.gradients.saved import taken
 from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import serve
-from cutegemm.ops.shortcuts import remember
 from cutegemm.problems import columns
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -75,31 +74,7 @@ class Direct(Product):
     forward = _forward(serve)
 
 
-class Plain(Product):
-    """`Direct` for alpha * A B, perhaps with a bias, as in most calls; its gradient reads only A and B."""
-
-    @staticmethod
-    def forward(ctx: Any, what: What, a: torch.Tensor, b: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-        """D, with the operands saved for the gradient."""
-        needs = ctx.needs_input_grad
-        ctx.save_for_backward(a if needs[2] else None, b if needs[1] else None)
-        program, numbers, _ = what
-        batched = program.form == "matrix" and (a.dim() != 2 or b.dim() != 2)
-        shapes = (a.shape, b.shape) if batched else None
-        kinds = [(x.shape, x.dtype) for x in bias] if bias else ()
-        ctx.call = program.plans.get(needs) or plan_of(program, needs), what, a.dtype, shapes, kinds
-        key = a.shape, b.shape, needs
-        known, row = program.gemm.shortcuts.recent.get(key), bias[0] if bias else None
-        found: Any = None if known is None else known(a, b, row, numbers[0] if numbers else 1.0)
-        if found is None:
-            (found,) = serve(program, a, b, bias, numbers, ())
-            if program.backend is None:
-                remember(program, key, a, b, row)
-        return found  # type: ignore[no-any-return]
-
-
 record: Any = Direct.apply  # type: ignore[attr-defined]
-record_plain: Any = Plain.apply  # type: ignore[attr-defined]
 
 
 def plan_of(program: Program, needs: tuple[bool, ...]) -> Plan:
@@ -181,7 +156,7 @@ class Final(_SingleLevelFunction):
         raise InputError(TWICE)
 
 
-def _asked(ctx: Any) -> tuple[bool, ...]:
+def asked(ctx: Any) -> tuple[bool, ...]:
     """Whether a backward pass needs the gradients of a, b and each input; `autograd.grad` may request only some."""
     needs: tuple[bool, ...] = ctx.needs_input_grad[1:]
     if _compiling() or sum(needs) < 2:
@@ -204,7 +179,7 @@ def _gradients(
     """The gradients of a, b and every input; None if one is not needed or has no incoming gradient."""
     plan, (_, values, integers), dtype, _, kinds = ctx.call
     program = plan.forward
-    need_a, need_b, *need = _asked(ctx)
+    need_a, need_b, *need = asked(ctx)
     numbers = program.named(values, integers) if values or integers else {}
     totals: dict[str, torch.Tensor] = {}
     factor = 1.0
@@ -313,7 +288,7 @@ def _plain(form: str, dtype: str | None, math: str, backend: Any) -> Program:
     return kept(Program(spec, PLAIN, form, (), backend, final=True))
 
 
-def _product(
+def product(
     program: Program, form: str, a: torch.Tensor, b: torch.Tensor, factor: float, dtype: str | None = None
 ) -> torch.Tensor:
     """factor * A B in a form, with a program's `math` and backend; torch.compile sees only the op."""
@@ -340,7 +315,7 @@ def _operands(
     a_shape, b_shape = ctx.call[3] or (None, None)
     a, b = saved.pop("a"), saved.pop("b")
     if need_b and program.form == "linear":
-        db = _product(program, "weight", acc, a, factor)
+        db = product(program, "weight", acc, a, factor)
     elif need_b:
         if (
             b_shape is not None
@@ -350,12 +325,12 @@ def _operands(
             and a.shape[0] == acc.shape[0]
         ):
             # all batches share B, so one GEMM over all rows sums their gradients
-            db = _product(program, "weight", a, acc, factor)
+            db = product(program, "weight", a, acc, factor)
         else:
             db = _batched(program, a.mT, acc, factor, b_shape)
     del a
     if need_a and program.form == "linear":
-        da = _product(program, "input", acc, b, factor)
+        da = product(program, "input", acc, b, factor)
     elif need_a:
         da = _batched(program, acc, b.mT, factor, a_shape)
     return [da, db]
@@ -366,11 +341,11 @@ def _batched(
 ) -> torch.Tensor:
     """A GEMM whose result is summed over batches that share the operand."""
     if shape is None:
-        return _product(program, "matrix", a, b, factor)
+        return product(program, "matrix", a, b, factor)
     batch = next((x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1), 1)
     shared = batch != 1 and (len(shape) == 2 or shape[0] == 1)
     # sum fp32 results and round once
-    found = _product(program, "matrix", a, b, factor, "fp32" if shared else None)
+    found = product(program, "matrix", a, b, factor, "fp32" if shared else None)
     return summed_to(found, shape).to(a.dtype)
 
 
@@ -390,11 +365,13 @@ def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 __all__ = [
     "Direct",
     "Final",
-    "Plain",
     "Product",
+    "What",
+    "asked",
     "plain",
+    "plan_of",
+    "product",
     "record",
-    "record_plain",
     "summed_along",
     "summed_to",
 ]
