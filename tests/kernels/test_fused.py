@@ -89,6 +89,18 @@ def test_random_graphs(graph, schedule, shape):
     check(gemm_of(graph, schedule), shape, "emulator")
 
 
+@epi.define
+def _tiny(acc, *, row: epi.Row):
+    """erf of values around 1e-5, beside a sum in fp32."""
+    t = epi.exp(epi.floor(acc - row) - 12.0)
+    return epi.Output(d=epi.erf(t), sums=epi.Sum(t, axis=1))
+
+
+def test_tiny_values_of_erf_beside_a_sum():
+    """With a sum in fp32 the kernel takes the erf whose error is absolute."""
+    check(gemm_of(_tiny, "cooperative"), SHAPES[0], "emulator")
+
+
 def around():
     """Schedules by backend; `tests/emulator/test_drawn.py` draws shapes for the others on the emulator."""
     for schedule in SCHEDULES:

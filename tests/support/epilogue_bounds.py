@@ -4,11 +4,14 @@
 from cutegemm.running.numerics.bounds import APPROXIMATE, OWN, TANH, bound
 
 
-def assert_outputs_close(got: dict, graph, a, b, inputs: dict, approximate: bool = True) -> None:
+def assert_outputs_close(got: dict, graph, a, b, inputs: dict, approximate: bool | None = None) -> None:
     """Every output present, of the right shape, within its bound; NaN and infinities where fp64 has them.
 
-    Partial results must have been combined (`reference.combine`) before.
+    Partial results must have been combined (`reference.combine`) before. `approximate` is as for `bound`; None is that
+    of a kernel with these outputs (`KernelConfig.approximate`).
     """
+    if approximate is None:
+        approximate = not graph.reductions and all(x.dtype.itemsize <= 2 for x in got.values())
     assert set(got) == {x.name for x in graph.outputs}
     bounds = bound(graph, a, b, inputs, {name: x.dtype for name, x in got.items()}, approximate)
     for name, limits in bounds.items():
