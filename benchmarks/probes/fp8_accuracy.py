@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import torch
 
 import cutegemm
-from benchmarks import command_line, environment, results
+from benchmarks import command_line
 from benchmarks.probe_tables import SCALES, Lines
+from benchmarks.probes import untimed
 from benchmarks.results import Row
 from benchmarks.table import markdown
 from cutegemm import GemmSpec
@@ -129,17 +129,10 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table, and write the results if --out is given."""
     parser = command_line.parser("probes.fp8_accuracy", __doc__)
     parser.add_argument("--k", type=depths_of, default=list(DEPTHS))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--commit", default="")
-    args = parser.parse_args(arguments)
-    if args.out and not args.commit:
-        parser.error("--out needs --commit")
+    args = untimed.parsed(parser, arguments)
     rows = list(measured(args.k, args.device))
     print("\n".join(markdown(*lines(rows))))
-    if args.out:
-        head = {"schema": results.SCHEMA, "environment": environment.described(args.commit, args.device)}
-        results.save(args.out, head | {"rows": rows})
+    untimed.save(args, rows)
     return 0
 
 

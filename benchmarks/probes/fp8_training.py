@@ -18,14 +18,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import torch
 from torch.nn import functional as F
 
 import cutegemm
-from benchmarks import command_line, environment, results
+from benchmarks import command_line
 from benchmarks.probe_tables import SCALES, Lines
+from benchmarks.probes import untimed
 from benchmarks.results import Row
 from benchmarks.table import markdown
 
@@ -156,19 +156,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--rows", type=int, default=4096)
     parser.add_argument("--seeds", type=seeds_of, default=[0, 1, 2])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--commit", default="")
-    args = parser.parse_args(arguments)
-    if args.out and not args.commit:
-        parser.error("--out needs --commit")
+    args = untimed.parsed(parser, arguments)
     if min(args.steps, args.width, args.rows) < 1:
         parser.error("--steps, --width and --rows must be at least 1")
     rows = list(measured(args.seeds, args.steps, args.width, args.rows, args.device))
     print("\n".join([*markdown(*lines(rows)), "", *summary(rows)]))
-    if args.out:
-        head = {"schema": results.SCHEMA, "environment": environment.described(args.commit, args.device)}
-        results.save(args.out, head | {"rows": rows})
+    untimed.save(args, rows)
     return 0
 
 

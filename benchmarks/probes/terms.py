@@ -316,7 +316,7 @@ def checked(side: Side, one: Operands) -> Callable[[Operands], Any]:
 
 
 def row(pair: Pair, device: Device, us: Sequence[float]) -> Row:
-    """What is written of a pair: both kernels, measured and predicted microseconds."""
+    """A pair's entry in the results file: both kernels, with measured and predicted microseconds."""
     made = [x.plan(device) for x in pair.sides]
     shown = [
         {"size": list(x.extents), "plan": contenders.plan_label(y)}

@@ -78,12 +78,13 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     if not config.stores:
         adders = math.prod(grid.tiles) * storing.slices * storing.team
         steps.append(dataclasses.replace(multiply, config=storing, clusters=adders))
+    m, n, batch = grid.tiles
     return KernelPlan(
         spec=asked.spec,
         problem=asked.problem,
         device=asked.device,
         steps=(*steps, *reductions.steps),
-        tiles=(grid.tiles[1], grid.tiles[0], grid.tiles[2]) if way.swapped else grid.tiles,
+        tiles=(n, m, batch) if way.swapped else grid.tiles,
         waves=grid.waves,
         workspace_bytes=parts.workspace_bytes,
         counter_bytes=parts.counter_bytes,

@@ -183,7 +183,8 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
             fits = fits & ((draft.scales_of(scale) <= MOST_SCALES) | (columns <= NARROW_COLUMNS))
     if any(x.major == "n" for x in kind.outputs):
         fits = fits & ((columns * 2 % SECTOR == 0) | (columns <= NARROW_COLUMNS))
-    return fits  # type: ignore[no-any-return]
+    found: NDArray[np.bool_] = fits
+    return found
 
 
 def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Rows:

@@ -281,15 +281,18 @@ def _check_given(way: Way, candidate: Candidate) -> None:
     """Refuse buffers of a kernel that stores no output, and more splits than K has tiles."""
     spec, parts, step = way.spec, candidate.splits, candidate.tile[2]
     check_reduction(spec, candidate)
-    if parts <= (k_tiles := -(-way.problem.k // step)):
+    k_tiles = -(-way.problem.k // step)
+    if parts <= k_tiles:
         return
     rule = f"K has {k_tiles} tile{'s' * (k_tiles != 1)} of {step}, and each split needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
         # a tile may be as deep as one instruction
         least = only_depth(way) or way.seen.instruction.k
-        if parts <= (k_tiles := -(-way.problem.k // least)):
+        most = -(-way.problem.k // least)
+        if parts <= most:
             raise field_error(PlanError, "tile.k", step, rule, least)
-        rule = f"K has at most {k_tiles} tile{'s' * (k_tiles != 1)} of {least}, and each split needs one"
+        k_tiles = most
+        rule = f"K has at most {most} tile{'s' * (most != 1)} of {least}, and each split needs one"
     depth = spec.depth or 1
     if spec.split_k == AUTO or fewest_splits(spec) > k_tiles:
         # given splits must be a multiple of the cluster's

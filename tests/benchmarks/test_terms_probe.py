@@ -40,7 +40,7 @@ def test_a_pair_differs_in_its_term_alone(place, device):
 
 @pytest.mark.parametrize("device", RECORDS, ids=lambda x: x.name)
 def test_kernels_have_what_the_pair_gives(device):
-    """Of both kernels tile, cluster and splits are given, neither spills, and no name comes twice."""
+    """Each pair gives tile, cluster and splits of both kernels; neither spills, and names differ."""
     assert len(set(NAMES)) == len(NAMES) >= 10
     for x in (side for pair in terms.pairs(device) for side in pair.sides):
         made = x.plan(device)

@@ -204,7 +204,7 @@ def _gradients(
     found: list[torch.Tensor | None] = [None, None]
     if plan.accumulators and (need_a or need_b) and all(x in totals for x in plan.accumulators):
         acc = _joined(program, [totals[x] for x in plan.accumulators]).to(dtype)
-        found = _operands(ctx, program, saved, acc, factor, (need_a, need_b))
+        found = operands(ctx, program, saved, acc, factor, (need_a, need_b))
     for name, needed, (shape, kind) in zip(program.inputs, need, kinds):
         if needed and name in totals:
             found.append(summed_to(totals[name], shape).to(kind))
@@ -288,7 +288,7 @@ def _plain(form: str, dtype: str | None, math: str, backend: Any) -> Program:
     return kept(Program(spec, PLAIN, form, (), backend, final=True))
 
 
-def product(
+def _product(
     program: Program, form: str, a: torch.Tensor, b: torch.Tensor, factor: float, dtype: str | None = None
 ) -> torch.Tensor:
     """factor * A B in a form, with a program's `math` and backend; torch.compile sees only the op."""
@@ -300,7 +300,7 @@ def product(
     return call(_plain(form, dtype, *how), a, b, (), (factor,))[0]
 
 
-def _operands(
+def operands(
     ctx: Any,
     program: Program,
     saved: dict[str, torch.Tensor],
@@ -315,7 +315,7 @@ def _operands(
     a_shape, b_shape = ctx.call[3] or (None, None)
     a, b = saved.pop("a"), saved.pop("b")
     if need_b and program.form == "linear":
-        db = product(program, "weight", acc, a, factor)
+        db = _product(program, "weight", acc, a, factor)
     elif need_b:
         if (
             b_shape is not None
@@ -325,12 +325,12 @@ def _operands(
             and a.shape[0] == acc.shape[0]
         ):
             # all batches share B, so one GEMM over all rows sums their gradients
-            db = product(program, "weight", a, acc, factor)
+            db = _product(program, "weight", a, acc, factor)
         else:
             db = _batched(program, a.mT, acc, factor, b_shape)
     del a
     if need_a and program.form == "linear":
-        da = product(program, "input", acc, b, factor)
+        da = _product(program, "input", acc, b, factor)
     elif need_a:
         da = _batched(program, acc, b.mT, factor, a_shape)
     return [da, db]
@@ -341,11 +341,11 @@ def _batched(
 ) -> torch.Tensor:
     """A GEMM whose result is summed over batches that share the operand."""
     if shape is None:
-        return product(program, "matrix", a, b, factor)
+        return _product(program, "matrix", a, b, factor)
     batch = next((x.shape[0] for x in (a, b) if x.dim() == 3 and x.shape[0] != 1), 1)
     shared = batch != 1 and (len(shape) == 2 or shape[0] == 1)
     # sum fp32 results and round once
-    found = product(program, "matrix", a, b, factor, "fp32" if shared else None)
+    found = _product(program, "matrix", a, b, factor, "fp32" if shared else None)
     return summed_to(found, shape).to(a.dtype)
 
 
@@ -368,9 +368,9 @@ __all__ = [
     "Product",
     "What",
     "asked",
+    "operands",
     "plain",
     "plan_of",
-    "product",
     "record",
     "summed_along",
     "summed_to",

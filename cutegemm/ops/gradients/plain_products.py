@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cutegemm.ops.dispatch import direct
-from cutegemm.ops.gradients.autograd import Product, What, asked, plan_of, product, summed_along, summed_to
+from cutegemm.ops.gradients.autograd import Product, What, asked, operands, plan_of, summed_along, summed_to
 from cutegemm.ops.gradients.saved import taken
 from cutegemm.ops.program import Program
 from cutegemm.ops.serve import serve
@@ -52,14 +52,11 @@ class Plain(Product):
 
 
 def _of_linear(ctx: Any, program: Program, g: torch.Tensor) -> Any:
-    """The gradients of x, weight and a bias from that of D; weight's first, so that x can be freed."""
+    """The gradients of x, weight and a bias from that of D."""
     _, (_, numbers, _), dtype, _, kinds = ctx.call
     need_x, need_weight, *need_bias = asked(ctx)
-    x, weight = taken(ctx)
     acc, factor = g if g.dtype is dtype else g.to(dtype), numbers[0] if numbers else 1.0
-    dw = product(program, "weight", acc, x, factor) if need_weight else None
-    del x
-    dx = product(program, "input", acc, weight, factor) if need_x else None
+    dx, dw = operands(ctx, program, dict(zip("ab", taken(ctx))), acc, factor, (need_x, need_weight))
     if not kinds:
         return None, dx, dw
     return None, dx, dw, _of_bias(g, *kinds[0]) if need_bias[0] else None
