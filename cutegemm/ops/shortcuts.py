@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from torch.autograd import forward_ad
 from cutegemm.epilogue.scales import NAMES as SCALES
 from cutegemm.epilogue.scales import SINGLE
 from cutegemm.gemm import recalled
+from cutegemm.ops.dispatch import call, direct
 from cutegemm.ops.layouts import matrices
 from cutegemm.ops.program import Program
 from cutegemm.running.arguments.call import Memo
@@ -38,11 +38,27 @@ def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
     return found(a, b, bias, alpha)
 
 
+def repeated(program: Program, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
+    """alpha * A B in a program's form, by the cached shortcut of such a call if there is one.
+
+    Programs of several forms share a `Gemm`, so the form is part of the key.
+    """
+    key = program.form, a.shape, b.shape
+    known = program.gemm.shortcuts.recent.get(key)
+    usable = not _modes() and forward_ad._current_level < 0
+    found: Any = known(a, b, None, alpha) if known is not None and usable else None
+    if found is None:
+        (found,) = call(program, a, b, (), (alpha,))
+        if program.backend is None and direct(a, b):
+            remember(program, key, a, b, None)
+    return found  # type: ignore[no-any-return]
+
+
 def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
     """Cache a shortcut of a call that has just run, under a key; does nothing after `ATTEMPTS` attempts.
 
     Args:
-        program: alpha * A B, or with a bias; of form "matrix" or "linear".
+        program: alpha * A B, or with a bias, in any form.
         key: the shapes of A and B, and anything else that identifies the call.
         a, b, bias: in the program's form; they need no gradient, or none is recorded.
     """
@@ -51,16 +67,12 @@ def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias:
     if tried >= ATTEMPTS:
         return
     gemm.attempts.put(key, tried + 1)
-    left, right = a, b
-    lead: tuple[int, ...] = ()
-    if program.form == "linear":
-        right = b.t()
-        if a.dim() > 2:
-            left, lead = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), a.shape[:-1]
-    if a.dim() > 1 and left.data_ptr() == a.data_ptr():
-        prepared = recalled(gemm, left, right, {} if bias is None else {"bias": bias}, program.backend)
-        tensors = (a, b) if bias is None else (a, b, bias)
-        found = shortcut(prepared, tensors, lead)
+    if a.dim() > 1:
+        views = matrices(program, a, b, () if bias is None else (bias,))
+        if views.a.data_ptr() == a.data_ptr() and views.b.data_ptr() == b.data_ptr():
+            prepared = recalled(gemm, views.a, views.b, views.inputs, program.backend)
+            lead = a.shape[:-1] if views.lead and a.dim() > 2 else ()
+            found = shortcut(prepared, (a, b) if bias is None else (a, b, bias), lead)
     gemm.shortcuts.put(key, found)
 
 
@@ -129,4 +141,4 @@ def remember_scaled(
     gemm.shortcuts.put(key, found)
 
 
-__all__ = ["remember", "remember_scaled", "scaled_again", "shortened"]
+__all__ = ["remember", "remember_scaled", "repeated", "scaled_again", "shortened"]

@@ -15,8 +15,8 @@ from cutegemm import GemmSpec, nn
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
-from cutegemm.ops import entry_points, fallback, perceptron, products, program, serve, shortcuts
-from cutegemm.ops.gradients import autograd
+from cutegemm.ops import dispatch, entry_points, fallback, perceptron, products, program, serve, shortcuts
+from cutegemm.ops.gradients import autograd, plain_products
 from cutegemm.running import run
 from cutegemm.running.backends import launcher, shortcut
 from tests.support.torch_ops import survivors
@@ -93,6 +93,26 @@ def test_a_later_call_launches_what_the_first_did(name, gradient, launched, monk
     (*known, place), (*again, other) = (x[0] for x in launched)
     assert known == again and (place, other) == (first.data_ptr(), later.data_ptr())
     assert launched[0][1:] == launched[1][1:]
+
+
+@pytest.mark.parametrize("name", [x for x in CALLS if "twice" not in x])
+def test_a_later_backward_pass_launches_what_the_first_did(name, launched, monkeypatch):
+    """Of forward and both products of the gradient: the same kernels and operands; only D's addresses are new."""
+    f, shapes = CALLS[name]
+    tensors = [r(*shape).requires_grad_() for shape in shapes]
+    first = f(*tensors)
+    g = r(*first.shape)
+    known = torch.autograd.grad(first, tensors, g)
+    count = len(launched)
+    for module in (entry_points, dispatch, autograd, plain_products):
+        monkeypatch.setattr(module, "serve", None)
+    monkeypatch.setattr(cutegemm.Gemm, "run", None)
+    later = f(*tensors)
+    again = torch.autograd.grad(later, tensors, g)
+    assert [(x.shape, x.stride(), x.dtype) for x in again] == [(x.shape, x.stride(), x.dtype) for x in known]
+    assert len(launched) == 2 * count == 6
+    for one, other in zip(launched[:count], launched[count:], strict=True):
+        assert one[0][:-1] == other[0][:-1] and one[0][-1] != other[0][-1] and one[1:] == other[1:]
 
 
 def e(*shape):
