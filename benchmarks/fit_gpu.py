@@ -64,14 +64,20 @@ def drawn(args: argparse.Namespace, device: Device, path: Path) -> None:
     """Write the jobs of a GPU, unless they are there.
 
     Raises:
-        ValueError: they are another GPU's.
+        ValueError: they are another GPU's, or drawn with other options.
     """
+    options = {x: getattr(args, x) for x in ("seeds", "counts", "configs", "kernels")}
     if not path.exists():
         found: dict[str, Any] = sweep_draws.drawn(args, device)
-        files.replace(path, json.dumps({"gpu": device.name, **found}).encode())
-    gpu = json.loads(path.read_text())["gpu"]
-    if gpu != device.name:
-        raise ValueError(f"{path} has jobs of {gpu}, and the GPU is {device.name}: give another --out")
+        files.replace(path, json.dumps({"gpu": device.name, "options": options, **found}).encode())
+    known = json.loads(path.read_text())
+    if known["gpu"] != device.name:
+        raise ValueError(
+            f"{path} has jobs of {known['gpu']}, and the GPU is {device.name}: give another --out"
+        )
+    for name, value in options.items():
+        if known["options"][name] != value:
+            raise ValueError(f"--{name}: {path} was drawn with {known['options'][name]}: give another --out")
 
 
 def recorded(device: Device, sweep: Path, folder: Path) -> str:

@@ -76,6 +76,12 @@ def max_autotune(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
+def default_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile in its default mode: GEMMs are cuBLAS's."""
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return compiled
+
+
 def _compiled(case: Case) -> Contender:
     """torch.compile's GEMM. It returns its own D, since writing into a given D would add a copy."""
     # torch keeps code for eight shapes per function, then runs uncompiled

@@ -152,7 +152,8 @@ def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[A
     """A contender's model, converted or not, compiled or not, all with the same random weights.
 
     A name that ends in "plain" means conversion layer by layer; otherwise layers are joined where possible. A name with
-    "fp8" means 8-bit weights and activations, gate and up joined instead of fused.
+    "fp8" means 8-bit weights and activations, gate and up joined instead of fused. Names that end in "compile" or
+    "default" mean compiled models.
     """
     import transformers
 
@@ -182,7 +183,7 @@ def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[A
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nn.convert(model, constant_weights=not work.train, **options)
-    return compiler(model) if name.endswith("compile") else model
+    return compiler(model) if name.endswith(("compile", "default")) else model
 
 
 def _perceptrons(family: Family) -> list[Any]:

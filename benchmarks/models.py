@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 
 from benchmarks import command_line, correctness, results, runs, timing
-from benchmarks.libraries import max_autotune
+from benchmarks.libraries import default_mode, max_autotune
 from benchmarks.model_cases import DEFAULT_WORKS, MODELS, TINY, WORKS, Scenario, Step, make_model
 from benchmarks.results import Measurement, Row
 from benchmarks.timing import Contender
@@ -34,6 +34,8 @@ BASELINE = "torch"
 NAMES = (BASELINE, "cutegemm_compile", "torch_compile", "cutegemm", "cutegemm_plain")
 # For inference, measured if named: weights and activations in fp8 with scales of rows.
 EIGHT_BITS = "cutegemm_fp8_compile"
+# Compiled in torch's default mode, which compiles faster and leaves GEMMs to cuBLAS; measured if named.
+DEFAULT_MODE = ("torch_default", "cutegemm_default")
 SUITE = "models"
 # On |x - baseline| / |baseline| in the Frobenius norm, of hidden states and gradients, which are rounded at every step.
 # An e4m3 element is off by up to 2**-4, and every GEMM has two rounded operands.
@@ -96,7 +98,7 @@ class Bench:
     Args:
         regime: of timing.
         sensors: of the GPU, read during samples.
-        compiler: compiles models.
+        compiler, default: compile models, with and without autotuning.
         names: the contenders.
         memory: torch device.
         graphs: whether inference replays a CUDA graph.
@@ -110,13 +112,15 @@ class Bench:
         sensors: timing.Readable | None,
         *,
         compiler: Callable[[Any], Any] = max_autotune,
+        default: Callable[[Any], Any] = default_mode,
         names: tuple[str, ...] = NAMES,
         memory: str = "cuda",
         graphs: bool = True,
         keep: Callable[[list[Row]], None] = lambda rows: None,
         seconds: float = math.inf,
     ) -> None:
-        self._regime, self._sensors, self._compiler = regime, sensors, compiler
+        self._regime, self._sensors = regime, sensors
+        self._compiler, self._default = compiler, default
         self._names, self._memory, self._keep = names, memory, keep
         self._graphs, self._end = graphs, time.monotonic() + seconds
 
@@ -165,7 +169,8 @@ class Bench:
 
     def _step(self, scenario: Scenario, name: str) -> Step:
         """A call of a contender's model."""
-        return Step(scenario, make_model(scenario, name, self._memory, self._compiler), self._memory)
+        compiler = self._default if name in DEFAULT_MODE else self._compiler
+        return Step(scenario, make_model(scenario, name, self._memory, compiler), self._memory)
 
     def _timed(self, scenario: Scenario, right: list[Contender], peaks: dict[str, float | None]) -> list[Row]:
         """Rows of contenders, measured together."""
@@ -214,8 +219,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     real = [name for name in MODELS if name not in TINY]
     add("--models", type=runs.names_among(list(MODELS)), default=real, help=f"default {','.join(real)}")
     add("--works", type=runs.names_among(list(WORKS)), default=list(DEFAULT_WORKS), help=", ".join(WORKS))
-    words = f"of {', '.join(NAMES)}, {EIGHT_BITS}; default all but the last. Compiling takes most of the time"
-    names = runs.names_among([*NAMES, EIGHT_BITS])
+    more = [EIGHT_BITS, *DEFAULT_MODE]
+    words = f"of {', '.join(NAMES)} (default) and {', '.join(more)}. Compiling takes most of the time"
+    names = runs.names_among([*NAMES, *more])
     add("--contenders", type=names, default=list(NAMES), help=words)
     add("--from-host", action="store_true", help="no CUDA graphs: inference as in eager PyTorch")
     runs.add_options(parser)
@@ -235,7 +241,7 @@ def show(scenarios: Sequence[Scenario], names: tuple[str, ...], console: Console
     """Run scenarios on the CPU and print their rows. Returns 1 if a contender failed or was wrong."""
     quick = dataclasses.replace(timing.REGIMES["sustained"], preheat=0.0, sample=1e-3, rounds=2)
     compiler: Callable[[Any], Any] = lambda x: torch.compile(x, backend="aot_eager")
-    bench = Bench(quick, None, compiler=compiler, names=names, memory="cpu")
+    bench = Bench(quick, None, compiler=compiler, default=compiler, names=names, memory="cpu")
     failed = 0
     for scenario in scenarios:
         measured, failures = bench.measure(scenario)
@@ -260,8 +266,8 @@ def main(arguments: list[str]) -> int:
     graphs = not args.from_host
     bench = Bench(regime, sensors, names=names, graphs=graphs, keep=out.put, seconds=args.seconds)
     outcome = runs.run(scenarios(args), bench, out, seconds=args.seconds, console=console, describe=describe)
-    for what, ratio in results.compiled_ratios(out.rows).items():
-        console.print(f"{what:16} cutegemm_compile x torch_compile {ratio:.3f}", markup=False)
+    for (what, mode), ratio in results.compiled_ratios(out.rows).items():
+        console.print(f"{what:16} cutegemm_{mode} x torch_{mode} {ratio:.3f}", markup=False)
     return runs.report(outcome, console)
 
 

@@ -176,13 +176,14 @@ def case_rows(
     return rows
 
 
-def compiled_ratios(measured: Iterable[Row]) -> dict[str, float]:
-    """Speed-up of the converted model over the original by scenario, both compiled."""
+def compiled_ratios(measured: Iterable[Row]) -> dict[tuple[str, str], float]:
+    """Speed-up of the converted model over the original by scenario and mode, both compiled in this mode."""
     us = {(row["what"], row["contender"]): row["us"] for row in measured if row["suite"] in MODELS}
+    pairs = {f"cutegemm_{mode}": (f"torch_{mode}", mode) for mode in ("compile", "default")}
     return {
-        what: us[what, "torch_compile"] / time
+        (what, pairs[name][1]): us[what, pairs[name][0]] / time
         for (what, name), time in us.items()
-        if name == "cutegemm_compile" and (what, "torch_compile") in us
+        if name in pairs and (what, pairs[name][0]) in us
     }
 
 

@@ -155,7 +155,7 @@ def llama_table(rows: list[Row]) -> list[str]:
     for what, group in groups.items():
         speeds = [f"{group[x]['tokens_s']:,.0f}" if x in group else "" for x in names]
         peaks = [group[x]["peak_mib"] if x in group else None for x in names[1::2]]
-        ratio = f"**{ratios[what]:.2f}**" if what in ratios else ""
+        ratio = f"**{ratios[what, 'compile']:.2f}**" if (what, "compile") in ratios else ""
         lines.append([what, *speeds, ratio, *("" if x is None else f"{x:,.0f}" for x in peaks)])
     head = ["tokens/s", "torch", "torch.compile", "cutegemm", "cutegemm, compiled", "× torch.compile"]
     return markdown([*head, "MiB, torch.compile", "MiB, cutegemm, compiled"], lines)

@@ -59,8 +59,8 @@ def measured(place, job):
     return {"i": place, "first": {x: [t] for x, t in us.items()}, "last": {x: [t] for x, t in us.items()}}
 
 
-def test_a_dry_run_draws_and_compiles(new, tmp_path, monkeypatch):
-    """Every kernel of the jobs, for a GPU that is not here; the next call draws nothing."""
+def test_a_dry_run_draws_and_compiles(new, tmp_path, monkeypatch, capsys):
+    """Every kernel of the jobs, for a GPU that is not here; the next call draws nothing, and has the same options."""
     asked = []
     monkeypatch.setattr(sweep_jobs, "compile_parallel", lambda found, workers: asked.append(found))
     command = ["--out", str(tmp_path / "fit"), "--dry-run", "--gpu", NEW, *FEW]
@@ -70,6 +70,9 @@ def test_a_dry_run_draws_and_compiles(new, tmp_path, monkeypatch):
     assert asked[0] == [config_from_data(x) for x in jobs["kernels"]]
     monkeypatch.setattr(fit_gpu.sweep_draws, "drawn", None)
     assert fit_gpu.main(command) == 0 and {x.name for x in (tmp_path / "fit").iterdir()} == {"jobs.json"}
+    with pytest.raises(SystemExit):
+        fit_gpu.main([*command, "--seeds", "2,3"])
+    assert "--seeds: " in (told := capsys.readouterr().err) and "drawn with [2]" in told
 
 
 def test_the_same_command_goes_on_and_writes_the_record(new, tmp_path, monkeypatch, capsys):

@@ -97,6 +97,21 @@ def test_rows_are_kept_after_every_contender_and_none_begins_late():
     )
 
 
+def test_two_ways_of_compiling():
+    """Each contender's model is compiled in its own mode, once, and compared with torch's in the same mode."""
+    seen = []
+    modes = {x: (lambda model, x=x: seen.append(x) or model) for x in ("compiler", "default")}
+    names = ("torch", "torch_default", "cutegemm_default", "torch_compile", "cutegemm_compile")
+    bench = Bench(QUICK, None, names=names, memory="cpu", **modes)
+    found, failures = bench.measure(Scenario("tiny_llama", "decode1", scale=128))
+    assert not failures and seen == ["default", "default", "compiler", "compiler"]
+    us = {row["contender"]: row["us"] for row in found}
+    ratios = results.compiled_ratios(found)
+    assert ratios == {
+        ("tiny_llama decode1", x): us[f"torch_{x}"] / us[f"cutegemm_{x}"] for x in ("compile", "default")
+    }
+
+
 def test_who_cannot_be_timed_is_left_out(monkeypatch):
     """A contender that dies while it is timed leaves the rows of the others."""
     measure = timing.measure
