@@ -19,7 +19,7 @@ from cutegemm.running.arguments.call import Memo
 from cutegemm.running.backends.shortcut import Shortcut, none, shortcut, shortcut_of_all
 
 _modes = torch._C._len_torch_dispatch_stack
-# attempts to create a shortcut per key: some kinds support none, and calls of different kinds may share a key
+# attempts to create a shortcut per kind of call: some support none, and calls may differ in what `_kind` leaves out
 ATTEMPTS = 8
 
 
@@ -29,13 +29,40 @@ def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
     Also checks what the shortcut itself does not: Python dispatch modes, and forward-mode differentiation.
     """
     try:
-        found = program.gemm.shortcuts.recent.get((a.shape, b.shape))
+        key = a.shape, b.shape
+        known = key in program.gemm.shortcuts.recent
     except (AttributeError, RuntimeError, TypeError):
         # arguments that are not tensors, nested tensors, or traced tensors with symbolic extents
         return None
-    if found is None or _modes() or forward_ad._current_level >= 0:
+    if not known or _modes() or forward_ad._current_level >= 0:
         return None
-    return found(a, b, bias, alpha)
+    return cached(program, key, a, b, bias, alpha)
+
+
+def cached(program: Program, key: Any, a: Any, b: Any, bias: Any, alpha: float) -> Any:
+    """D by a cached shortcut of a call; None if there is none, or if none matches the call.
+
+    Calls of one key may be of several kinds: the layers of a model take inputs and gradients of different strides.
+    """
+    shortcuts = program.gemm.shortcuts.recent
+    known: Any = shortcuts.get(key)
+    if known is None:
+        return None
+    found = known(a, b, bias, alpha)
+    if found is None:
+        other: Any = shortcuts.get((key, _kind(a), _kind(b), _kind(bias)))
+        if other is not None and other is not known:
+            found = other(a, b, bias, alpha)
+    return found
+
+
+def _kind(x: Any) -> Any:
+    """What tells a tensor's calls from those of other tensors of the same extents."""
+    try:
+        return x if x is None else (type(x), x.dtype, x.stride(), x.requires_grad)
+    except (AttributeError, RuntimeError):
+        # not a strided tensor
+        return type(x)
 
 
 def repeated(program: Program, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
@@ -44,9 +71,8 @@ def repeated(program: Program, a: torch.Tensor, b: torch.Tensor, alpha: float) -
     Programs of several forms share a `Gemm`, so the form is part of the key.
     """
     key = program.form, a.shape, b.shape
-    known = program.gemm.shortcuts.recent.get(key)
     usable = not _modes() and forward_ad._current_level < 0
-    found: Any = known(a, b, None, alpha) if known is not None and usable else None
+    found: Any = cached(program, key, a, b, None, alpha) if usable else None
     if found is None:
         (found,) = call(program, a, b, (), (alpha,))
         if program.backend is None and direct(a, b):
@@ -55,7 +81,7 @@ def repeated(program: Program, a: torch.Tensor, b: torch.Tensor, alpha: float) -
 
 
 def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """Cache a shortcut of a call that has just run, under a key; does nothing after `ATTEMPTS` attempts.
+    """Cache a shortcut of a call that has just run; does nothing after `ATTEMPTS` attempts for its kind.
 
     Args:
         program: alpha * A B, or with a bias, in any form.
@@ -63,16 +89,18 @@ def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias:
         a, b, bias: in the program's form; they need no gradient, or none is recorded.
     """
     gemm, found = program.gemm, cast(Shortcut, none)
-    tried = gemm.attempts.recent.get(key, 0)
+    kind = key, _kind(a), _kind(b), _kind(bias)
+    tried = gemm.attempts.recent.get(kind, 0)
     if tried >= ATTEMPTS:
         return
-    gemm.attempts.put(key, tried + 1)
+    gemm.attempts.put(kind, tried + 1)
     if a.dim() > 1:
         views = matrices(program, a, b, () if bias is None else (bias,))
         if views.a.data_ptr() == a.data_ptr() and views.b.data_ptr() == b.data_ptr():
             prepared = recalled(gemm, views.a, views.b, views.inputs, program.backend)
             lead = a.shape[:-1] if views.lead and a.dim() > 2 else ()
             found = shortcut(prepared, (a, b) if bias is None else (a, b, bias), lead)
+    gemm.shortcuts.put(kind, found)
     gemm.shortcuts.put(key, found)
 
 
@@ -141,4 +169,4 @@ def remember_scaled(
     gemm.shortcuts.put(key, found)
 
 
-__all__ = ["remember", "remember_scaled", "repeated", "scaled_again", "shortened"]
+__all__ = ["cached", "remember", "remember_scaled", "repeated", "scaled_again", "shortened"]

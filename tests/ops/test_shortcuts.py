@@ -115,6 +115,32 @@ def test_a_later_backward_pass_launches_what_the_first_did(name, launched, monke
         assert one[0][:-1] == other[0][:-1] and one[0][-1] != other[0][-1] and one[1:] == other[1:]
 
 
+def test_kinds_of_one_shape_that_take_turns_have_their_own(launched, monkeypatch):
+    """Layers of a model: other strides of x and of its gradient, parameters, and what needs a gradient."""
+    weight, other = r(32, 64).requires_grad_(), torch.nn.Parameter(r(32, 64))
+    calls = [
+        (x, w, g)
+        for x in (r(48, 64), r(64, 48).t(), r(48, 64).requires_grad_())
+        for w in (weight, other)
+        for g in (r(48, 32), r(32, 48).t())
+    ]
+
+    def each():
+        for x, w, g in calls:
+            cutegemm.linear(x, w).backward(g)
+            with torch.no_grad():
+                cutegemm.linear(x, w)
+
+    for _ in range(2):
+        each()
+    count = len(launched)
+    for module in (entry_points, dispatch, autograd, plain_products):
+        monkeypatch.setattr(module, "serve", None)
+    monkeypatch.setattr(cutegemm.Gemm, "run", None)
+    each()
+    assert 3 * (len(launched) - count) == len(launched)
+
+
 def e(*shape):
     """Random elements of 8 bits, and scales of their rows."""
     return torch.randn(shape).to(torch.float8_e4m3fn), torch.rand(shape[:-1])
