@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, settings
 # Most workers of a run that names none; each holds torch and what it has compiled.
 MOST_WORKERS = 8
 
-# A run of the whole suite takes one in so many rows of each test marked "sliced"; HEAD's hash chooses which.
-SLICES = 4
+# A run of the whole suite takes one in so many rows of tests marked "sliced", and of tests without rows in files that
+# are marked as a whole one in so many; HEAD's hash chooses which.
+SLICES, WHOLE_SLICES = 8, 3
 SLICED = "CUTEGEMM_TEST_SLICES"  # tells workers that the whole suite runs
 
 # this process's number among the workers of a run of the whole suite
@@ -184,19 +185,29 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 
 def _other_slices(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The rows that other commits run: of emulated kernels, seconds each, of which neighbours resemble each other."""
+    """The rows and tests that other commits run: of emulated kernels, seconds each, and neighbours resemble each other.
+
+    Some of each file runs. A marker of a test alone means its rows.
+    """
     slices = int(os.environ.get(SLICED, "1"))
-    tests: dict[str, dict[str, pytest.Item]] = {}
+    rows: dict[tuple[str, int], dict[str, list[pytest.Item]]] = {}
     for x in items:
         marker = x.get_closest_marker("sliced")
-        if marker and marker.args != (False,) and hasattr(x, "callspec") and not x.get_closest_marker("gpu"):
-            tests.setdefault(x.nodeid.split("[")[0], {})[x.callspec.id] = x
-    if slices == 1 or not tests:
+        if not marker or marker.args == (False,) or x.get_closest_marker("gpu"):
+            continue
+        path = x.nodeid.partition("::")[0]
+        if hasattr(x, "callspec"):
+            rows.setdefault((path, slices), {}).setdefault(x.callspec.id, []).append(x)
+        elif marker not in x.own_markers:
+            rows.setdefault((path, WHOLE_SLICES), {}).setdefault(x.name, []).append(x)
+    if slices == 1 or not rows:
         return []
     from tests.support.heads import seed, taken
 
-    kept = ((rows, taken(rows, slices, seed())) for rows in tests.values())
-    return [x for rows, names in kept for name, x in rows.items() if name not in names]
+    kept = {(key, name) for key, named in rows.items() for name in taken(named, key[1], seed())}
+    return [
+        x for key, named in rows.items() for name, xs in named.items() if (key, name) not in kept for x in xs
+    ]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

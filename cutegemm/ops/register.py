@@ -15,12 +15,13 @@ from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.gemm import Gemm, eager
-from cutegemm.ops.dispatch import recorded, redispatched
+from cutegemm.ops.dispatch import direct, recorded, redispatched
 from cutegemm.ops.fallback import HALF, autocast_to
 from cutegemm.ops.gradients.autograd import Final, Product
 from cutegemm.ops.layouts import as_called, described_outputs, matrices
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.serve import serve
+from cutegemm.ops.shortcuts import served
 from cutegemm.ops.transforms import flops
 from cutegemm.ops.transforms.batching import batched
 from cutegemm.running import tangents
@@ -28,6 +29,7 @@ from cutegemm.running.arguments.describe import shown
 from cutegemm.running.arguments.results import Outputs
 
 NAMESPACE = "cutegemm"
+DEVICES = ("cpu", "cuda")
 _ARGUMENTS = "Tensor a, Tensor b, Tensor[] inputs, float[] numbers, SymInt[] integers, str program"
 
 library = torch.library.Library(NAMESPACE, "DEF")
@@ -58,7 +60,7 @@ def _alone(text: str) -> Program:
 
 
 def _one(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> torch.Tensor:
-    return serve(_alone(program), a, b, inputs, numbers, integers)[0]
+    return served(_alone(program), a, b, inputs, numbers, integers)
 
 
 def _many(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> list[torch.Tensor]:
@@ -133,13 +135,22 @@ def _recorded(tensors: Iterable[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
 
 
-def autograd_of(op: Any, record: Callable[..., Any]) -> Callable[..., Any]:
-    """The autograd implementation of an overload that returns new tensors; `record` is the call with a gradient."""
+def autograd_of(op: Any, record: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """The autograd implementation of an overload that returns new tensors.
+
+    Args:
+        op: the overload.
+        record: the call with a gradient.
+        real: the implementation for a device, which is called without the dispatcher where nothing else must see it.
+    """
 
     def kernel(keyset: Any, *args: Any) -> Any:
+        tensors = _tensors(args)
         tangents.refuse(_named(args))
-        if _recorded(_tensors(args)):
+        if _recorded(tensors):
             return recorded(record, *args)
+        if tensors[0].device.type in DEVICES and direct(*tensors):
+            return real(*args)
         return redispatched(op, keyset, *args)
 
     return kernel
@@ -209,18 +220,18 @@ def _autocast_of(op: Any, device: str) -> Any:
 
 
 def _register() -> None:
-    kernels = {"gemm": (_one, _fake_one), "gemm.many": (_many, _fake_many), "gemm.out": (_out, _fake_out)}
+    kernels: dict[str, tuple[Any, Any]] = {
+        "gemm": (_one, _fake_one), "gemm.many": (_many, _fake_many), "gemm.out": (_out, _fake_out)
+    }  # fmt: skip
     for (name, (real, fake)), op in zip(kernels.items(), OVERLOADS):
-        for key in ("CPU", "CUDA"):
-            library.impl(name, real, key)
-        described: Any = fake
-        torch.library.register_fake(f"{NAMESPACE}::{name}", described, lib=library)
+        for device in DEVICES:
+            library.impl(name, real, device.upper())
+        torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
         out = name == "gemm.out"
-        recorded = (
-            autograd_out_of(op) if out else autograd_of(op, _record if op is OVERLOADS[0] else _record_many)
-        )
+        record = _record if op is OVERLOADS[0] else _record_many
+        recorded = autograd_out_of(op) if out else autograd_of(op, record, real)
         library.impl(name, recorded, "Autograd", with_keyset=True)
-        for device in ("cuda", "cpu"):
+        for device in DEVICES:
             library.impl(name, _autocast_of(op, device), f"Autocast{device.upper()}")
         if not out:
             torch.library.register_vmap(f"{NAMESPACE}::{name}", batched(op), lib=library)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -15,6 +15,7 @@ from cutegemm.gemm import recalled
 from cutegemm.ops.dispatch import call, direct
 from cutegemm.ops.layouts import matrices
 from cutegemm.ops.program import Program
+from cutegemm.ops.serve import serve
 from cutegemm.running.arguments.call import Memo
 from cutegemm.running.backends.shortcut import Shortcut, none, shortcut, shortcut_of_all
 
@@ -53,6 +54,20 @@ def cached(program: Program, key: Any, a: Any, b: Any, bias: Any, alpha: float) 
         other: Any = shortcuts.get((key, _kind(a), _kind(b), _kind(bias)))
         if other is not None and other is not known:
             found = other(a, b, bias, alpha)
+    return found
+
+
+def _cached_of_all(program: Program, key: Any, tensors: Sequence[Any], alpha: float = 1.0) -> Any:
+    """`cached` for a call with any number of inputs."""
+    shortcuts = program.gemm.shortcuts.recent
+    known: Any = shortcuts.get(key)
+    if known is None:
+        return None
+    found = known(tensors, alpha)
+    if found is None:
+        other: Any = shortcuts.get((key, *map(_kind, tensors)))
+        if other is not None and other is not known:
+            found = other(tensors, alpha)
     return found
 
 
@@ -138,13 +153,12 @@ def scaled_again(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
             named = {**named, **whole}
             key = _scaled_key(form, a, b, named)
             program = _scaled.recent[key]
-        found = program.gemm.shortcuts.recent.get(key)
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return None
     given = [named.get(name) for name in program.inputs]
-    if found is None or len(given) != len(named) or _modes() or forward_ad._current_level >= 0:
+    if len(given) != len(named) or _modes() or forward_ad._current_level >= 0:
         return None
-    return found((a, b, *given))
+    return _cached_of_all(program, key, (a, b, *given))
 
 
 def remember_scaled(
@@ -153,20 +167,52 @@ def remember_scaled(
     """Cache a shortcut for `scaled_again`, as `remember` does."""
     if program.numbers or program.integers or a.dim() < 2:
         return
-    key, gemm = _scaled_key(form, a, b, named), program.gemm
-    tried = gemm.attempts.recent.get(key, 0)
+    key = _scaled_key(form, a, b, named)
+    _scaled.put(key, program)
+    _remember_all(program, key, a, b, [named[name] for name in program.inputs])
+
+
+def _remember_all(
+    program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, given: Sequence[torch.Tensor]
+) -> None:
+    """`remember` for a call with any number of inputs; its shortcut takes all tensors in one sequence."""
+    gemm, kind = program.gemm, (key, *map(_kind, (a, b, *given)))
+    tried = gemm.attempts.recent.get(kind, 0)
     if tried >= ATTEMPTS:
         return
-    gemm.attempts.put(key, tried + 1)
-    _scaled.put(key, program)
-    given = [named[name] for name in program.inputs]
+    gemm.attempts.put(kind, tried + 1)
     call = matrices(program, a, b, given)
     views = [call.a, call.b, *(call.inputs[name] for name in program.inputs)]
     found = None
     if all(x.data_ptr() == y.data_ptr() for x, y in zip((a, b, *given), views, strict=True)):
         prepared = recalled(gemm, call.a, call.b, call.inputs, program.backend)
         found = shortcut_of_all(prepared, (a, b, *given), a.shape[:-1] if a.dim() > 2 and call.lead else ())
+    gemm.shortcuts.put(kind, found)
     gemm.shortcuts.put(key, found)
 
 
-__all__ = ["cached", "remember", "remember_scaled", "repeated", "scaled_again", "shortened"]
+def served(
+    program: Program,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    integers: Sequence[int],
+) -> torch.Tensor:
+    """`serve` for a program whose only output is D, by a cached shortcut of such a call if there is one."""
+    alpha = numbers[0] if numbers else 1.0
+    known = not integers and not program.scalars and (program.plain if numbers else True) and a.dim() > 1
+    if not known or len(numbers) > 1 or _modes() or forward_ad._current_level >= 0:
+        return serve(program, a, b, inputs, numbers, integers)[0]
+    tensors = (a, b, *inputs)
+    # other keys than those of `repeated`, whose shortcuts take their arguments one by one
+    key = "op", program.form, *[x.shape for x in tensors]
+    found: Any = _cached_of_all(program, key, tensors, alpha)
+    if found is None:
+        (found,) = serve(program, a, b, inputs, numbers, integers)
+        if program.backend is None:
+            _remember_all(program, key, a, b, inputs)
+    return found  # type: ignore[no-any-return]
+
+
+__all__ = ["cached", "remember", "remember_scaled", "repeated", "scaled_again", "served", "shortened"]

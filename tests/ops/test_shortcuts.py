@@ -12,10 +12,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import cutegemm
 from cutegemm import GemmSpec, nn
+from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
-from cutegemm.ops import dispatch, entry_points, fallback, perceptron, products, program, serve, shortcuts
+from cutegemm.ops import (
+    dispatch,
+    entry_points,
+    fallback,
+    perceptron,
+    products,
+    program,
+    register,
+    serve,
+    shortcuts,
+)
 from cutegemm.ops.gradients import autograd, plain_products
 from cutegemm.running import run
 from cutegemm.running.backends import launcher, shortcut
@@ -113,6 +124,58 @@ def test_a_later_backward_pass_launches_what_the_first_did(name, launched, monke
     assert len(launched) == 2 * count == 6
     for one, other in zip(launched[:count], launched[count:], strict=True):
         assert one[0][:-1] == other[0][:-1] and one[0][-1] != other[0][-1] and one[1:] == other[1:]
+
+
+GELU = epi.bias_act("gelu")
+RESIDUAL = epi.bias_act_residual("relu")
+OPS = {
+    "linear": (lambda x, w: cutegemm.linear(x, w), ((2, 48, 64), (32, 64))),
+    "matmul": (lambda a, b: cutegemm.matmul(a, b, alpha=2.0), ((48, 64), (64, 32))),
+    "bias": (lambda x, w, bias: cutegemm.linear(x, w, bias), ((2, 48, 64), (32, 64), (32,))),
+    "epilogue": (lambda x, w, bias: cutegemm.linear(x, w, bias, epilogue=GELU), ((48, 64), (32, 64), (32,))),
+    "matrix": (
+        lambda x, w, bias, c: cutegemm.linear(x, w, bias, epilogue=RESIDUAL, residual=c),
+        ((2, 48, 64), (32, 64), (32,), (2, 48, 32)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_later_call_of_the_op_launches_what_the_first_did(name, launched, monkeypatch):
+    """As compiled code calls it, recorded by autograd or not: the same launch, and neither `serve` nor `Gemm.run`."""
+    f, shapes = OPS[name]
+    tensors = [r(*shape) for shape in shapes]
+    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        # the first call, while torch compiles, has other dispatch keys
+        compiled(*tensors)
+        first = compiled(*tensors)
+        others = [torch.stack([x, x], -1)[..., 0] for x in tensors]  # every second element
+        compiled(*others)
+        count = len(launched)
+        for module in (dispatch, shortcuts, register):
+            monkeypatch.setattr(module, "serve", None)
+        monkeypatch.setattr(cutegemm.Gemm, "run", None)
+        later = compiled(*tensors)
+    assert (later.shape, later.stride(), later.dtype) == (first.shape, first.stride(), first.dtype)
+    assert len(launched) == count + 1 and launched[1][1:] == launched[-1][1:]
+    differ = {(x, y) for x, y in zip(launched[1][0], launched[-1][0]) if x != y}
+    assert differ == {(first.data_ptr(), later.data_ptr())}
+
+
+def test_a_later_compiled_step_launches_what_the_first_did(launched, monkeypatch):
+    """Forward and backward of a compiled layer."""
+    tensors = [r(2, 48, 64).requires_grad_(), r(32, 64).requires_grad_(), r(32).requires_grad_()]
+    compiled, g = torch.compile(cutegemm.linear, backend="aot_eager", fullgraph=True), r(2, 48, 32)
+    for i in range(3):
+        if i == 2:
+            for module in (dispatch, shortcuts, register):
+                monkeypatch.setattr(module, "serve", None)
+            monkeypatch.setattr(cutegemm.Gemm, "run", None)
+        torch.autograd.grad(compiled(*tensors), tensors, g)
+    assert len(launched) == 9
+    for one, other in zip(launched[3:6], launched[6:], strict=True):
+        assert one[1:] == other[1:] and sum(x != y for x, y in zip(one[0], other[0])) <= 1
 
 
 def test_kinds_of_one_shape_that_take_turns_have_their_own(launched, monkeypatch):

@@ -209,8 +209,8 @@ def _element(x: Tensor, dim: int | None, place: int) -> Tensor:
 
 def _register() -> None:
     kernels = {
-        "grouped_mm": (_served, lambda *x: _shapes(*x)[0], autograd_of(_OP.default, _recorded)),
-        "grouped_mm.many": (many, _shapes, autograd_of(_OP.many, lambda *x: [_recorded(*x)])),
+        "grouped_mm": (_served, lambda *x: _shapes(*x)[0], autograd_of(_OP.default, _recorded, _served)),
+        "grouped_mm.many": (many, _shapes, autograd_of(_OP.many, lambda *x: [_recorded(*x)], many)),
         "grouped_mm.out": (_out, _fake_out, autograd_out_of(_OP.out)),
     }
     for name, (real, fake, recorded) in kernels.items():
