@@ -34,6 +34,7 @@ class Family:
         joined: layers with one input, which become one GEMM in the converted model.
         cached: whether it decodes with a cache.
         image: whether it reads images.
+        mlp: module and class of its MLP of two layers; None if it has another.
         config: further fields of its config, which make it deterministic.
     """
 
@@ -43,19 +44,25 @@ class Family:
     joined: tuple[tuple[str, ...], ...] = ()
     cached: bool = True
     image: bool = False
+    mlp: tuple[str, str] | None = None
     config: dict[str, Any] = field(default_factory=dict)
 
 
+def _of_two(folder: str, name: str) -> tuple[str, str]:
+    return f"transformers.models.{folder}.modeling_{folder}", f"{name}MLP"
+
+
 def _gated(name: str) -> tuple[str, str]:
-    return f"transformers.models.{name.lower()}.modeling_{name.lower()}", f"{name}MLP"
+    return _of_two(name.lower(), name)
 
 
 FAMILIES = {
     "llama": Family("Llama", "o_proj.weight", _gated("Llama"), (_QKV,), config={"max_position_embeddings": 8192}),
     "qwen3": Family("Qwen3", "o_proj.weight", _gated("Qwen3"), (_QKV,), config={"max_position_embeddings": 8192}),
-    "gpt_neox": Family("GPTNeoX", "attention.dense.weight", config={"max_position_embeddings": 8192}),
-    "vit": Family("ViT", "attention.o_proj.weight", joined=(_QKV,), cached=False, image=True,
-                  config={"patch_size": 14}),
+    "gpt_neox": Family("GPTNeoX", "attention.dense.weight", mlp=_of_two("gpt_neox", "GPTNeoX"),
+                       config={"max_position_embeddings": 8192}),
+    "vit": Family("ViT", "attention.o_proj.weight", mlp=_of_two("vit", "ViT"), joined=(_QKV,), cached=False,
+                  image=True, config={"patch_size": 14}),
     "bert": Family("Bert", "attention.output.dense.weight", joined=(("query", "key", "value"),), cached=False,
                    config={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
 }  # fmt: skip
@@ -151,9 +158,9 @@ class Scenario:
 def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[Any], Any]) -> Any:
     """A contender's model, converted or not, compiled or not, all with the same random weights.
 
-    A name that ends in "plain" means conversion layer by layer; otherwise layers are joined where possible. A name with
-    "fp8" means 8-bit weights and activations, gate and up joined instead of fused. Names that end in "compile" or
-    "default" mean compiled models.
+    A name that ends in "plain" means conversion layer by layer; otherwise layers are joined and MLPs fused where
+    possible. A name with "fp8" means 8-bit weights and activations, gate and up joined instead of fused. Names that end
+    in "compile" or "default" mean compiled models.
     """
     import transformers
 
@@ -179,18 +186,17 @@ def make_model(scenario: Scenario, name: str, device: str, compiler: Callable[[A
             gates = (NAMES[:2],) if family.gated else ()
             options = {"weights": "fp8", "activations": "fp8", "joined": family.joined + gates}
         elif not name.endswith("plain"):
-            options = {"swiglu": _perceptrons(family), "joined": family.joined}
+            classes = {"swiglu": _classes(family.gated), "mlp": _classes(family.mlp)}
+            options = {**classes, "joined": family.joined}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nn.convert(model, constant_weights=not work.train, **options)
     return compiler(model) if name.endswith(("compile", "default")) else model
 
 
-def _perceptrons(family: Family) -> list[Any]:
-    """The class of a family's SwiGLU MLP, if it has one."""
-    return (
-        [] if family.gated is None else [getattr(importlib.import_module(family.gated[0]), family.gated[1])]
-    )
+def _classes(found: tuple[str, str] | None) -> list[Any]:
+    """The class of a family's MLP by module and name, if it has one."""
+    return [] if found is None else [getattr(importlib.import_module(found[0]), found[1])]
 
 
 class Step:

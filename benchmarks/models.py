@@ -159,13 +159,8 @@ class Bench:
         return found, failures
 
     def _measured(self, scenario: Scenario) -> list[str]:
-        """The distinct contenders: without joined layers, "plain" equals the other conversion; fp8 does not train."""
-        joins = scenario.family.joined or scenario.family.gated
-        return [
-            name
-            for name in self._names
-            if (joins or not name.endswith("plain")) and not (name == EIGHT_BITS and scenario.shape.train)
-        ]
+        """The contenders of a scenario: fp8 does not train."""
+        return [name for name in self._names if not (name == EIGHT_BITS and scenario.shape.train)]
 
     def _step(self, scenario: Scenario, name: str) -> Step:
         """A call of a contender's model."""

@@ -5,7 +5,8 @@ linear       `Linear`
 mlp          `MLP` and `SwiGLU`; their activations are epilogues
 joined       layers that are called on the same tensor, as one GEMM
 state_dicts  one parameter for several, in state dicts
-conversion   `convert`: converts a model's layers; `asked` checks its arguments, `gated` recognizes SwiGLU MLPs
+conversion   `convert`: converts a model's layers; `asked` checks its arguments, `gated` recognizes SwiGLU MLPs,
+             `perceptrons` MLPs of two layers
 quantized    `QuantizedLinear`: 8-bit weights, quantized here or by other libraries
 experts      `MoE`: mixtures of experts; `mixtures`: those of the transformers library
 tracing      support for torch.fx

@@ -14,6 +14,7 @@ from cutegemm import checks
 from cutegemm.errors import InputError, field_error
 from cutegemm.nn.linear import PROMISE
 from cutegemm.nn.mlp import SwiGLU
+from cutegemm.nn.perceptrons import FusedMLP
 from cutegemm.nn.quantized import TYPES_8
 from cutegemm.ops.fallback import FALLBACKS
 
@@ -28,7 +29,7 @@ class Asked:
 
     Attributes:
         skip: patterns of module names.
-        swiglu: classes of gated MLPs.
+        swiglu, mlp: classes of gated MLPs, and of MLPs of two layers.
         joined: groups of names of layers that a module calls on the same tensor.
         fallback, constant_weights: as for `Linear`.
         weights, activations: names of 8-bit types of weights and inputs; None does not quantize them.
@@ -36,6 +37,7 @@ class Asked:
 
     skip: tuple[str, ...]
     swiglu: tuple[type[torch.nn.Module], ...]
+    mlp: tuple[type[torch.nn.Module], ...]
     joined: tuple[tuple[str, ...], ...]
     fallback: str
     constant_weights: bool
@@ -52,6 +54,7 @@ def asked(
     model: Any,
     skip: Any,
     swiglu: Any,
+    mlp: Any,
     joined: Any,
     fallback: Any,
     constant_weights: Any,
@@ -73,6 +76,7 @@ def asked(
     made = Asked(
         tuple(_several("skip", [skip] if isinstance(skip, str) else skip, str, _NAMES)),
         tuple(_several("swiglu", swiglu, type, _CLASSES)),
+        tuple(_several("mlp", mlp, type, _CLASSES)),
         tuple(
             tuple(_several("joined", x, str, _GROUPS)) for x in _several("joined", joined, Sequence, _GROUPS)
         ),
@@ -103,6 +107,8 @@ def _check_eight_bits(made: Asked, model: torch.nn.Module) -> None:
     if made.swiglu:
         rule = "SwiGLU has no 8-bit weights; join its layers, as in joined=[('gate_proj', 'up_proj')]"
         raise field_error(InputError, "swiglu", "...", rule, ())
+    if made.mlp:
+        raise field_error(InputError, "mlp", "...", "an MLP in one pass has no 8-bit weights", ())
     if any(x.training for x in model.modules()):
         rule = "8-bit weights do not train: call eval() on the model, or use linear(..., fp8=...) in training"
         raise field_error(InputError, "model.training", True, rule, False)
@@ -138,15 +144,16 @@ def _check_matches(made: Asked, modules: dict[str, torch.nn.Module]) -> None:
         if not any(fnmatchcase(x, pattern) for x in modules):
             near = checks.near(pattern, modules)
             raise field_error(InputError, f"skip[{i}]", pattern, "no module of the model has this name", near)
-    # modules that were converted earlier no longer have these classes
-    again = any(isinstance(x, SwiGLU) for x in modules.values())
-    for i, kind in enumerate(made.swiglu):
-        if not issubclass(kind, torch.nn.Module):
-            raise field_error(InputError, f"swiglu[{i}]", kind, _CLASSES)
-        if not again and not any(isinstance(x, kind) for x in modules.values()):
-            near = checks.near(kind.__name__, {type(x).__name__ for x in modules.values()})
-            rule = "no module of the model has this class"
-            raise field_error(InputError, f"swiglu[{i}]", kind.__name__, rule, near)
+    for field, kinds, ours in (("swiglu", made.swiglu, SwiGLU), ("mlp", made.mlp, FusedMLP)):
+        # modules that were converted earlier no longer have these classes
+        again = any(isinstance(x, ours) for x in modules.values())
+        for i, kind in enumerate(kinds):
+            if not issubclass(kind, torch.nn.Module):
+                raise field_error(InputError, f"{field}[{i}]", kind, _CLASSES)
+            if not again and not any(isinstance(x, kind) for x in modules.values()):
+                near = checks.near(kind.__name__, {type(x).__name__ for x in modules.values()})
+                rule = "no module of the model has this class"
+                raise field_error(InputError, f"{field}[{i}]", kind.__name__, rule, near)
     for i, names in enumerate(made.joined):
         if len(names) < 2 or len(set(names)) < len(names):
             raise field_error(InputError, f"joined[{i}]", names, "must be the names of several layers")

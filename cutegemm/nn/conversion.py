@@ -18,6 +18,7 @@ from cutegemm.nn.joined import Joined, Part, QuantizedJoined, Sharing, join
 from cutegemm.nn.linear import TYPES, Linear, multiplies
 from cutegemm.nn.mixtures import adopt, not_adopted, recognised
 from cutegemm.nn.mlp import SwiGLU, hooked
+from cutegemm.nn.perceptrons import fuse, parts_of
 from cutegemm.nn.quantized import TYPES_8, QuantizedLinear, load, source_of, store, unallocated
 from cutegemm.ops.fallback import HALF
 
@@ -60,6 +61,7 @@ def convert(
     fallback: str = "torch",
     skip: Collection[str] = (),
     swiglu: Collection[type[torch.nn.Module]] = (),
+    mlp: Collection[type[torch.nn.Module]] = (),
     joined: Collection[Sequence[str]] = (),
     weights: str | None = None,
     activations: str | None = None,
@@ -77,7 +79,7 @@ def convert(
             call.
         fallback: the behaviour without a Hopper GPU, as for `cutegemm.matmul`.
         skip: names of modules to leave alone, with wildcards, such as "lm_head" or "*.router". A name that matches no
-            module is refused; so are unmatched `swiglu` and `joined`.
+            module is refused; so are unmatched `swiglu`, `mlp` and `joined`.
         swiglu: classes of MLPs that compute down_proj(silu(gate_proj(x)) * up_proj(x)), such as transformers' LlamaMLP.
             `SwiGLU` replaces them if their forward does exactly that. Gate and up become one new parameter, so convert
             before you make an optimizer. The state dict does not change.
@@ -87,7 +89,7 @@ def convert(
             to them. Layers that share a parameter with others are not joined.
         weights: "fp8" or "int8" stores weights in 8 bits with one scale per row (`QuantizedLinear`), also those of
             mixtures' experts; for inference. Layers that share a parameter are left alone. Layers may be `joined`, so
-            that their input is quantized once; `swiglu` is refused.
+            that their input is quantized once; `swiglu` and `mlp` are refused.
         activations: the same type quantizes inputs with one scale per row, so that GEMMs run in 8 bits. None
             dequantizes the weight in each call, which saves memory but no time.
 
@@ -99,10 +101,15 @@ def convert(
         >>> print(convert(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
         converted 1 of 1 layers
     """
-    what = asked(model, skip, swiglu, joined, fallback, constant_weights, (weights, activations))
+    what = asked(model, skip, swiglu, mlp, joined, fallback, constant_weights, (weights, activations))
     made = Conversion(())
     mixtures = list(_mixtures(model, what, made))
-    converted = [*_gated(model, what, made), *_joined(model, what, made), *mixtures]
+    converted = [
+        *_gated(model, what, made),
+        *_perceptrons(model, what, made),
+        *_joined(model, what, made),
+        *mixtures,
+    ]
     for parent, _, name, module in _named(model):
         if name in mixtures:
             continue
@@ -153,6 +160,19 @@ def _gated(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[st
             continue
         early = what.constant_weights and _varies(parts[0]) is None
         setattr(parent, key, swiglu_of(module, what.fallback, early))
+        yield name
+
+
+def _perceptrons(model: torch.nn.Module, what: Asked, made: Conversion) -> Iterator[str]:
+    """Give MLPs of the classes that the caller named the forward of `MLP`; yields their names."""
+    for _, _, name, module in list(_named(model)):
+        if not isinstance(module, what.mlp):
+            continue
+        found = what.skipped(name) or parts_of(module)
+        if isinstance(found, str):
+            made.left[name] = found
+            continue
+        fuse(module, found)
         yield name
 
 

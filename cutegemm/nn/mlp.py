@@ -81,23 +81,7 @@ class MLP(torch.nn.Sequential):
             # the layers were changed, so call them one by one
             called: Tensor = super().forward(input)  # type: ignore[no-untyped-call]
             return called
-        first, _, last = layers
-        if _fusable(first, last):
-            return perceptron(
-                input,
-                first.weight,
-                first.bias,
-                self.epilogue,
-                last.weight,
-                last.bias,
-                fallback=first.fallback,
-            )
-        spec = promised(first, first.weight) if first.constant_weights else None
-        hidden = linear(
-            input, first.weight, first.bias, epilogue=self.epilogue, spec=spec, fallback=first.fallback
-        )
-        found: Tensor = last(hidden)
-        return found
+        return through(input, layers[0], layers[2], self.epilogue)
 
     def _as_made(self, input: Tensor, layers: list[Any]) -> bool:
         """Whether the first two layers are unchanged, so that one GEMM can compute both."""
@@ -129,6 +113,17 @@ def hooked(layer: torch.nn.Module) -> bool:
 def watched(layer: torch.nn.Module) -> bool:
     """Whether a layer has hooks, or all modules have (`torch.nn.modules.module.register_module_forward_hook`)."""
     return hooked(layer) or bool(_any_global_hook())
+
+
+def through(input: Tensor, first: Any, last: Any, epilogue: Graph) -> Tensor:
+    """last(f(first(input))), with f in the epilogue of the first layer's GEMM."""
+    if _fusable(first, last):
+        weights = first.weight, first.bias, epilogue, last.weight, last.bias
+        return perceptron(input, *weights, fallback=first.fallback)
+    spec = promised(first, first.weight) if first.constant_weights else None
+    hidden = linear(input, first.weight, first.bias, epilogue=epilogue, spec=spec, fallback=first.fallback)
+    found: Tensor = last(hidden)
+    return found
 
 
 def _fusable(first: Any, last: Any) -> bool:
