@@ -36,7 +36,7 @@ from cutegemm.ops.gradients.saved import taken
 from cutegemm.ops.groups.grouped_op import many
 from cutegemm.ops.products import BACKENDS
 from cutegemm.ops.program import BIASED, PLAIN, Program, decode, kept
-from cutegemm.ops.serve import serve
+from cutegemm.ops.shortcuts import served
 from cutegemm.running.arguments.call import Memo
 from cutegemm.spec import GemmSpec
 
@@ -240,7 +240,7 @@ def _launch(
             call = many if direct(a, b, bounds, *inputs) else torch.ops.cutegemm.grouped_mm.many
             return call(a, b, bounds, *args, told)
         if direct(a, b, *inputs):
-            return serve(decode(text), a, b, inputs, numbers, ())
+            return served(decode(text), a, b, inputs, numbers, ())
     found: list[Tensor] = torch.ops.cutegemm.gemm.many(a, b, *args)
     return found
 

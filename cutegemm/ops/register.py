@@ -60,11 +60,11 @@ def _alone(text: str) -> Program:
 
 
 def _one(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> torch.Tensor:
-    return served(_alone(program), a, b, inputs, numbers, integers)
+    return served(_alone(program), a, b, inputs, numbers, integers)[0]
 
 
 def _many(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str) -> list[torch.Tensor]:
-    return list(serve(decode(program), a, b, inputs, numbers, integers))
+    return list(served(decode(program), a, b, inputs, numbers, integers))
 
 
 def _out(a: Any, b: Any, inputs: Any, numbers: Any, integers: Any, program: str, *, out: Any) -> None:

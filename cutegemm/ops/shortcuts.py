@@ -198,21 +198,22 @@ def served(
     inputs: Sequence[torch.Tensor],
     numbers: Sequence[float],
     integers: Sequence[int],
-) -> torch.Tensor:
-    """`serve` for a program whose only output is D, by a cached shortcut of such a call if there is one."""
+) -> tuple[torch.Tensor, ...]:
+    """`serve`, by a cached shortcut of such a call if there is one."""
     alpha = numbers[0] if numbers else 1.0
-    known = not integers and not program.scalars and (program.plain if numbers else True) and a.dim() > 1
-    if not known or len(numbers) > 1 or _modes() or forward_ad._current_level >= 0:
-        return serve(program, a, b, inputs, numbers, integers)[0]
+    known = not (integers or program.scalars or program.merged) and (program.plain if numbers else True)
+    if not known or a.dim() < 2 or len(numbers) > 1 or _modes() or forward_ad._current_level >= 0:
+        return serve(program, a, b, inputs, numbers, integers)
     tensors = (a, b, *inputs)
     # other keys than those of `repeated`, whose shortcuts take their arguments one by one
     key = "op", program.form, *[x.shape for x in tensors]
     found: Any = _cached_of_all(program, key, tensors, alpha)
     if found is None:
-        (found,) = serve(program, a, b, inputs, numbers, integers)
+        made = serve(program, a, b, inputs, numbers, integers)
         if program.backend is None:
             _remember_all(program, key, a, b, inputs)
-    return found  # type: ignore[no-any-return]
+        return made
+    return (found,) if program.alone else found
 
 
 __all__ = ["cached", "remember", "remember_scaled", "repeated", "scaled_again", "served", "shortened"]

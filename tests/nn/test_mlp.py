@@ -235,7 +235,7 @@ def test_a_step_launches_six_products_and_keeps_what_torch_keeps(name, monkeypat
     ours, theirs = pair(name)
     launched = []
     monkeypatch.setattr(
-        perceptron, "serve", lambda program, *rest: launched.append(program) or serve(program, *rest)
+        perceptron, "served", lambda program, *rest: launched.append(program) or serve(program, *rest)
     )
     x = torch.randn(5, 12)
     assert bytes_kept(ours, x) <= bytes_kept(theirs, x)
@@ -255,7 +255,7 @@ def test_a_step_holds_no_matrix_that_nobody_reads_again(name, most, monkeypatch)
     else:
         model = nn.MLP(width, hidden, bias=name == "gelu", **options)
     alive = Alive()
-    monkeypatch.setattr(perceptron, "serve", alive.watched(serve))
+    monkeypatch.setattr(perceptron, "served", alive.watched(serve))
     y = model(torch.randn(rows, width).requires_grad_())
     y.backward(torch.ones_like(y))
     # other results than those are less than one of them

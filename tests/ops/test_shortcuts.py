@@ -163,6 +163,28 @@ def test_a_later_call_of_the_op_launches_what_the_first_did(name, launched, monk
     assert differ == {(first.data_ptr(), later.data_ptr())}
 
 
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_a_perceptrons_later_step_launches_what_the_first_did(lead, launched, monkeypatch):
+    """Also the launch that stores the hidden activations beside those before the activation."""
+    mlp = nn.MLP(64, 32, 48, bias=False).to(BF16)
+    x, g = r(*lead, 16, 64).requires_grad_(), r(*lead, 16, 48)
+
+    def step():
+        y = mlp(x)
+        return y, *torch.autograd.grad(y, [x, *mlp.parameters()], g)
+
+    known = step()
+    count = len(launched)
+    for module in (dispatch, shortcuts, register):
+        monkeypatch.setattr(module, "serve", None)
+    monkeypatch.setattr(cutegemm.Gemm, "run", None)
+    again = step()
+    assert [(t.shape, t.stride(), t.dtype) for t in again] == [(t.shape, t.stride(), t.dtype) for t in known]
+    assert len(launched) == 2 * count == 12
+    for one, other in zip(launched[:6], launched[6:], strict=True):
+        assert one[1:] == other[1:] and len(one[0]) == len(other[0])
+
+
 def test_a_later_compiled_step_launches_what_the_first_did(launched, monkeypatch):
     """Forward and backward of a compiled layer."""
     tensors = [r(2, 48, 64).requires_grad_(), r(32, 64).requires_grad_(), r(32).requires_grad_()]

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
+from cutegemm.epilogue.graph import STORE
 from cutegemm.running.backends import launcher
 from cutegemm.running.backends.launcher import Launcher
 from cutegemm.running.backends.uncompiled import uncompiled
+from cutegemm.running.numerics.reference import TORCH_DTYPE
 
 # (a, b, bias, alpha) -> D, or None if the call is of another kind. `alpha` is ignored unless the epilogue reads it.
 Shortcut = Callable[[Any, Any, Any, float], Any]
@@ -47,22 +49,31 @@ def _check_twice(a: torch.Tensor, b: torch.Tensor, *rest: torch.Tensor) -> Calla
 
 def _new(
     prepared: Any, count: int, lead: Sequence[int]
-) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
-    """torch's function that allocates D, with D's extents and strides; None for a kind without shortcuts.
+) -> tuple[Any, list[tuple[tuple[int, ...], tuple[int, ...], Any]]] | None:
+    """torch's function that allocates outputs, and each one's extents, strides and type; None without shortcuts.
 
     Args:
         count: number of a call's input tensors.
     """
-    if type(prepared) is not Launcher or prepared.alone is None or not prepared.single or _Guards is None:
+    if type(prepared) is not Launcher or prepared.alone is None or _Guards is None:
         return None
-    order, wanted = prepared.kind.order, prepared.kind.shapes.wanted[0]
-    # D must be nonempty and contiguous
-    simple = len(order.names) == count + 1 and order.numbers in _NUMBERS and not prepared.pairs
+    kind = prepared.kind
+    order, wanted = kind.order, kind.shapes.wanted
+    stored = [x.name for x in kind.graph.outputs if x.kind == STORE and not x.block]
     empty: Any = getattr(_guards, f"_empty_strided_{prepared.device.type}", None)
-    if not simple or not math.prod(wanted.shape) or wanted.order is not None or empty is None:
+    # outputs must be nonempty and contiguous, and are returned as they are
+    simple = len(order.names) == count + len(wanted) and order.numbers in _NUMBERS and not prepared.pairs
+    simple = simple and stored == [x.name for x in kind.graph.outputs] == [x.name for x in wanted] == [
+        *order.outs
+    ]
+    if not simple or empty is None or any(not math.prod(x.shape) or x.order is not None for x in wanted):
         return None
-    shape = (*lead, wanted.shape[-1]) if lead else wanted.shape
-    return empty, shape, tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
+    made = []
+    for x in wanted:
+        shape = (*lead, x.shape[-1]) if lead else x.shape
+        strides = tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
+        made.append((tuple(shape), strides, TORCH_DTYPE[x.dtype]))
+    return empty, made
 
 
 def shortcut_of_all(
@@ -71,24 +82,28 @@ def shortcut_of_all(
     lead: Sequence[int] = (),
     order: Sequence[int] | None = None,
 ) -> Callable[..., Any]:
-    """The shortcut of a kind of call with any number of tensors. It takes them and alpha; it returns D or None.
+    """The shortcut of a kind of call with any number of tensors and outputs.
+
+    It takes the tensors and alpha; it returns the output, a tuple of several, or None.
 
     Args:
         prepared, lead: as for `shortcut`.
         tensors: of a call.
-        order: for each launch argument, its index among the tensors followed by D; None is the order of the kind.
+        order: for each launch argument, its index among the tensors followed by the outputs; None is the order of the
+            kind.
     """
     made, count = _new(prepared, len(tensors), lead), len(tensors)
     if made is None:
         return lambda tensors, alpha=1.0: None
-    empty, shape, strides = made
+    empty, outputs = made
     try:
         check = _check(*tensors)
     except (TypeError, RuntimeError):
         return lambda tensors, alpha=1.0: None
     alone, extents, steps, schedule = prepared.alone, prepared.extents, prepared.strides, prepared.schedule
-    index, dtype, place = prepared.index, prepared.dtype, prepared.first_out
-    pick = itemgetter(*(order or (*range(place), count, *range(place, count))))
+    index, place, single = prepared.index, prepared.first_out, len(outputs) == 1
+    written = range(count, count + len(outputs))
+    pick = itemgetter(*(order or (*range(place), *written, *range(place, count))))
     aligned = [x.data_ptr() & 15 for x in tensors]
     differentiable, scaled = any(x.requires_grad for x in tensors), bool(prepared.kind.order.numbers)
     device: Any = launcher._current_device
@@ -102,11 +117,11 @@ def shortcut_of_all(
         # a tensor without memory, such as a freed parameter, is refused elsewhere
         if not all(pointers) or [p & 15 for p in pointers] != aligned or device() != index:
             return None
-        out = empty(shape, strides, dtype)
-        pointers.append(out.data_ptr())
+        outs = [empty(*x) for x in outputs]
+        pointers += [x.data_ptr() for x in outs]
         numbers = (alpha,) if scaled else launcher._NO_NUMBERS
         alone(pick(pointers), extents, steps, numbers, schedule, stream(index))
-        return out
+        return outs[0] if single else tuple(outs)
 
     return again
 
@@ -124,15 +139,15 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
         The shortcut; `none` if D is not the only result, or if the kind has several launches or no GPU.
     """
     made = _new(prepared, len(tensors), lead)
-    if made is None:
+    if made is None or len(made[1]) > 1:
         return none
-    order, (empty, shape, strides) = prepared.kind.order, made
+    order, (empty, ((shape, strides, dtype),)) = prepared.kind.order, made
     try:
         check, check_twice = _check(*tensors), _check_twice(*tensors)
     except (TypeError, RuntimeError):
         return none
     alone, extents, steps, schedule = prepared.alone, prepared.extents, prepared.strides, prepared.schedule
-    index, dtype, scaled = prepared.index, prepared.dtype, bool(order.numbers)
+    index, scaled = prepared.index, bool(order.numbers)
     aligned = [x.data_ptr() & 15 for x in tensors]
     differentiable = any(x.requires_grad for x in tensors)
     recording, fixed = torch.is_grad_enabled, launcher._NO_NUMBERS
