@@ -81,16 +81,14 @@ def _kind(x: Any) -> Any:
 
 
 def repeated(program: Program, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
-    """alpha * A B in a program's form, by the cached shortcut of such a call if there is one.
-
-    Programs of several forms share a `Gemm`, so the form is part of the key.
-    """
-    key = program.form, a.shape, b.shape
-    usable = not _modes() and forward_ad._current_level < 0
+    """alpha * A B in a program's form, by the cached shortcut of such a call if there is one."""
+    # tensors of a subclass may have symbolic extents, which are no key
+    usable = program.backend is None and direct(a, b)
+    key = (program.form, a.shape, b.shape) if usable else None
     found: Any = cached(program, key, a, b, None, alpha) if usable else None
     if found is None:
         (found,) = call(program, a, b, (), (alpha,))
-        if program.backend is None and direct(a, b):
+        if usable:
             remember(program, key, a, b, None)
     return found  # type: ignore[no-any-return]
 
@@ -202,7 +200,8 @@ def served(
     """`serve`, by a cached shortcut of such a call if there is one."""
     alpha = numbers[0] if numbers else 1.0
     known = not (integers or program.scalars or program.merged) and (program.plain if numbers else True)
-    if not known or a.dim() < 2 or len(numbers) > 1 or _modes() or forward_ad._current_level >= 0:
+    known = known and a.dim() > 1 and len(numbers) == len(program.numbers)
+    if not known or len(numbers) > 1 or _modes() or forward_ad._current_level >= 0:
         return serve(program, a, b, inputs, numbers, integers)
     tensors = (a, b, *inputs)
     # other keys than those of `repeated`, whose shortcuts take their arguments one by one

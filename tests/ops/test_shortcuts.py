@@ -156,6 +156,8 @@ def test_a_later_call_of_the_op_launches_what_the_first_did(name, launched, monk
         for module in (dispatch, shortcuts, register):
             monkeypatch.setattr(module, "serve", None)
         monkeypatch.setattr(cutegemm.Gemm, "run", None)
+        # the dispatcher calls one implementation only
+        monkeypatch.setattr(register, "redispatched", None)
         later = compiled(*tensors)
     assert (later.shape, later.stride(), later.dtype) == (first.shape, first.stride(), first.dtype)
     assert len(launched) == count + 1 and launched[1][1:] == launched[-1][1:]
@@ -183,6 +185,17 @@ def test_a_perceptrons_later_step_launches_what_the_first_did(lead, launched, mo
     assert len(launched) == 2 * count == 12
     for one, other in zip(launched[:6], launched[6:], strict=True):
         assert one[1:] == other[1:] and len(one[0]) == len(other[0])
+
+
+def test_an_op_without_its_number_is_refused_behind_a_shortcut(launched):
+    """As before there was one: nothing is launched with a factor of 1."""
+    a, b, op, text = r(48, 64), r(64, 32), torch.ops.cutegemm.gemm.default, entry_points._PLAIN.text
+    with torch.no_grad():
+        for _ in range(2):
+            op(a, b, [], [2.0], [], text)
+        with pytest.raises(IndexError):
+            op(a, b, [], [], [], text)
+    assert len(launched) == 2
 
 
 def test_a_later_compiled_step_launches_what_the_first_did(launched, monkeypatch):

@@ -6,9 +6,11 @@ import itertools
 
 import pytest
 import torch
+from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn import functional as F
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -304,3 +306,38 @@ def test_several_outputs_are_a_tree(name):
     assert type(found) is Outputs and [tuple(x.shape) for x in leaves] == [(3, 9, 7), (3, 9)]
     assert error(found.d, a @ b) < 1e-5 and error(found.row_max, (a @ b).amax(-1)) < 1e-5
     assert type(torch.utils._pytree.tree_unflatten(leaves, tree)) is Outputs
+
+
+@pytest.mark.parametrize("name", ("functional", "zeros", "of a subclass"))
+def test_what_the_dispatcher_handles_below_autograd_is_left_to_it(name):
+    """A call without a gradient runs directly only if a device's implementation is all that is left to run."""
+    a, b, text = torch.randn(9, 12), torch.randn(12, 7), made(PLAIN, None, "matrix", (), None).text
+    if name == "zeros":
+        x = torch._efficientzerotensor((9, 12))
+        assert torch.equal(OPS.default(x, b, [], [1.0], [], text), torch.zeros(9, 7))
+    elif name == "functional":
+        torch._enable_functionalization(reapply_views=True)
+        try:
+            d = OPS.default(*map(torch._to_functional_tensor, (a, b)), [], [1.0], [], text)
+        finally:
+            torch._disable_functionalization()
+        assert torch._is_functional_tensor(d)
+        torch.testing.assert_close(torch._from_functional_tensor(d), a @ b)
+    else:
+        # the groups' ends are no operand
+        ends = torch.tensor([4, 9], dtype=torch.int32)
+        a, b = a.bfloat16(), b.bfloat16()
+        how = [], [1.0], [], text, "rows:offs:zero"
+        d = torch.ops.cutegemm.grouped_mm(a, b.expand(2, 12, 7), TwoTensor(ends, ends), *how)
+        assert type(d) is TwoTensor
+        torch.testing.assert_close(d.a, a @ b)
+
+
+def test_gradients_of_fakes_may_have_symbolic_extents():
+    """Outside their mode, too: extents that are no key of a cache."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC] * 2)
+    x = mode.from_tensor(r(9, 12), symbolic_context=context, source=ConstantSource("x"))
+    weight = mode.from_tensor(r(7, 12), symbolic_context=context, source=ConstantSource("weight"))
+    y = cutegemm.linear(x, weight, fallback="reference")
+    assert [g.shape for g in torch.autograd.grad(y.sum(), [x, weight])] == [x.shape, weight.shape]
