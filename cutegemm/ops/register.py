@@ -27,6 +27,7 @@ from cutegemm.ops.transforms.batching import batched
 from cutegemm.running import tangents
 from cutegemm.running.arguments.describe import shown
 from cutegemm.running.arguments.results import Outputs
+from cutegemm.running.backends.uncompiled import uncompiled
 
 NAMESPACE = "cutegemm"
 DEVICES = ("cpu", "cuda")
@@ -150,6 +151,7 @@ def autograd_of(op: Any, record: Callable[..., Any], real: Callable[..., Any]) -
         real: the implementation for a device, which is called without the dispatcher where nothing else must see it.
     """
 
+    @uncompiled
     def kernel(keyset: Any, *args: Any) -> Any:
         tensors = _tensors(args)
         tangents.refuse(_named(args))

@@ -18,6 +18,7 @@ from cutegemm.ops.program import Program
 from cutegemm.ops.serve import serve
 from cutegemm.running.arguments.call import Memo
 from cutegemm.running.backends.shortcut import Shortcut, none, shortcut, shortcut_of_all
+from cutegemm.running.backends.uncompiled import uncompiled
 
 _modes = torch._C._len_torch_dispatch_stack
 # attempts to create a shortcut per kind of call: some support none, and calls may differ in what `_kind` leaves out
@@ -189,6 +190,7 @@ def _remember_all(
     gemm.shortcuts.put(key, found)
 
 
+@uncompiled
 def served(
     program: Program,
     a: torch.Tensor,

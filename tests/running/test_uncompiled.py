@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import cutegemm  # noqa: E402
 import cutegemm.ops  # noqa: E402  (registers the operators)
+from cutegemm.ops import register, shortcuts  # noqa: E402
+from cutegemm.ops.products import made  # noqa: E402
 from cutegemm.running.backends.uncompiled import uncompiled  # noqa: E402
 
 
@@ -84,3 +86,23 @@ def test_nothing_behind_an_operator_is_compiled(name):
     assert not graphs
     for y, z in zip(pytree.tree_leaves(found), pytree.tree_leaves(op(*args)), strict=True):
         assert torch.equal(y.float(), z.float())
+
+
+@pytest.mark.parametrize("name", ("autograd", "device"))
+def test_an_implementation_is_not_compiled(name, monkeypatch):
+    """Nor what it calls before and after `serve`: of autograd's, and of a device's in inference mode."""
+    module, inner = (register.tangents, "refuse") if name == "autograd" else (shortcuts, "_kind")
+    original, count = getattr(module, inner), []
+
+    def computing(x):
+        count.append(torch.ones(2) + 1)
+        return original(x)
+
+    monkeypatch.setattr(module, inner, computing)
+    # a graph that no other test has, so that it has no shortcut
+    graph = cutegemm.epilogue.define(lambda acc: acc * 0.34375)
+    text = made(graph, None, "matrix", (), None).text
+    with torch.inference_mode(name == "device"):
+        x = torch.randn(8, 8)
+        graphs, _ = compiled_graphs(torch.ops.cutegemm.gemm.default, x, x, [], [], [], text)
+    assert count and not graphs
