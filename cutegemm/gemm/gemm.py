@@ -22,7 +22,7 @@ from cutegemm.running.arguments.blas import (
     plain_call,
     refused,
 )
-from cutegemm.running.arguments.call import NOWHERE, Memo, identity, recording, substance
+from cutegemm.running.arguments.call import NOWHERE, REMEMBERED, Memo, identity, recording, substance
 from cutegemm.running.arguments.named import Signature, Unprepared
 from cutegemm.spec import AUTO, GemmSpec, checked_spec
 
@@ -255,7 +255,8 @@ class Gemm(Runs, Kernels):
         super()._choose_again()
         self._kinds: Memo[Prepared] = Memo()
         self._grouped: dict[bool, GroupedGemm] = {}
-        self.shortcuts: Memo[Any] = Memo()
+        # each is cached under its caller's key and under its kind
+        self.shortcuts: Memo[Any] = Memo(2 * REMEMBERED)
         self.attempts: Memo[int] = Memo()
 
     def _first(self, call: Unprepared, backend: Any, workspace: Any) -> Any:

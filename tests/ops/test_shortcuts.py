@@ -29,6 +29,7 @@ from cutegemm.ops import (
 )
 from cutegemm.ops.gradients import autograd, plain_products
 from cutegemm.running import run
+from cutegemm.running.arguments.call import REMEMBERED
 from cutegemm.running.backends import launcher, shortcut
 from tests.support.torch_ops import survivors
 
@@ -237,6 +238,18 @@ def test_kinds_of_one_shape_that_take_turns_have_their_own(launched, monkeypatch
     monkeypatch.setattr(cutegemm.Gemm, "run", None)
     each()
     assert 3 * (len(launched) - count) == len(launched)
+
+
+def test_as_many_shapes_as_runs_are_kept_have_shortcuts(launched, monkeypatch):
+    """A shortcut is cached under its shapes and under its kind; both fit for more than half of those kept."""
+    b, count = r(16, 16), REMEMBERED // 2 + 8
+    calls = [(r(m, 16), b) for m in range(1, count + 1)]
+    for a, b in calls:
+        cutegemm.matmul(a, b)
+    monkeypatch.setattr(cutegemm.Gemm, "run", None)
+    for a, b in calls:
+        cutegemm.matmul(a, b)
+    assert len(launched) == 2 * count
 
 
 def e(*shape):
