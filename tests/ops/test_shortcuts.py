@@ -11,71 +11,21 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cutegemm
-from cutegemm import GemmSpec, nn
-from cutegemm import epilogue as epi
-from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
 from cutegemm.ops import (
     dispatch,
     entry_points,
-    fallback,
-    perceptron,
     products,
-    program,
-    register,
-    serve,
     shortcuts,
 )
 from cutegemm.ops.gradients import autograd, plain_products
-from cutegemm.running import run
 from cutegemm.running.arguments.call import REMEMBERED
-from cutegemm.running.backends import launcher, shortcut
+from cutegemm.running.backends import shortcut
+from tests.support.launched import forget, r
 from tests.support.torch_ops import survivors
 
-BF16 = torch.bfloat16
-PROGRAMS = (entry_points._PLAIN, entry_points._LINEAR, entry_points._BIASED)
-
-
-@pytest.fixture
-def launched(monkeypatch):
-    """The arguments of every launch of calls on CPU tensors, which take the GPU's way."""
-    found = []
-
-    def record(config, index):
-        return lambda *args: found.append([list(x) if isinstance(x, tuple) else x for x in args])
-
-    monkeypatch.setattr(run, "backend_for", lambda request, named: "gpu")
-    monkeypatch.setattr(run, "device_of", lambda device: H200)
-    monkeypatch.setattr(launcher, "function_for", record)
-    # a CPU tensor's device index
-    monkeypatch.setattr(launcher, "_current_device", lambda: None)
-    monkeypatch.setattr(launcher, "_current_stream", lambda index: 77)
-    monkeypatch.setattr(launcher.tvm_ffi, "convert", list)
-    for module in (serve, fallback):
-        monkeypatch.setattr(module, "hopper", lambda device: True)
-    entry_points._remembered.cache_clear()
-    forget()
-    yield found
-    entry_points._remembered.cache_clear()
-    forget()
-
-
-def forget():
-    """No kinds of calls are known, of these programs and of those that are found by their text."""
-    for known in (program._programs, products._recent, perceptron._recent):
-        known.recent, known._old = {}, {}
-    autograd._plain.cache_clear()
-    for made in PROGRAMS:
-        program.kept(made)
-        made.gemm._choose_again()
-
-
-def r(*shape):
-    """Random bf16 elements."""
-    return torch.randn(shape).to(BF16)
-
-
+launched = pytest.fixture(launches)
 CALLS = {
     "matmul": (lambda a, b: cutegemm.matmul(a, b, alpha=2.0), ((48, 64), (64, 32))),
     "batches": (cutegemm.matmul, ((3, 48, 64), (64, 32))),
@@ -125,93 +75,6 @@ def test_a_later_backward_pass_launches_what_the_first_did(name, launched, monke
     assert len(launched) == 2 * count == 6
     for one, other in zip(launched[:count], launched[count:], strict=True):
         assert one[0][:-1] == other[0][:-1] and one[0][-1] != other[0][-1] and one[1:] == other[1:]
-
-
-GELU = epi.bias_act("gelu")
-RESIDUAL = epi.bias_act_residual("relu")
-OPS = {
-    "linear": (lambda x, w: cutegemm.linear(x, w), ((2, 48, 64), (32, 64))),
-    "matmul": (lambda a, b: cutegemm.matmul(a, b, alpha=2.0), ((48, 64), (64, 32))),
-    "bias": (lambda x, w, bias: cutegemm.linear(x, w, bias), ((2, 48, 64), (32, 64), (32,))),
-    "epilogue": (lambda x, w, bias: cutegemm.linear(x, w, bias, epilogue=GELU), ((48, 64), (32, 64), (32,))),
-    "matrix": (
-        lambda x, w, bias, c: cutegemm.linear(x, w, bias, epilogue=RESIDUAL, residual=c),
-        ((2, 48, 64), (32, 64), (32,), (2, 48, 32)),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_a_later_call_of_the_op_launches_what_the_first_did(name, launched, monkeypatch):
-    """As compiled code calls it, recorded by autograd or not: the same launch, and neither `serve` nor `Gemm.run`."""
-    f, shapes = OPS[name]
-    tensors = [r(*shape) for shape in shapes]
-    compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
-    with torch.no_grad():
-        # the first call, while torch compiles, has other dispatch keys
-        compiled(*tensors)
-        first = compiled(*tensors)
-        others = [torch.stack([x, x], -1)[..., 0] for x in tensors]  # every second element
-        compiled(*others)
-        count = len(launched)
-        for module in (dispatch, shortcuts, register):
-            monkeypatch.setattr(module, "serve", None)
-        monkeypatch.setattr(cutegemm.Gemm, "run", None)
-        # the dispatcher calls one implementation only
-        monkeypatch.setattr(register, "redispatched", None)
-        later = compiled(*tensors)
-    assert (later.shape, later.stride(), later.dtype) == (first.shape, first.stride(), first.dtype)
-    assert len(launched) == count + 1 and launched[1][1:] == launched[-1][1:]
-    differ = {(x, y) for x, y in zip(launched[1][0], launched[-1][0]) if x != y}
-    assert differ == {(first.data_ptr(), later.data_ptr())}
-
-
-@pytest.mark.parametrize("lead", [(), (2,)])
-def test_a_perceptrons_later_step_launches_what_the_first_did(lead, launched, monkeypatch):
-    """Also the launch that stores the hidden activations beside those before the activation."""
-    mlp = nn.MLP(64, 32, 48, bias=False).to(BF16)
-    x, g = r(*lead, 16, 64).requires_grad_(), r(*lead, 16, 48)
-
-    def step():
-        y = mlp(x)
-        return y, *torch.autograd.grad(y, [x, *mlp.parameters()], g)
-
-    known = step()
-    count = len(launched)
-    for module in (dispatch, shortcuts, register):
-        monkeypatch.setattr(module, "serve", None)
-    monkeypatch.setattr(cutegemm.Gemm, "run", None)
-    again = step()
-    assert [(t.shape, t.stride(), t.dtype) for t in again] == [(t.shape, t.stride(), t.dtype) for t in known]
-    assert len(launched) == 2 * count == 12
-    for one, other in zip(launched[:6], launched[6:], strict=True):
-        assert one[1:] == other[1:] and len(one[0]) == len(other[0])
-
-
-def test_an_op_without_its_number_is_refused_behind_a_shortcut(launched):
-    """As before there was one: nothing is launched with a factor of 1."""
-    a, b, op, text = r(48, 64), r(64, 32), torch.ops.cutegemm.gemm.default, entry_points._PLAIN.text
-    with torch.no_grad():
-        for _ in range(2):
-            op(a, b, [], [2.0], [], text)
-        with pytest.raises(IndexError):
-            op(a, b, [], [], [], text)
-    assert len(launched) == 2
-
-
-def test_a_later_compiled_step_launches_what_the_first_did(launched, monkeypatch):
-    """Forward and backward of a compiled layer."""
-    tensors = [r(2, 48, 64).requires_grad_(), r(32, 64).requires_grad_(), r(32).requires_grad_()]
-    compiled, g = torch.compile(cutegemm.linear, backend="aot_eager", fullgraph=True), r(2, 48, 32)
-    for i in range(3):
-        if i == 2:
-            for module in (dispatch, shortcuts, register):
-                monkeypatch.setattr(module, "serve", None)
-            monkeypatch.setattr(cutegemm.Gemm, "run", None)
-        torch.autograd.grad(compiled(*tensors), tensors, g)
-    assert len(launched) == 9
-    for one, other in zip(launched[3:6], launched[6:], strict=True):
-        assert one[1:] == other[1:] and sum(x != y for x, y in zip(one[0], other[0])) <= 1
 
 
 def test_kinds_of_one_shape_that_take_turns_have_their_own(launched, monkeypatch):
@@ -506,31 +369,3 @@ def test_a_shortcut_keeps_no_tensor(launched):
 
     assert survivors(calls) == []
     assert len(launched) == 6
-
-
-STEPS = {
-    "layer": lambda: torch.nn.Linear(64, 64, bias=False),
-    "layer with a bias": lambda: torch.nn.Linear(64, 64),
-    "gated perceptron": lambda: nn.SwiGLU(64, 64),
-    "perceptron": lambda: nn.MLP(64, 64, 64),
-}
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_a_later_training_step_describes_nothing(name, launched, monkeypatch):
-    """Forward and backward of a known layer make no spec and no text of a program: that took longer than launching."""
-    layer = STEPS[name]().to(BF16)
-    if type(layer) is torch.nn.Linear:
-        layer.__class__ = nn.Linear
-    x = r(48, 64).requires_grad_()
-
-    def step():
-        layer(x).backward(torch.ones(48, 64, dtype=BF16))
-
-    step()
-    first = len(launched)
-    made = []
-    monkeypatch.setattr(GemmSpec, "__post_init__", lambda self: made.append(self))
-    monkeypatch.setattr(program.json, "dumps", lambda *args, **more: made.append(args))
-    step()
-    assert made == [] and len(launched) == 2 * first and layer.training
