@@ -22,7 +22,7 @@ from cutegemm.ops import (
 from cutegemm.ops.gradients import autograd, plain_products
 from cutegemm.running.arguments.call import REMEMBERED
 from cutegemm.running.backends import shortcut
-from tests.support.launched import forget, r
+from tests.support.launched import forget, launches, r
 from tests.support.torch_ops import survivors
 
 launched = pytest.fixture(launches)
