@@ -50,10 +50,11 @@ def test_a_later_call_of_the_op_launches_what_the_first_did(name, launched, monk
     assert differ == {(first.data_ptr(), later.data_ptr())}
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("lead", [(), (2,)])
-def test_a_perceptrons_later_step_launches_what_the_first_did(lead, launched, monkeypatch):
-    """Also the launch that stores the hidden activations beside those before the activation."""
-    mlp = nn.MLP(64, 32, 48, bias=False).to(BF16)
+def test_a_perceptrons_later_step_launches_what_the_first_did(lead, bias, launched, monkeypatch):
+    """Also the launch that stores two matrices, and those that sum the bias's gradient."""
+    mlp = nn.MLP(64, 32, 48, bias=bias).to(BF16)
     x, g = r(*lead, 16, 64).requires_grad_(), r(*lead, 16, 48)
 
     def step():
@@ -67,9 +68,32 @@ def test_a_perceptrons_later_step_launches_what_the_first_did(lead, launched, mo
     monkeypatch.setattr(cutegemm.Gemm, "run", None)
     again = step()
     assert [(t.shape, t.stride(), t.dtype) for t in again] == [(t.shape, t.stride(), t.dtype) for t in known]
-    assert len(launched) == 2 * count == 12
-    for one, other in zip(launched[:6], launched[6:], strict=True):
+    assert len(launched) == 2 * count and count == 6 + bias
+    for one, other in zip(launched[:count], launched[count:], strict=True):
         assert one[1:] == other[1:] and len(one[0]) == len(other[0])
+
+
+@epi.define
+def several(acc):
+    """Sums before stored matrices, which are the first in a launch."""
+    return epi.Output(rows=epi.Sum(acc, axis=1), d=acc, twice=acc * 2, columns=epi.Max(acc, axis=0))
+
+
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_outputs_come_in_the_epilogues_order(lead, launched):
+    """Each is where the kernels of the long way have written it, with its extents and type."""
+    x, w, text = r(*lead, 24, 64), r(32, 64), program.Program(GemmSpec(), several.finished(), "linear").text
+    with torch.no_grad():
+        known, again = ([*torch.ops.cutegemm.gemm.many(x, w, [], [], [], text)] for _ in range(2))
+    assert [(t.shape, t.stride(), t.dtype) for t in again] == [(t.shape, t.stride(), t.dtype) for t in known]
+    assert [t.shape for t in known] == [(*lead, 24), (*lead, 24, 32), (*lead, 24, 32), (32,)]
+
+    def places(found, launches):
+        return [[[x == t.data_ptr() for x in y[0]] for y in launches] for t in found]
+
+    count = len(launched) // 2
+    assert places(known, launched[:count]) == places(again, launched[count:])
+    assert all(any(any(y) for y in x) for x in places(again, launched[count:]))
 
 
 def test_an_op_without_its_number_is_refused_behind_a_shortcut(launched):

@@ -326,13 +326,19 @@ def test_a_trace_has_the_product(gradient, launched):
     assert str(traced.graph).count("= cutegemm::gemm") == 3
 
 
-def test_several_launches_have_no_shortcut(launched):
-    """A product that copies an operand first; and a torch without the check has none."""
+def test_several_launches_are_launched_again(launched):
+    """A copy of an operand first, then the product; D's address and the workspace's are new."""
     spec = cutegemm.GemmSpec(a_load="relayout", swap=False)
     gemm, a, b = cutegemm.Gemm(spec), r(*A), r(*B)
     gemm.run(a, b)
     prepared = recalled(gemm, a, b, {}, None)
-    assert prepared is not None and shortcut.shortcut(prepared, (a, b)) is shortcut.none
+    assert prepared is not None and len(launched) == 2
+    found = shortcut.shortcut(prepared, (a, b))
+    d = found(a, b, None, 1.0)
+    assert d.shape == (48, 32) and len(launched) == 4 and found(r(48, 72), b, None, 1.0) is None
+    for one, other in zip(launched[:2], launched[2:], strict=True):
+        assert one[1:] == other[1:]
+    assert a.data_ptr() in launched[2][0] and d.data_ptr() in launched[3][0]
     assert shortcut.none(a, b, None, 1.0) is None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fastest path of a call: one check of its tensors, allocation of D, one launch.
+"""The fastest path of a call: one check of its tensors, allocation of its outputs, its launches.
 
 torch.compile guards its code with a C++ check of tensors: class, device, type, extents, strides and dispatch keys,
 which include autocast, functorch's transforms and negated views. A shortcut uses this check to decide whether a
@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from cutegemm.epilogue.graph import STORE
+from cutegemm.epilogue.graph import SCALE, STORE
 from cutegemm.running.backends import launcher
 from cutegemm.running.backends.launcher import Launcher
 from cutegemm.running.backends.uncompiled import uncompiled
@@ -47,33 +47,45 @@ def _check_twice(a: torch.Tensor, b: torch.Tensor, *rest: torch.Tensor) -> Calla
     return lambda x, *more: as_a(x, *more) and as_b(x)
 
 
-def _new(
-    prepared: Any, count: int, lead: Sequence[int]
-) -> tuple[Any, list[tuple[tuple[int, ...], tuple[int, ...], Any]]] | None:
-    """torch's function that allocates outputs, and each one's extents, strides and type; None without shortcuts.
+class Outputs(NamedTuple):
+    """What a shortcut allocates and returns.
+
+    Attributes:
+        empty: torch's function that allocates a tensor.
+        made: extents, strides and type of each output, in the order of a launch.
+        shown: the outputs' places in that order, in the order of the epilogue.
+    """
+
+    empty: Any
+    made: list[tuple[tuple[int, ...], tuple[int, ...], Any]]
+    shown: list[int]
+
+
+def _new(prepared: Any, count: int, lead: Sequence[int]) -> Outputs | None:
+    """The outputs of a kind's shortcut; None for a kind without shortcuts.
 
     Args:
         count: number of a call's input tensors.
     """
-    if type(prepared) is not Launcher or prepared.alone is None or _Guards is None:
+    if type(prepared) is not Launcher or not prepared.launches or _Guards is None:
         return None
-    kind = prepared.kind
-    order, wanted = kind.order, kind.shapes.wanted
-    stored = [x.name for x in kind.graph.outputs if x.kind == STORE and not x.block]
+    order, wanted, results = prepared.kind.order, prepared.kind.shapes.wanted, prepared.kind.graph.outputs
     empty: Any = getattr(_guards, f"_empty_strided_{prepared.device.type}", None)
     # outputs must be nonempty and contiguous, and are returned as they are
     simple = len(order.names) == count + len(wanted) and order.numbers in _NUMBERS and not prepared.pairs
-    simple = simple and stored == [x.name for x in kind.graph.outputs] == [x.name for x in wanted] == [
-        *order.outs
-    ]
+    simple = simple and not any(x.block or x.partial or x.kind == SCALE for x in results)
     if not simple or empty is None or any(not math.prod(x.shape) or x.order is not None for x in wanted):
         return None
-    made = []
+    kinds, names, made = {x.name: x for x in results}, [x.name for x in wanted], []
     for x in wanted:
-        shape = (*lead, x.shape[-1]) if lead else x.shape
+        shape = tuple(x.shape)
+        if lead and kinds[x.name].kind == STORE:
+            shape = (*lead, shape[-1])
+        elif lead and kinds[x.name].axis == 1:
+            shape = tuple(lead)
         strides = tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
-        made.append((tuple(shape), strides, TORCH_DTYPE[x.dtype]))
-    return empty, made
+        made.append((shape, strides, TORCH_DTYPE[x.dtype]))
+    return Outputs(empty, made, [names.index(x.name) for x in results])
 
 
 def shortcut_of_all(
@@ -95,13 +107,16 @@ def shortcut_of_all(
     made, count = _new(prepared, len(tensors), lead), len(tensors)
     if made is None:
         return lambda tensors, alpha=1.0: None
-    empty, outputs = made
+    empty, outputs, shown = made
     try:
         check = _check(*tensors)
     except (TypeError, RuntimeError):
         return lambda tensors, alpha=1.0: None
-    alone, extents, steps, schedule = prepared.alone, prepared.extents, prepared.strides, prepared.schedule
-    index, place, single = prepared.index, prepared.first_out, len(outputs) == 1
+    alone, every = prepared.alone, prepared._launch_all
+    extents, steps, schedule = (
+        (None,) * 3 if alone is None else (prepared.extents, prepared.strides, prepared.schedule)
+    )
+    index, place, single = prepared.index, prepared.first_out, prepared.single
     written = range(count, count + len(outputs))
     pick = itemgetter(*(order or (*range(place), *written, *range(place, count))))
     aligned = [x.data_ptr() & 15 for x in tensors]
@@ -120,8 +135,11 @@ def shortcut_of_all(
         outs = [empty(*x) for x in outputs]
         pointers += [x.data_ptr() for x in outs]
         numbers = (alpha,) if scaled else launcher._NO_NUMBERS
-        alone(pick(pointers), extents, steps, numbers, schedule, stream(index))
-        return outs[0] if single else tuple(outs)
+        if alone is None:
+            every(pick(pointers), numbers, stream(index), None)
+        else:
+            alone(pick(pointers), extents, steps, numbers, schedule, stream(index))
+        return outs[0] if single else tuple([outs[i] for i in shown])
 
     return again
 
@@ -136,12 +154,15 @@ def shortcut(prepared: Any, tensors: Sequence[torch.Tensor], lead: Sequence[int]
         lead: D's dimensions before its columns, if they differ from those of `prepared`.
 
     Returns:
-        The shortcut; `none` if D is not the only result, or if the kind has several launches or no GPU.
+        The shortcut; `none` if D is not the only result, or without a GPU.
     """
     made = _new(prepared, len(tensors), lead)
-    if made is None or len(made[1]) > 1:
+    if made is None or not prepared.single:
         return none
-    order, (empty, ((shape, strides, dtype),)) = prepared.kind.order, made
+    if prepared.alone is None:
+        every = shortcut_of_all(prepared, tensors, lead)
+        return lambda a, b, bias, alpha: every((a, b) if bias is None else (a, b, bias), alpha)
+    order, empty, ((shape, strides, dtype),) = prepared.kind.order, made.empty, made.made
     try:
         check, check_twice = _check(*tensors), _check_twice(*tensors)
     except (TypeError, RuntimeError):
