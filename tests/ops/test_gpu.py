@@ -96,6 +96,29 @@ def test_later_calls_take_a_shortcut_and_give_the_same_bits(name, gradient):
     assert known and all(x is not shortcut.none for x in known)
 
 
+@pytest.mark.parametrize("shapes", [((64, 16384), (16384, 136)), ((1001, 1003), (1003, 1005))])
+def test_later_calls_of_several_launches_give_the_same_bits(shapes):
+    """Splits of K and copies of operands, by their shortcuts: on the same contents, and doubled ones."""
+    a, b = (r(*s) for s in shapes)
+    found = [cutegemm.matmul(a, b, fallback="error") for _ in range(3)]
+    assert all(torch.equal(x, found[0]) for x in found)
+    assert torch.equal(cutegemm.matmul(2 * a, b, fallback="error"), 2 * found[0])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_later_steps_of_a_perceptron_give_the_same_bits(compiled):
+    """Launches that store two matrices and add up a bias's gradient, eager and as op calls of compiled code."""
+    torch._dynamo.reset()
+    mlp, x, g = nn.MLP(128, 192, fallback="error").to("cuda", torch.bfloat16), r(64, 128), r(64, 128)
+    run = torch.compile(mlp) if compiled else mlp
+    found = []
+    for _ in range(4):
+        given = x.clone().requires_grad_()
+        y = run(given)
+        found.append([y.detach(), *torch.autograd.grad(y, [given, *mlp.parameters()], g)])
+    assert all(torch.equal(z, w) for later in found[1:] for z, w in zip(found[0], later, strict=True))
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_layer_compiles(mode):
     """One graph, with Inductor and in its CUDA graphs: bits of the eager call, forward and backward."""
