@@ -179,11 +179,11 @@ def case_rows(
 def compiled_ratios(measured: Iterable[Row]) -> dict[tuple[str, str], float]:
     """Speed-up of the converted model over the original by scenario and mode, both compiled in this mode."""
     us = {(row["what"], row["contender"]): row["us"] for row in measured if row["suite"] in MODELS}
-    pairs = {f"cutegemm_{mode}": (f"torch_{mode}", mode) for mode in ("compile", "default")}
     return {
-        (what, pairs[name][1]): us[what, pairs[name][0]] / time
+        (what, mode): us[what, f"torch_{mode}"] / time
         for (what, name), time in us.items()
-        if name in pairs and (what, pairs[name][0]) in us
+        for mode in ("compile", "default")
+        if name == f"cutegemm_{mode}" and (what, f"torch_{mode}") in us
     }
 
 

@@ -14,6 +14,7 @@ import torch
 
 from cutegemm.nn.linear import TYPES, multiplies
 from cutegemm.nn.mlp import SwiGLU, hooked
+from cutegemm.nn.tracing import owning, traced
 
 NAMES = ("gate_proj", "up_proj", "down_proj")
 _PRODUCTS = (operator.mul, torch.mul, "mul")
@@ -29,9 +30,8 @@ def not_swiglu(module: Any) -> str | None:
     parts: list[Any] = [getattr(module, x, None) for x in NAMES]
     if {x for x, _ in module.named_children()} - {*NAMES, "act_fn"}:
         return "its modules are not exactly gate_proj, up_proj, down_proj and act_fn"
-    own = [x for x, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))]
-    if own:
-        return f"it has its own parameters or buffers: {', '.join(own)}"
+    if why := owning(module):
+        return why
     if any(type(x) is not torch.nn.Linear or x.bias is not None for x in parts):
         return "gate_proj, up_proj and down_proj must be torch.nn.Linear without biases"
     if any(hooked(x) for x in (module, *parts[:2])):
@@ -76,12 +76,9 @@ def _silu(activation: Any) -> bool:
 
 def _another_forward(module: Any) -> str | None:
     """Why a forward is not down_proj(silu(gate_proj(x)) * up_proj(x)); None if it is."""
-    try:
-        graph = torch.fx.Tracer().trace(module)
-    except Exception as error:
-        # any forward may raise when it is traced
-        return f"its forward cannot be traced: {type(error).__name__}"
-    nodes = list(graph.nodes)
+    nodes = traced(module)
+    if isinstance(nodes, str):
+        return nodes
     product = _called(module, nodes[-1].args[0], "down_proj")
     inputs = [x for x in nodes if x.op == "placeholder"]
     # nodes: input, three layers, silu, the elementwise product, and the output

@@ -89,12 +89,7 @@ class MLP(torch.nn.Sequential):
             return False
         first, activation, _ = layers
         kind, approximate = ACTIVATIONS[self.activation]
-        if type(first) is not Linear or watched(first) or unserved(first, input, first.weight):
-            return False
-        if type(activation) is not kind or watched(activation):
-            return False
-        biased = (first.bias is None) != ("bias" in self.epilogue.tensors)
-        return biased and getattr(activation, "approximate", None) == approximate
+        return begins(input, first, self.epilogue) and computes(activation, kind, approximate)
 
     def __getitem__(self, index: Any) -> Any:
         """A layer, or a slice of layers as a torch.nn.Sequential."""
@@ -113,6 +108,19 @@ def hooked(layer: torch.nn.Module) -> bool:
 def watched(layer: torch.nn.Module) -> bool:
     """Whether a layer has hooks, or all modules have (`torch.nn.modules.module.register_module_forward_hook`)."""
     return hooked(layer) or bool(_any_global_hook())
+
+
+def begins(input: Tensor, first: Any, epilogue: Graph) -> bool:
+    """Whether a first layer is one of ours, without hooks, and has a bias if the epilogue reads one."""
+    if type(first) is not Linear or watched(first) or unserved(first, input, first.weight):
+        return False
+    return (first.bias is None) != ("bias" in epilogue.tensors)
+
+
+def computes(activation: Any, kind: Any, approximate: str | None) -> bool:
+    """Whether an activation is a module of a class with an `approximate`, without hooks."""
+    same = type(activation) is kind and getattr(activation, "approximate", None) == approximate
+    return same and not watched(activation)
 
 
 def through(input: Tensor, first: Any, last: Any, epilogue: Graph) -> Tensor:

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.library import act, bias_act
-from cutegemm.nn.linear import Linear, unserved
-from cutegemm.nn.mlp import ACTIVATIONS, through, watched
-from cutegemm.nn.tracing import Proxy, leaf
+from cutegemm.nn.linear import Linear
+from cutegemm.nn.mlp import ACTIVATIONS, begins, computes, through
+from cutegemm.nn.tracing import Proxy, leaf, owning, traced
 
 # functions of torch that a traced forward calls, and their names in `ACTIVATIONS`
 _FUNCTIONS: dict[Any, str] = {
@@ -62,17 +62,12 @@ class FusedMLP(torch.nn.Module):
 
     def _as_made(self, x: Any) -> bool:
         """Whether the first layer and the activation are unchanged, so that one GEMM can compute both."""
-        first: Any = self._modules.get(self.made_of.first)
-        if type(first) is not Linear or watched(first) or unserved(first, x, first.weight):
-            return False
-        if (first.bias is None) == ("bias" in self.made_of.epilogue.tensors):
+        if not begins(x, self._modules.get(self.made_of.first), self.made_of.epilogue):
             return False
         if self.made_of.module is None:
             return True
         name, kind, approximate = self.made_of.module
-        found: Any = self._modules.get(name)
-        same = type(found) is kind and getattr(found, "approximate", None) == approximate
-        return same and not watched(found)
+        return computes(self._modules.get(name), kind, approximate)
 
     def extra_repr(self) -> str:
         """Its class before."""
@@ -92,16 +87,13 @@ def parts_of(module: Any) -> Parts | str:
     others = [name for name in children if name not in layers]
     if len(layers) != 2 or len(others) > 1:
         return "its modules are not exactly two torch.nn.Linear and an activation"
-    own = [x for x, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))]
-    if own:
-        return f"it has its own parameters or buffers: {', '.join(own)}"
+    if why := owning(module):
+        return why
     if "forward" in vars(module):
         return "its forward has been replaced"
-    try:
-        nodes = list(torch.fx.Tracer().trace(module).nodes)
-    except Exception as error:
-        # any forward may raise when it is traced
-        return f"its forward cannot be traced: {type(error).__name__}"
+    nodes = traced(module)
+    if isinstance(nodes, str):
+        return nodes
     # input, first layer, activation, second layer, output
     if len(nodes) != 5 or nodes[0].op != "placeholder":
         return _FORWARD

@@ -13,7 +13,7 @@ from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
 from torch.autograd import forward_ad
 
 from cutegemm.ops.program import Program
-from cutegemm.ops.serve import serve
+from cutegemm.ops.shortcuts import served
 from cutegemm.running.recorded import recording
 
 _modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
@@ -59,7 +59,7 @@ def call(
 ) -> tuple[torch.Tensor, ...]:
     """All outputs of a call: directly from the kernels if possible, else through the op."""
     if direct(a, b, *inputs):
-        return serve(program, a, b, inputs, numbers, integers)
+        return served(program, a, b, inputs, numbers, integers)
     ops = torch.ops.cutegemm.gemm
     args = (a, b, list(inputs), list(numbers), list(integers), program.text)
     return (ops.default(*args),) if program.alone else tuple(ops.many(*args))

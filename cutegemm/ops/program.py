@@ -130,6 +130,13 @@ class Program:
         """The names of the integers."""
         return tuple(name for name, kind in self.graph.numbers.items() if kind == "integer")
 
+    @cached_property
+    def short(self) -> bool:
+        """Whether calls may have shortcuts, which pass a launch at most one number, alpha, and allocate all outputs."""
+        if self.integers or self.scalars or self.merged:
+            return False
+        return not self.numbers or (self.plain and len(self.numbers) == 1)
+
     def named(self, numbers: Any, integers: Any) -> dict[str, Any]:
         """The numbers of a call by name."""
         return dict(zip(self.numbers, numbers, strict=True)) | dict(zip(self.integers, integers, strict=True))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -12,12 +12,11 @@ from torch.autograd import forward_ad
 from cutegemm.epilogue.scales import NAMES as SCALES
 from cutegemm.epilogue.scales import SINGLE
 from cutegemm.gemm import recalled
-from cutegemm.ops.dispatch import call, direct
 from cutegemm.ops.layouts import matrices
 from cutegemm.ops.program import Program
 from cutegemm.ops.serve import serve
 from cutegemm.running.arguments.call import Memo
-from cutegemm.running.backends.shortcut import Shortcut, none, shortcut, shortcut_of_all
+from cutegemm.running.backends.shortcut import shortcut, shortcut_of_all
 from cutegemm.running.backends.uncompiled import uncompiled
 
 _modes = torch._C._len_torch_dispatch_stack
@@ -42,7 +41,12 @@ def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
 
 
 def cached(program: Program, key: Any, a: Any, b: Any, bias: Any, alpha: float) -> Any:
-    """D by a cached shortcut of a call; None if there is none, or if none matches the call.
+    """D by a cached shortcut of a call; None if there is none, or if none matches the call."""
+    return _found(program, key, (a, b) if bias is None else (a, b, bias), (a, b, bias, alpha))
+
+
+def _found(program: Program, key: Any, tensors: Sequence[Any], arguments: Sequence[Any]) -> Any:
+    """What a cached shortcut returns for a call's arguments, among them its tensors; None if none matches.
 
     Calls of one key may be of several kinds: the layers of a model take inputs and gradients of different strides.
     """
@@ -50,70 +54,51 @@ def cached(program: Program, key: Any, a: Any, b: Any, bias: Any, alpha: float) 
     known: Any = shortcuts.get(key)
     if known is None:
         return None
-    found = known(a, b, bias, alpha)
-    if found is None:
-        other: Any = shortcuts.get((key, _kind(a), _kind(b), _kind(bias)))
-        if other is not None and other is not known:
-            found = other(a, b, bias, alpha)
-    return found
-
-
-def _cached_of_all(program: Program, key: Any, tensors: Sequence[Any], alpha: float = 1.0) -> Any:
-    """`cached` for a call with any number of inputs."""
-    shortcuts = program.gemm.shortcuts.recent
-    known: Any = shortcuts.get(key)
-    if known is None:
-        return None
-    found = known(tensors, alpha)
+    found = known(*arguments)
     if found is None:
         other: Any = shortcuts.get((key, *map(_kind, tensors)))
         if other is not None and other is not known:
-            found = other(tensors, alpha)
+            found = other(*arguments)
     return found
 
 
 def _kind(x: Any) -> Any:
     """What tells a tensor's calls from those of other tensors of the same extents."""
     try:
-        return x if x is None else (type(x), x.dtype, x.stride(), x.requires_grad)
+        return type(x), x.dtype, x.stride(), x.requires_grad
     except (AttributeError, RuntimeError):
         # not a strided tensor
         return type(x)
-
-
-def repeated(program: Program, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
-    """alpha * A B in a program's form, by the cached shortcut of such a call if there is one."""
-    # tensors of a subclass may have symbolic extents, which are no key
-    usable = program.backend is None and direct(a, b)
-    key = (program.form, a.shape, b.shape) if usable else None
-    found: Any = cached(program, key, a, b, None, alpha) if usable else None
-    if found is None:
-        (found,) = call(program, a, b, (), (alpha,))
-        if usable:
-            remember(program, key, a, b, None)
-    return found  # type: ignore[no-any-return]
 
 
 def remember(program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> None:
     """Cache a shortcut of a call that has just run; does nothing after `ATTEMPTS` attempts for its kind.
 
     Args:
-        program: alpha * A B, or with a bias, in any form.
+        program: alpha * A B, or with a bias.
         key: the shapes of A and B, and anything else that identifies the call.
         a, b, bias: in the program's form; they need no gradient, or none is recorded.
     """
-    gemm, found = program.gemm, cast(Shortcut, none)
-    kind = key, _kind(a), _kind(b), _kind(bias)
+    if a.dim() > 1:
+        _remember(program, key, a, b, () if bias is None else (bias,), shortcut)
+
+
+def _remember(
+    program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, given: Sequence[torch.Tensor], make: Any
+) -> None:
+    """`remember` for a call with any number of inputs; `make` makes its shortcut, as `shortcut` does."""
+    gemm, tensors = program.gemm, (a, b, *given)
+    kind = (key, *map(_kind, tensors))
     tried = gemm.attempts.recent.get(kind, 0)
     if tried >= ATTEMPTS:
         return
     gemm.attempts.put(kind, tried + 1)
-    if a.dim() > 1:
-        views = matrices(program, a, b, () if bias is None else (bias,))
-        if views.a.data_ptr() == a.data_ptr() and views.b.data_ptr() == b.data_ptr():
-            prepared = recalled(gemm, views.a, views.b, views.inputs, program.backend)
-            lead = a.shape[:-1] if views.lead and a.dim() > 2 else ()
-            found = shortcut(prepared, (a, b) if bias is None else (a, b, bias), lead)
+    call = matrices(program, a, b, given)
+    views = [call.a, call.b, *(call.inputs[name] for name in program.inputs)]
+    found = None
+    if all(x.data_ptr() == y.data_ptr() for x, y in zip(tensors, views, strict=True)):
+        prepared = recalled(gemm, call.a, call.b, call.inputs, program.backend)
+        found = make(prepared, tensors, a.shape[:-1] if a.dim() > 2 and call.lead else ())
     gemm.shortcuts.put(kind, found)
     gemm.shortcuts.put(key, found)
 
@@ -157,7 +142,8 @@ def scaled_again(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
     given = [named.get(name) for name in program.inputs]
     if len(given) != len(named) or _modes() or forward_ad._current_level >= 0:
         return None
-    return _cached_of_all(program, key, (a, b, *given))
+    tensors = (a, b, *given)
+    return _found(program, key, tensors, (tensors,))
 
 
 def remember_scaled(
@@ -168,26 +154,7 @@ def remember_scaled(
         return
     key = _scaled_key(form, a, b, named)
     _scaled.put(key, program)
-    _remember_all(program, key, a, b, [named[name] for name in program.inputs])
-
-
-def _remember_all(
-    program: Program, key: Any, a: torch.Tensor, b: torch.Tensor, given: Sequence[torch.Tensor]
-) -> None:
-    """`remember` for a call with any number of inputs; its shortcut takes all tensors in one sequence."""
-    gemm, kind = program.gemm, (key, *map(_kind, (a, b, *given)))
-    tried = gemm.attempts.recent.get(kind, 0)
-    if tried >= ATTEMPTS:
-        return
-    gemm.attempts.put(kind, tried + 1)
-    call = matrices(program, a, b, given)
-    views = [call.a, call.b, *(call.inputs[name] for name in program.inputs)]
-    found = None
-    if all(x.data_ptr() == y.data_ptr() for x, y in zip((a, b, *given), views, strict=True)):
-        prepared = recalled(gemm, call.a, call.b, call.inputs, program.backend)
-        found = shortcut_of_all(prepared, (a, b, *given), a.shape[:-1] if a.dim() > 2 and call.lead else ())
-    gemm.shortcuts.put(kind, found)
-    gemm.shortcuts.put(key, found)
+    _remember(program, key, a, b, [named[name] for name in program.inputs], shortcut_of_all)
 
 
 @uncompiled
@@ -200,21 +167,27 @@ def served(
     integers: Sequence[int],
 ) -> tuple[torch.Tensor, ...]:
     """`serve`, by a cached shortcut of such a call if there is one."""
-    alpha = numbers[0] if numbers else 1.0
-    known = not (integers or program.scalars or program.merged) and (program.plain if numbers else True)
-    known = known and a.dim() > 1 and len(numbers) == len(program.numbers)
-    if not known or len(numbers) > 1 or _modes() or forward_ad._current_level >= 0:
+    known = program.short and len(numbers) == len(program.numbers) and a.dim() > 1
+    if not known or _modes() or forward_ad._current_level >= 0:
         return serve(program, a, b, inputs, numbers, integers)
+    if program.alone and len(inputs) < 2:
+        # most calls; their shortcuts take arguments one by one, which is faster, and `shortened` finds them, too
+        key, bias = (a.shape, b.shape), inputs[0] if inputs else None
+        found: Any = cached(program, key, a, b, bias, numbers[0] if numbers else 1.0)
+        if found is None:
+            (found,) = serve(program, a, b, inputs, numbers, integers)
+            if program.backend is None:
+                remember(program, key, a, b, bias)
+        return (found,)
     tensors = (a, b, *inputs)
-    # other keys than those of `repeated`, whose shortcuts take their arguments one by one
-    key = "op", program.form, *[x.shape for x in tensors]
-    found: Any = _cached_of_all(program, key, tensors, alpha)
+    every = "all", *[x.shape for x in tensors]
+    found = _found(program, every, tensors, (tensors, *numbers))
     if found is None:
         made = serve(program, a, b, inputs, numbers, integers)
         if program.backend is None:
-            _remember_all(program, key, a, b, inputs)
+            _remember(program, every, a, b, inputs, shortcut_of_all)
         return made
     return (found,) if program.alone else found
 
 
-__all__ = ["cached", "remember", "remember_scaled", "repeated", "scaled_again", "served", "shortened"]
+__all__ = ["cached", "remember", "remember_scaled", "scaled_again", "served", "shortened"]

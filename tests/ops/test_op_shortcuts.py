@@ -7,7 +7,7 @@ import torch
 import cutegemm
 from cutegemm import GemmSpec, nn
 from cutegemm import epilogue as epi
-from cutegemm.ops import dispatch, entry_points, program, register, shortcuts
+from cutegemm.ops import entry_points, program, register, shortcuts
 from tests.support.launched import BF16, launches, r
 
 launched = pytest.fixture(launches)
@@ -38,7 +38,7 @@ def test_a_later_call_of_the_op_launches_what_the_first_did(name, launched, monk
         others = [torch.stack([x, x], -1)[..., 0] for x in tensors]  # every second element
         compiled(*others)
         count = len(launched)
-        for module in (dispatch, shortcuts, register):
+        for module in (shortcuts, register):
             monkeypatch.setattr(module, "serve", None)
         monkeypatch.setattr(cutegemm.Gemm, "run", None)
         # the dispatcher calls one implementation only
@@ -63,7 +63,7 @@ def test_a_perceptrons_later_step_launches_what_the_first_did(lead, bias, launch
 
     known = step()
     count = len(launched)
-    for module in (dispatch, shortcuts, register):
+    for module in (shortcuts, register):
         monkeypatch.setattr(module, "serve", None)
     monkeypatch.setattr(cutegemm.Gemm, "run", None)
     again = step()
@@ -113,7 +113,7 @@ def test_a_later_compiled_step_launches_what_the_first_did(launched, monkeypatch
     compiled, g = torch.compile(cutegemm.linear, backend="aot_eager", fullgraph=True), r(2, 48, 32)
     for i in range(3):
         if i == 2:
-            for module in (dispatch, shortcuts, register):
+            for module in (shortcuts, register):
                 monkeypatch.setattr(module, "serve", None)
             monkeypatch.setattr(cutegemm.Gemm, "run", None)
         torch.autograd.grad(compiled(*tensors), tensors, g)

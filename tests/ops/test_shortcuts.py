@@ -14,7 +14,6 @@ import cutegemm
 from cutegemm.errors import InputError
 from cutegemm.gemm import recalled
 from cutegemm.ops import (
-    dispatch,
     entry_points,
     products,
     shortcuts,
@@ -66,7 +65,7 @@ def test_a_later_backward_pass_launches_what_the_first_did(name, launched, monke
     g = r(*first.shape)
     known = torch.autograd.grad(first, tensors, g)
     count = len(launched)
-    for module in (entry_points, dispatch, autograd, plain_products):
+    for module in (entry_points, shortcuts, autograd, plain_products):
         monkeypatch.setattr(module, "serve", None)
     monkeypatch.setattr(cutegemm.Gemm, "run", None)
     later = f(*tensors)
@@ -96,7 +95,7 @@ def test_kinds_of_one_shape_that_take_turns_have_their_own(launched, monkeypatch
     for _ in range(2):
         each()
     count = len(launched)
-    for module in (entry_points, dispatch, autograd, plain_products):
+    for module in (entry_points, shortcuts, autograd, plain_products):
         monkeypatch.setattr(module, "serve", None)
     monkeypatch.setattr(cutegemm.Gemm, "run", None)
     each()

@@ -20,7 +20,6 @@ from cutegemm.ops.gradients.once import TWICE, final, sources_of
 from cutegemm.ops.gradients.saved import taken
 from cutegemm.ops.program import PLAIN, Program, kept
 from cutegemm.ops.serve import serve
-from cutegemm.ops.shortcuts import repeated
 from cutegemm.problems import columns
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -298,7 +297,7 @@ def _product(
         text = _plain_text(form, dtype, *how)
         found: torch.Tensor = torch.ops.cutegemm.gemm.default(a, b, [], [factor], [], text)
         return found
-    return repeated(_plain(form, dtype, *how), a, b, factor)
+    return call(_plain(form, dtype, *how), a, b, (), (factor,))[0]
 
 
 def operands(

@@ -47,7 +47,7 @@ def _check_twice(a: torch.Tensor, b: torch.Tensor, *rest: torch.Tensor) -> Calla
     return lambda x, *more: as_a(x, *more) and as_b(x)
 
 
-class Outputs(NamedTuple):
+class New(NamedTuple):
     """What a shortcut allocates and returns.
 
     Attributes:
@@ -61,7 +61,7 @@ class Outputs(NamedTuple):
     shown: list[int]
 
 
-def _new(prepared: Any, count: int, lead: Sequence[int]) -> Outputs | None:
+def _new(prepared: Any, count: int, lead: Sequence[int]) -> New | None:
     """The outputs of a kind's shortcut; None for a kind without shortcuts.
 
     Args:
@@ -85,7 +85,7 @@ def _new(prepared: Any, count: int, lead: Sequence[int]) -> Outputs | None:
             shape = tuple(lead)
         strides = tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
         made.append((shape, strides, TORCH_DTYPE[x.dtype]))
-    return Outputs(empty, made, [names.index(x.name) for x in results])
+    return New(empty, made, [names.index(x.name) for x in results])
 
 
 def shortcut_of_all(
