@@ -17,7 +17,7 @@ from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning.group_kernels import INDEXED_LOAD, Average, alike, copied, without_tensor_cores
-from cutegemm.planning.kernel_fields import PANEL, TURNS_PANEL
+from cutegemm.planning.kernel_fields import PANEL
 from cutegemm.planning.launches import group_works, resident_clusters
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_groups
@@ -171,7 +171,7 @@ def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Ope
 
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
     """The panels: those of an average group of few tiles would have larger ones read their weights once a tile."""
-    return (found[0], PANEL) if spec.raster == AUTO and found[1] < TURNS_PANEL else found
+    return (found[0], PANEL) if spec.raster == AUTO and found[1] < PANEL // 2 else found
 
 
 def _of_groups(spec: GemmSpec, problem: Problem, error: PlanError, indexed: bool) -> PlanError:

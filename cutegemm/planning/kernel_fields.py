@@ -56,16 +56,12 @@ def box_rows(
     return there * pays
 
 
-# clusters across a panel of the raster; fewer for wide tiles of pingpong kernels
+# clusters across a panel of the raster
 PANEL = 8
-TURNS_PANEL = 4
-# columns of a tile and rows of a cluster from which on a tile is wide
-WIDE = 160
-PAIR_ROWS = 256
 
 
 def raster(way: Way, found: Candidate) -> tuple[str, int]:
-    """The given raster, else panels along M, as high as shares most L2 traffic within a wave; lower for wide tiles.
+    """The given raster, else panels along M.
 
     Panels of kernels without a producer lie along N if K is short: their CTAs request the same L2 cache lines at once,
     which other SMs then share. CTAs with longer mainloops drift apart. The cost model does not rank rasters.
@@ -75,10 +71,7 @@ def raster(way: Way, found: Candidate) -> tuple[str, int]:
         return way.spec.raster
     if found.schedule == "multistage" and problem.k <= short and problem.batch == 1:
         return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
-    rows = found.tile[0] * found.cluster[0]
-    wide = found.tile[1] >= WIDE and rows >= PAIR_ROWS
-    panel = TURNS_PANEL if wide and found.schedule == "pingpong" else PANEL
-    return "m", max(1, min(panel, math.ceil(problem.m / rows)))
+    return "m", max(1, min(PANEL, math.ceil(problem.m / (found.tile[0] * found.cluster[0]))))
 
 
 def turns_back(way: Way, candidate: Candidate) -> bool:

@@ -36,7 +36,7 @@ COUNT = 6
 
 def took(us: float) -> Measurement:
     """A time without spread."""
-    return Measurement(us=us, us_min=us, us_max=us, rounds=1, samples=(us,))
+    return Measurement(us=us, us_min=us, us_max=us, rounds=2, samples=(us, us))
 
 
 class Fake(Bench):
@@ -331,3 +331,11 @@ def test_regret_is_the_choice_over_the_best(run, monkeypatch):
     assert fresh_check.complaints(document) == []
     document["rows"] = rows[:-3]
     assert fresh_check.complaints(document)
+
+
+def test_the_best_candidate_is_timed_by_other_samples_than_those_that_choose_it():
+    """A config that is the fastest by chance in some rounds does not count as faster."""
+    chosen, equal, slower = [10, 12, 10, 12], [12, 10, 12, 10], [13, 13, 13, 13]
+    assert fresh_check._over_best(chosen, [chosen, equal, slower]) == pytest.approx(1.2**0.5)
+    assert fresh_check._over_best(slower, [chosen, slower]) == pytest.approx((10 * 12) ** 0.5 / 13)
+    assert fresh_check._over_best(chosen, [chosen, slower]) == 1

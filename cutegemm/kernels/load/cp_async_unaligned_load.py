@@ -88,7 +88,7 @@ class ShiftLoad:
                     # an address inside the matrix even if nothing is read
                     address = cutlass.select_(used > 0, address, limits[2] & -WORD)
                 target = shifting.word(kind, at, word, stage)
-                there = shifting.there(kind, at, chunks)
+                there = shifting.there(kind, at, chunks, step)
                 low = None if cutlass.const_expr(limits is None) else limits[2]
                 if cutlass.const_expr(there is None):
                     self._copy(address, target, used, low)

@@ -64,10 +64,10 @@ class Shifting:
         """(row of the class, chunk of it) of a thread's step; neighbouring lanes have neighbouring chunks."""
         return divided(self.lane + step * hw.WARP, chunks)
 
-    def there(self, kind: Any, at: Any, chunks: int) -> Any:
-        """Whether row `at` of class `kind` belongs to the tile; None if all do."""
+    def there(self, kind: Any, at: Any, chunks: int, step: int) -> Any:
+        """Whether row `at` of class `kind`, of a thread's step, belongs to the tile; None if every lane's does."""
         words = self.words
-        if words.count % words.classes == 0 and words.per_class * chunks % hw.WARP == 0:
+        if words.count % words.classes == 0 and (step + 1) * hw.WARP <= words.per_class * chunks:
             return None
         return at * words.classes + kind < words.count
 
@@ -130,7 +130,7 @@ class Shifting:
     def _read(self, which: cutlass.Constexpr, step: cutlass.Constexpr, stage: Any) -> cute.Tensor:
         """The two words of a chunk."""
         kind, (at, chunk) = self._kind(which), self._at(step)
-        there = self.there(kind, at, self.words.chunks)
+        there = self.there(kind, at, self.words.chunks, step)
         rW = cute.make_rmem_tensor(2 * WORD // REGISTER, cutlass.Uint32)
         if cutlass.const_expr(there is None):
             self._words(self.word(kind, at, chunk, stage), rW)
@@ -157,7 +157,7 @@ class Shifting:
     ):
         """Write the chunk that begins in register `first` of two words."""
         kind, (at, _) = self._kind(which), self._at(step)
-        there = self.there(kind, at, self.words.chunks)
+        there = self.there(kind, at, self.words.chunks, step)
         if cutlass.const_expr(there is None):
             self._chunk(rW, first, offset, self._target(kind, step, stage))
         elif there:
