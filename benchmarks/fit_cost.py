@@ -73,7 +73,7 @@ FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
 START = CostModel(
     mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.5, stage=10.0, lone=30.0, turn=10.0, bare=20.0,
     mma_turn=0.97, scaled=130.0, scale_read=6.0, promoted=0.2, latency=900.0, in_use=1.5, least_free=0.5, void=60.0,
-    tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0, store=35.0, line=0.052,
+    tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0, store=35.0, line=0.06,
     partial=2.5, inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0, add=2500.0,
     add_rate=1900.0, full=300.0, fill=0.15, fill_beneath=0.2, short_rows=0.02, bare_dram=0.02, asked=0.1,
     asked_power=0.7, flop=0.75, flop_eight=0.6, lift=60.0, l2_energy=9.0, dram_energy=30.0, watts=600.0, slows=1.0,
