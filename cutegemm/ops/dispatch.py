@@ -21,6 +21,8 @@ _autocast, _recording = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
 # torch.jit.trace records torch's ops, not a kernel's writes
 _tracing = torch._C._is_tracing
 _compiling = torch.compiler.is_compiling
+# devices that ops have implementations for
+DEVICES = ("cpu", "cuda")
 _ORDINARY = frozenset((torch.Tensor, torch.nn.Parameter))
 T = TypeVar("T")
 
@@ -89,4 +91,4 @@ def redispatched(op: Any, keyset: Any, *args: Any, **named: Any) -> Any:
         return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **named)
 
 
-__all__ = ["below", "call", "direct", "recorded", "recording", "redispatched", "way"]
+__all__ = ["DEVICES", "below", "call", "direct", "recorded", "recording", "redispatched", "way"]

@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.gemm import Gemm, eager
-from cutegemm.ops.dispatch import direct, recorded, redispatched
+from cutegemm.ops.compiled import described
+from cutegemm.ops.dispatch import DEVICES, direct, recorded, redispatched
 from cutegemm.ops.fallback import HALF, autocast_to
 from cutegemm.ops.gradients.autograd import Final, Product
 from cutegemm.ops.layouts import as_called, described_outputs, matrices
@@ -30,7 +31,6 @@ from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.backends.uncompiled import uncompiled
 
 NAMESPACE = "cutegemm"
-DEVICES = ("cpu", "cuda")
 # the dispatch keys below autograd of a call that only a device's implementation is left to see; tensors of a subclass,
 # functional wrappers, negated views and tensors of zeros without memory have others
 _BELOW = torch._C._after_ADInplaceOrView_keyset
@@ -234,8 +234,9 @@ def _register() -> None:
     for (name, (real, fake)), op in zip(kernels.items(), OVERLOADS):
         for device in DEVICES:
             library.impl(name, real, device.upper())
-        torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
         out = name == "gemm.out"
+        traced = fake if out else described(op, real, fake)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", traced, lib=library)
         record = _record if op is OVERLOADS[0] else _record_many
         recorded = autograd_out_of(op) if out else autograd_of(op, record, real)
         library.impl(name, recorded, "Autograd", with_keyset=True)

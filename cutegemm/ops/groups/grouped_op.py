@@ -16,6 +16,8 @@ from torch import Tensor
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
+from cutegemm.ops.compiled import described
+from cutegemm.ops.dispatch import DEVICES
 from cutegemm.ops.gradients.main_grad import Main
 from cutegemm.ops.groups.group_gradient import By, record
 from cutegemm.ops.program import Program, decode
@@ -208,16 +210,19 @@ def _element(x: Tensor, dim: int | None, place: int) -> Tensor:
 
 
 def _register() -> None:
+    one, every = (
+        described(op, real, fake)
+        for op, real, fake in ((_OP.default, _served, lambda *x: _shapes(*x)[0]), (_OP.many, many, _shapes))
+    )
     kernels = {
-        "grouped_mm": (_served, lambda *x: _shapes(*x)[0], autograd_of(_OP.default, _recorded, _served)),
-        "grouped_mm.many": (many, _shapes, autograd_of(_OP.many, lambda *x: [_recorded(*x)], many)),
+        "grouped_mm": (_served, one, autograd_of(_OP.default, _recorded, _served)),
+        "grouped_mm.many": (many, every, autograd_of(_OP.many, lambda *x: [_recorded(*x)], many)),
         "grouped_mm.out": (_out, _fake_out, autograd_out_of(_OP.out)),
     }
     for name, (real, fake, recorded) in kernels.items():
-        for key in ("CPU", "CUDA"):
-            library.impl(name, real, key)
-        described: Any = fake
-        torch.library.register_fake(f"{NAMESPACE}::{name}", described, lib=library)
+        for device in DEVICES:
+            library.impl(name, real, device.upper())
+        torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
         library.impl(name, recorded, "Autograd", with_keyset=True)
     for name, op in (("grouped_mm", _OP.default), ("grouped_mm.many", _OP.many)):
         torch.library.register_vmap(f"{NAMESPACE}::{name}", _mapped(op), lib=library)

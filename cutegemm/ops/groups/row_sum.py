@@ -18,7 +18,8 @@ from cutegemm.config import RowSumConfig
 from cutegemm.config.helpers import MOST_TERMS, SUM_THREADS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.launch_layout import layout_of
-from cutegemm.ops.dispatch import below, direct, recorded, recording, redispatched
+from cutegemm.ops.compiled import described
+from cutegemm.ops.dispatch import DEVICES, below, direct, recorded, recording, redispatched
 from cutegemm.ops.fallback import untouched
 from cutegemm.ops.gradients.autograd import Product
 from cutegemm.ops.serve import hopper
@@ -251,10 +252,10 @@ def _register() -> None:
         (ops.add_rows, _Add, _added, lambda x, _, n: x.new_empty(n, x.shape[1], dtype=torch.float32)),
     ):
         name = op.default.name()
-        for key in ("CPU", "CUDA"):
-            library.impl(name, real, key)
+        for device in DEVICES:
+            library.impl(name, real, device.upper())
         library.impl(name, _differentiated(op.default, record.apply), "Autograd", with_keyset=True)
-        torch.library.register_fake(name, fake, lib=library)
+        torch.library.register_fake(name, described(op.default, real, fake), lib=library)
         torch.library.register_vmap(name, _mapped(op.default), lib=library)
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.scales import BLOCKS, TENSOR, Kind
-from cutegemm.ops.dispatch import redispatched
+from cutegemm.ops.compiled import described
+from cutegemm.ops.dispatch import DEVICES, redispatched
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.operands import KINDS
 from cutegemm.running import tangents
@@ -138,8 +139,9 @@ def _differentiated(
 
 
 library.impl("quantize", _differentiated, "Autograd", with_keyset=True)
-for _key in ("CPU", "CUDA"):
-    library.impl("quantize", _op, _key)
-torch.library.register_fake("cutegemm::quantize", _described, lib=library)
+for _device in DEVICES:
+    library.impl("quantize", _op, _device.upper())
+_traced = described(torch.ops.cutegemm.quantize.default, _op, _described)
+torch.library.register_fake("cutegemm::quantize", _traced, lib=library)
 
 __all__ = ["Quantized", "quantized", "rows_aligned", "twins"]
