@@ -44,14 +44,16 @@ SCHEDULER_READS: dict[str, tuple[str, ...]] = {
     "dynamic_depth": (GROUP_ENDS, WORK_COUNTER),
     "dynamic_grouped": (GROUP_ENDS, WORK_COUNTER),
 }
+# Extents and strides of 16 elements satisfy every alignment a config may require, also 16 bytes of 8-bit operands.
+EXTENT = 16
 _GROUPED = (
     ("ends.width", "int32", 1),
     ("ends.lead", "int32", 0),
     ("groups", "int32", 1),
     ("tail", "int32", 0),
+    ("rows.least", "int32", 0),
+    ("rows.most", "int32", EXTENT),
 )
-# Extents and strides of 16 elements satisfy every alignment a config may require, also 16 bytes of 8-bit operands.
-EXTENT = 16
 # 32-bit words of an index, and the number of rows that can be indexed
 _INDEXED = (("rows.width", "int32", 1), ("rows.extent", "int32", EXTENT))
 COUNTERS = "run.counters"  # base address of all counters of a run (`KernelPlan.counter_bytes`)
@@ -178,7 +180,8 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
         # passed by value, in the graph's order; a group cannot be empty
         numbers=numbers or [Field("no.number", FLOAT32, 0.0)],
         # tiles per panel, clusters launched, partial results per result over rows, columns and all; for groups
-        # the form of their ends (`kernels.schedule.group_ends`), and whether rows outside all groups are zeroed
+        # the form of their ends (`kernels.schedule.group_ends`), whether rows outside all groups are zeroed, and of
+        # how many rows the groups are that the launch computes
         schedule=[
             *(Field(x, INT32, 1) for x in ("group", "clusters", "partials.m", "partials.n", "partials.all")),
             *(Field(*x) for x in _GROUPED if isinstance(config, KernelConfig) and config.grouped),

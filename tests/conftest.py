@@ -18,7 +18,7 @@ MOST_WORKERS = 8
 
 # A run of the whole suite takes one in so many rows of tests marked "sliced", and of tests without rows in files that
 # are marked as a whole one in so many; HEAD's hash chooses which.
-SLICES, WHOLE_SLICES = 8, 3
+SLICES, WHOLE_SLICES = 12, 4
 SLICED = "CUTEGEMM_TEST_SLICES"  # tells workers that the whole suite runs
 
 # this process's number among the workers of a run of the whole suite

@@ -32,6 +32,11 @@ class KernelConfig(KernelDraft):
         return draft
 
     @property
+    def group_rows(self) -> int:
+        """The extent of a CTA tile along the axis of the groups; 0 without groups."""
+        return self.tile["mnk".index(self.grouped)] if self.grouped else 0
+
+    @property
     def repeats(self) -> bool:
         """Whether an empty group's elements are all alike and TMA stores them: one tile's staging buffers serve all."""
         alike = not self.epilogue.tensors and all(node.op != "random" for node in self.epilogue.nodes)

@@ -4,7 +4,7 @@
 Inductor calls an op that it does not know as `torch.ops.cutegemm.gemm(...)`. That takes some 10 us, most of them in the
 dispatcher and in the op's autograd implementation. Generated code has plain tensors, and AOTAutograd has recorded its
 gradients and casts when it was traced, so only the implementation for a device is left to see the call. Our lowerings
-are Inductor's own for such ops, but for the name of the function in generated Python.
+are Inductor's own for an op whose operands may have any strides, but for the name of the function in generated Python.
 
 Lowerings are a private interface of torch. Where it differs from what is used here, ops are called as before. So they
 are in generated C++ (`cpp_wrapper`, AOTInductor), which finds no Python functions.
@@ -21,8 +21,10 @@ import torch
 
 from cutegemm.running.backends.uncompiled import uncompiled
 
-_modes = torch._C._len_torch_dispatch_stack
+_modes, _profiling = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
 _LOWERING = "torch._inductor.lowering"
+# of an op: operands may have any strides, so Inductor may choose them
+TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 # op -> the name in `torch.ops.cutegemm` by which generated code calls its implementation
 _names: dict[Any, str] = {}
 # ops that Inductor lowers so
@@ -45,17 +47,17 @@ def described(op: Any, real: Callable[..., Any], fake: Callable[..., Any]) -> Ca
 
     @uncompiled
     def call(*args: Any) -> Any:
-        # dispatch modes, such as one that counts FLOP, see the op
-        return op(*args) if _modes() else real(*args)
+        # the profiler and dispatch modes, such as one that counts FLOP, see the op
+        return op(*args) if _modes() or _profiling() else real(*args)
 
     setattr(getattr(torch.ops, space), called, call)
     _names[op] = f"torch.ops.{space}.{called}"
 
     def traced(*args: Any, **named: Any) -> Any:
         if op not in _lowered and _LOWERING in sys.modules:
-            _lowered.add(op)
             with contextlib.suppress(AttributeError, TypeError):
                 _lower(op)
+            _lowered.add(op)
         return fake(*args, **named)
 
     return traced
@@ -77,4 +79,4 @@ def _lower(op: Any) -> None:
     lowering.register_lowering(op, type_promotion_kind=None)(lowered)
 
 
-__all__ = ["described"]
+__all__ = ["TAGS", "described"]

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from cutegemm.errors import InputError, field_error
 from cutegemm.gemm import Gemm, eager
-from cutegemm.ops.compiled import described
+from cutegemm.ops.compiled import TAGS, described
 from cutegemm.ops.dispatch import DEVICES, direct, recorded, redispatched
 from cutegemm.ops.fallback import HALF, autocast_to
 from cutegemm.ops.gradients.autograd import Final, Product
@@ -40,11 +40,9 @@ _ALONE = frozenset(
 _ARGUMENTS = "Tensor a, Tensor b, Tensor[] inputs, float[] numbers, SymInt[] integers, str program"
 
 library = torch.library.Library(NAMESPACE, "DEF")
-# Operands may have any strides, so Inductor may choose them.
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
-library.define(f"gemm({_ARGUMENTS}) -> Tensor", tags=_TAGS)
-library.define(f"gemm.many({_ARGUMENTS}) -> Tensor[]", tags=_TAGS)
-library.define(f"gemm.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=_TAGS)
+library.define(f"gemm({_ARGUMENTS}) -> Tensor", tags=TAGS)
+library.define(f"gemm.many({_ARGUMENTS}) -> Tensor[]", tags=TAGS)
+library.define(f"gemm.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=TAGS)
 
 OVERLOADS = (
     torch.ops.cutegemm.gemm.default,

@@ -19,7 +19,7 @@ from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.steps import Relayout
 from cutegemm.problems import Problem
 from cutegemm.request import swap
-from cutegemm.request.group_forms import Form
+from cutegemm.request.group_forms import Form, copied, without_tensor_cores
 from cutegemm.request.operand_rules import major
 from cutegemm.request.requirements import MATRICES, Batches, epilogue_of
 from cutegemm.spec import AUTO, GemmSpec, Tile
@@ -99,16 +99,6 @@ def alike(of: Average) -> tuple[KernelPlan, KernelConfig]:
     # an error about a field of the caller's says more than one about a way that was tried
     given_by_caller = (x for x in refusals if any(map(x.concerns, spec.given())))
     raise next(given_by_caller, refusals[0])
-
-
-def without_tensor_cores() -> PlanError:
-    """The error of groups on CUDA cores."""
-    return field_error(PlanError, "schedule", "simt", "groups are multiplied by tensor cores", AUTO)
-
-
-def copied(name: str) -> PlanError:
-    """The error of an operand that would be copied before the launch; `name` is that of its load."""
-    return field_error(PlanError, name, "relayout", "groups take one launch, without copies", AUTO)
 
 
 def _shallow(of: Average, found: tuple[KernelPlan, KernelConfig]) -> tuple[KernelPlan, KernelConfig]:

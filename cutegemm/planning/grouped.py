@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GEMMs of groups in one launch: each group's rows or columns times a matrix of its own, or each group's part of K.
+"""GEMMs of groups: the rows or columns of each times a matrix of its own, or the part of K of each.
 
 The kernel is that of a batched problem, whose batches are as large as nearly all groups of random sizes. The size is
 rounded up to one of a few numbers, so that one kernel serves all numbers of tokens in between, but for averages below
@@ -13,21 +13,36 @@ import dataclasses
 import math
 
 from cutegemm.arch.device import Device
-from cutegemm.arch.instructions import TF32, TF32X3, on_cuda_cores
+from cutegemm.arch.instructions import on_cuda_cores
 from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, SpecError, field_error
-from cutegemm.planning.group_kernels import INDEXED_LOAD, Average, alike, copied, without_tensor_cores
+from cutegemm.planning.group_kernels import INDEXED_LOAD, Average, alike
 from cutegemm.planning.kernel_fields import PANEL
 from cutegemm.planning.launches import group_works, resident_clusters
+from cutegemm.plans.group_sizes import by_size
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_groups
 from cutegemm.plans.steps import Ends, Multiply
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem
-from cutegemm.request.group_forms import FEW_ROWS, FORMS, Form, average_problem, usual_rows
+from cutegemm.request.group_forms import (
+    FEW_ROWS,
+    FORMS,
+    Form,
+    average_problem,
+    check_fixed,
+    few_groups,
+    usual_rows,
+)
 from cutegemm.request.operand_rules import major
 from cutegemm.request.requirements import MATRICES, Batches, requested
 from cutegemm.spec import AUTO, GemmSpec
+
+# groups, and multiple of a small one's rows, from which on one may be far larger than the others
+MANY = 4
+IDLE = 0.01  # most share of the time to move all operands that a launch without work may take
+# fields that choose the kernel; where one is given, it is that of all groups
+LEFT = {"tile", "cluster", "schedule", "consumers", "swap", "stages", "raster", "scheduler"}
 
 
 def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device: Device) -> KernelPlan:
@@ -49,12 +64,46 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
         rule = "groups are multiplied by tensor cores, which take fp32 operands as tf32"
         raise field_error(PlanError, "math", spec.math, rule, "tf32")
     how = FORMS[form]
-    _check_fixed(spec, how)
+    check_fixed(spec, how)
+    ends, indexed = dataclasses.replace(ends, count=problem.batch), ends.indices > 0
     try:
-        made, config = alike(_of_average(spec, problem, how, ends.indices > 0, device))
+        made, config = alike(_of_average(spec, problem, how, indexed, device))
     except PlanError as error:
-        raise _of_groups(spec, problem, error, ends.indices > 0) from None
-    step = made.multiply
+        raise _of_groups(spec, problem, error, indexed) from None
+    found = _launched(spec, problem, how, ends, made, config)
+    most = _most_rows(spec, problem, how, made, config)
+    if most == 0:
+        return found
+    try:
+        few = alike(_of_average(spec, few_groups(spec, problem, how), how, indexed, device))
+        large = _launched(spec, problem, how, dataclasses.replace(ends, tail=False), *few)
+    except PlanError:
+        return found
+    # only a tile of more rows reads a large group's weights less often
+    return by_size(found, large, most) if few[1].group_rows > config.group_rows else found
+
+
+def _most_rows(spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, config: KernelConfig) -> int:
+    """Rows of the largest group that the kernel of an average group computes; 0 is any.
+
+    Small tiles read the weights of a large group many times. But where groups are alike, a launch for large ones finds
+    none, so the memory that all groups move must take much longer than a launch.
+    """
+    # a row's bits must not depend on its group's size; parts of a row's sum lie in workspace, as many for every row
+    fixed = spec.batch_invariant is True or LEFT & spec.given().keys() or config.epilogue.reductions
+    if fixed or not how.packed or problem.batch < MANY or made.device.cost is None:
+        return 0
+    most = max(2 * config.group_rows, FEW_ROWS)
+    small = config.group_rows < FEW_ROWS and getattr(problem, how.axis) >= MANY * most
+    moved = problem.a.bytes + problem.b.bytes + sum(x.bytes for _, x in problem.outputs)
+    return most if small and moved / made.device.dram_gbs >= made.device.cost.launch / IDLE else 0
+
+
+def _launched(
+    spec: GemmSpec, problem: Problem, how: Form, ends: Ends, made: KernelPlan, config: KernelConfig
+) -> KernelPlan:
+    """The plan of a launch over groups by the kernel of average ones."""
+    step, device = made.multiply, made.device
     assert step is not None
     m, n = step.extents[:2]
     if how.packed:
@@ -63,7 +112,6 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     extents = (m, n, problem.k, 1 if how.packed else problem.batch)
     works = group_works(config, extents, problem.batch if how.packed else 0)
     clusters = max(1, min(works, resident_clusters(spec, config, device)))
-    ends = dataclasses.replace(ends, count=problem.batch)
     check_groups(spec, problem, ends, made.swapped, (config, works, clusters))
     # parts along a row are those of the average group's
     seen_m, seen_n = (problem.n, problem.m) if made.swapped else (problem.m, problem.n)
@@ -120,7 +168,7 @@ def copy_pays(plan: KernelPlan, moved: int) -> bool:
     form, size = FORMS["rows"], problem.k
     a = dataclasses.replace(problem.a, strides=(size, 1, *problem.a.strides[2:]))
     gathering = _of_average(plan.spec, problem, form, True, device)
-    if min(config.tile["mn".index(config.grouped)], gathering.problem.m) < FEW_ROWS:
+    if min(config.group_rows, gathering.problem.m) < FEW_ROWS:
         # the cost model cannot tell two kernels apart that both wait for weights
         return False
     plain = _of_average(plan.spec, dataclasses.replace(problem, a=a), form, False, device)
@@ -160,13 +208,14 @@ def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, dev
 
 
 def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Operand]:
-    """The operands of all groups as the kernel sees them; those of the average problem where they are its own."""
+    """The operands of all groups as the kernel sees them; if kept, the average problem's with all groups' parts."""
     whole = {"a": problem.a, "b": problem.b, **dict(problem.inputs), **dict(problem.outputs)}
     called = dict(zip("ab", step.factors, strict=True))
     if step.swapped:
         whole = {name: x.transposed for name, x in whole.items()}
     names = {name: called.get(name, name) for name in step.operands}
-    return {x: step.operands[x] if name in kept else whole[name] for x, name in names.items()}
+    own = {x: dataclasses.replace(step.operands[x], batch=whole[names[x]].batch) for x in names}
+    return {x: own[x] if name in kept else whole[name] for x, name in names.items()}
 
 
 def _raster(spec: GemmSpec, found: tuple[str, int]) -> tuple[str, int]:
@@ -184,27 +233,3 @@ def _of_groups(spec: GemmSpec, problem: Problem, error: PlanError, indexed: bool
     if gathers or error.nearest == "relayout":
         return field_error(PlanError, error.field or "", error.value, error.rule, AUTO)
     return error
-
-
-def _check_fixed(spec: GemmSpec, form: Form) -> None:
-    """Refuse fields that no kernel of groups has."""
-    if spec.schedule == "simt":
-        raise without_tensor_cores()
-    whole = "groups take persistent kernels without splits"
-    if (spec.depth or 1) > 1:
-        raise field_error(PlanError, "cluster", spec.cluster, whole, spec.plane)
-    for name in ("a_load", "b_load"):
-        if getattr(spec, name) == "relayout":
-            raise copied(name)
-    if spec.arithmetic == TF32X3:
-        rule = "a copy before cuts elements into parts, and groups take one launch"
-        raise field_error(PlanError, "math", spec.math, rule, TF32)
-    early = "where operands are loaded is known when earlier launches have written the groups' ends"
-    fixed = [("split_k", 1, whole), ("constant", AUTO, early)]
-    if spec.scheduler != "dynamic":
-        fixed.append(("scheduler", "persistent", whole))
-    if not form.deep:
-        fixed.append(("input_stages", 1, "threads read what the epilogue of groups of rows reads"))
-    for name, legal, rule in fixed:
-        if getattr(spec, name) not in (AUTO, legal):
-            raise field_error(PlanError, name, getattr(spec, name), rule, legal)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from cutegemm.config import KernelConfig
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.plans.kernel_plan import KernelPlan
+from cutegemm.plans.steps import Multiply
 from cutegemm.problems import Problem
 from cutegemm.request.group_forms import FORMS, average_problem
 
@@ -78,10 +79,25 @@ def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
     elif plan.config is not None:
         yield "kernel", f"{plan.config.family}, tile {plan.config.tile}, {plan.config.threads} threads"
         yield "epilogue", str(plan.config.epilogue)
+    for step in plan.steps[1:]:
+        if isinstance(step, Multiply) and step.groups and isinstance(step.config, KernelConfig):
+            yield "large groups", _large_kernel(step, step.groups.sizes[0], step.config)
     if plan.workspace_bytes:
         yield "workspace", f"{plan.workspace_bytes:,} B"
     if plan.counter_bytes:
         yield "counters", f"{plan.counter_bytes:,} B, left zero"
+
+
+def _large_kernel(step: Multiply, least: int, config: KernelConfig) -> str:
+    """The kernel of groups of at least so many rows."""
+    (m, n, k), (across, along) = config.tile, config.cluster
+    if step.swapped:
+        m, n, across, along = n, m, along, across
+    swapped = ", on the transposes" if step.swapped else ""
+    return (
+        f"of {least} rows and more: {config.family}, tile {m} x {n} x {k}, cluster {across} x {along}, "
+        f"{config.stages} stages, {step.clusters} clusters{swapped}"
+    )
 
 
 def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str, str]]:

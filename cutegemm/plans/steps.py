@@ -16,6 +16,7 @@ from cutegemm.launch_layout import COUNTERS, Values
 from cutegemm.problems import Operand, Problem
 
 Named = dict[str, dict[str, Any]]  # group -> field -> value
+MOST_ROWS = (1 << 31) - 1  # of a group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ class Relayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """How a launch reads the ends of its groups (`kernels.schedule.group_ends`)."""
+    """How a launch reads the ends of its groups (`kernels.schedule.group_ends`), and which groups it computes."""
 
     width: int = 1  # 32-bit words of a number
     lead: int = 0  # 1 where the first group's begin stands before the ends
@@ -86,6 +87,7 @@ class Ends:
     count: int = 1  # groups
     indices: int = 0  # 32-bit words of an index that names a row; 0 if rows lie as they are multiplied
     rows: int = 0  # how many rows indices may name
+    sizes: tuple[int, int] = (0, MOST_ROWS)  # least and most rows of the groups that the launch computes
 
     @property
     def schedule(self) -> dict[str, int]:
@@ -97,6 +99,8 @@ class Ends:
             "groups": self.count,
             "rows.width": self.indices,
             "rows.extent": self.rows,
+            "rows.least": self.sizes[0],
+            "rows.most": self.sizes[1],
         }
 
 
@@ -133,7 +137,8 @@ class Multiply:
     @property
     def name(self) -> str:
         adds = isinstance(self.config, KernelConfig) and not self.config.multiplies
-        return "add parts" if adds else "gemm"
+        large = self.groups is not None and self.groups.sizes[0] > 0
+        return "add parts" if adds else "gemm of large groups" if large else "gemm"
 
     @property
     def swapped(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms of groups: where they lie in A, B and D, which epilogues their kernels support, and an average group."""
+"""The forms of groups: where they lie in A, B and D, what their kernels support, and an average group."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+from cutegemm.arch.instructions import TF32, TF32X3
 from cutegemm.config.numbers import round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import BLOCK_KINDS, BLOCKS, K_BLOCK
-from cutegemm.errors import InputError, field_error
+from cutegemm.errors import InputError, PlanError, field_error
 from cutegemm.problems import Operand, Problem
-from cutegemm.spec import GemmSpec
+from cutegemm.spec import AUTO, GemmSpec
 
 # standard deviations of a group's rows, were they drawn one by one, that its tile has room for beyond the average
 SPREAD = 2.0
@@ -154,6 +155,18 @@ def average_problem(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
     return dataclasses.replace(problem, **changed)
 
 
+def few_groups(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
+    """A problem of a packed form, as if all rows were in two groups, so that strides between weights still count."""
+    count, kept = 2, form.kept(spec, problem)
+
+    def of_few(name: str, x: Operand) -> Operand:
+        return dataclasses.replace(x, batch=count) if name in kept else x
+
+    a, b = of_few("a", problem.a), of_few("b", problem.b)
+    inputs = tuple((name, of_few(name, x)) for name, x in problem.inputs)
+    return dataclasses.replace(problem, batch=count, a=a, b=b, inputs=inputs)
+
+
 def _of_depth(spec: GemmSpec, problem: Problem, depth: int) -> tuple[tuple[str, Operand], ...]:
     """The inputs of a problem of another K: block scales have as many blocks of it."""
     scales = spec.epilogue.scales if isinstance(spec.epilogue, Graph) else ()
@@ -196,3 +209,37 @@ def usual_rows(average: float) -> float:
     first = last // 2 if last > FINE else next((x for x in range(last - 1, 0, -1) if _bucket(x) == x), 0)
     # of an average a with a + SPREAD * sqrt(a) rows
     return (math.sqrt(SPREAD**2 / 4 + (first + last) / 2) - SPREAD / 2) ** 2
+
+
+def without_tensor_cores() -> PlanError:
+    """The error of groups on CUDA cores."""
+    return field_error(PlanError, "schedule", "simt", "groups are multiplied by tensor cores", AUTO)
+
+
+def copied(name: str) -> PlanError:
+    """The error of an operand that would be copied before the launch; `name` is that of its load."""
+    return field_error(PlanError, name, "relayout", "groups are not copied before their launch", AUTO)
+
+
+def check_fixed(spec: GemmSpec, form: Form) -> None:
+    """Refuse fields that no kernel of groups has."""
+    if spec.schedule == "simt":
+        raise without_tensor_cores()
+    whole = "groups take persistent kernels without splits"
+    if (spec.depth or 1) > 1:
+        raise field_error(PlanError, "cluster", spec.cluster, whole, spec.plane)
+    for name in ("a_load", "b_load"):
+        if getattr(spec, name) == "relayout":
+            raise copied(name)
+    if spec.arithmetic == TF32X3:
+        rule = "a copy before cuts elements into parts, and groups are not copied before their launch"
+        raise field_error(PlanError, "math", spec.math, rule, TF32)
+    early = "where operands are loaded is known when earlier launches have written the groups' ends"
+    fixed = [("split_k", 1, whole), ("constant", AUTO, early)]
+    if spec.scheduler != "dynamic":
+        fixed.append(("scheduler", "persistent", whole))
+    if not form.deep:
+        fixed.append(("input_stages", 1, "threads read what the epilogue of groups of rows reads"))
+    for name, legal, rule in fixed:
+        if getattr(spec, name) not in (AUTO, legal):
+            raise field_error(PlanError, name, getattr(spec, name), rule, legal)

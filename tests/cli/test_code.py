@@ -36,6 +36,13 @@ def test_the_code_of_groups():
     assert grouped["text"] != dense["text"] and ".visible .entry" in grouped["text"]
 
 
+def test_a_launch_for_large_groups_makes_plans_differ():
+    """Although the first kernels are equal."""
+    asked = ("2048", "1536", "2048", "--groups", 128, "--no-emulate")
+    fields = "tile=(64,192,64), cluster=(1,1), schedule='multistage', swap=False"
+    assert not document("diff", "GemmSpec()", fields, *asked, status=1)["same"]
+
+
 def test_an_empty_output_has_no_code():
     """There is no kernel where D is empty."""
     assert "D is empty: there is no kernel" in refused("ptx", 0, 8, 8)

@@ -24,6 +24,7 @@ LINES = [
 ]
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("line, shown", LINES)
 def test_every_line_runs(line, shown, tmp_path, monkeypatch):
     """Each line prints what is shown and ends as it says: with a GPU's absence refused by name, or torch's, and

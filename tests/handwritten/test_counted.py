@@ -25,6 +25,7 @@ def test_coalescing_is_what_the_first_step_buys():
     assert naive.error <= 1 and not naive.findings and not coalesced.findings
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(("stage", "beta"), [(6, 0.0), (13, 0.5), (18, 0.0), (22, 0.5)])
 def test_stages_of_every_kind_are_right(stage, beta):
     """Vectors, wmma, a pipeline and a reduction by a second kernel, with C and without."""

@@ -65,6 +65,13 @@ def test_a_dispatch_mode_sees_the_op():
     assert seen.names == {"cutegemm::sum_rows"} and torch.equal(found, OPS.sum_rows(x, index))
 
 
+def test_the_profiler_sees_the_op():
+    """By its name."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        OPS.compiled_sum_rows(torch.randn(8, 4), torch.arange(8).reshape(4, 2))
+    assert "cutegemm::sum_rows" in {event.name for event in profile.events()}
+
+
 def test_a_compiled_step_has_the_gradients_of_an_eager_one():
     """Both backward GEMMs and the bias' sum."""
     x, weight, bias, *_ = operands()

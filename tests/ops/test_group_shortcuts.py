@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shortcuts of calls of groups, on a machine without a GPU: kernels, device and stream are stand-ins that record."""
 
+import math
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,6 +14,7 @@ from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.ops import fallback, serve
 from cutegemm.ops.groups import group_call
+from cutegemm.planning import grouped as planned_groups
 from cutegemm.running import grouped_mm as running
 from cutegemm.running import run
 from cutegemm.running.backends import launcher
@@ -135,3 +138,13 @@ class Counted(TorchDispatchMode):
         """Run one."""
         self.names.append(func._schema.name)
         return func(*args, **(kwargs or {}))
+
+
+def test_groups_of_two_launches_take_both(launched, monkeypatch):
+    """Also by a shortcut."""
+    monkeypatch.setattr(planned_groups, "IDLE", math.inf)
+    a, b = torch.randn(568, 64).bfloat16(), torch.randn(8, 264, 64).bfloat16().mT
+    for _ in range(3):
+        launched.clear()
+        cutegemm.grouped_mm(a, b, torch.full((8,), 568))
+        assert len(launched) == 2

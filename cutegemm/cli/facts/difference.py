@@ -49,6 +49,8 @@ def difference(
     """Compile both, and compare them."""
     plans = planned(before), planned(after)
     configs = [x.config for x in plans]
+    # kernels of other launches, such as that of large groups, count for `same` alone
+    launched = [[step.config for step in x.steps] for x in plans]
     kernel_cache.ensure([x for x in configs if x is not None])
     made = [kernel_cache.artifact(x) for x in configs if x is not None]
     code = [compared(made[0].ptx, made[1].ptx, "ptx")]
@@ -67,7 +69,7 @@ def difference(
     # opcodes are counted in the code
     figures = [{name: v for name, v in x.items() if name != "instructions"} for x in used]
     return Difference(
-        f"{shape_text(of, before.form)}; {kinds}", specs, configs[0] == configs[1], _plan_changes(plans),
+        f"{shape_text(of, before.form)}; {kinds}", specs, launched[0] == launched[1], _plan_changes(plans),
         _changes(figures[0], figures[1], every=True), code, counters, note, timed, why,
     )  # fmt: skip
 

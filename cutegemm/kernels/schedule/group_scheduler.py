@@ -8,6 +8,8 @@ Every role searches a tile's group by itself, starting from the group of its las
 
 A group's tiles begin at its first row, so its last tile may reach into the next group: loads read the rows there, and
 stores end with the group. Rows of no group are zeroed after the last work tile, or left alone.
+
+A launch may leave groups of some sizes to another, which has tiles for them: for it they have no tile.
 """
 
 from __future__ import annotations
@@ -46,12 +48,14 @@ class GroupScheduler(TileScheduler):
 
     ends: Any = None  # GroupEnds
     tail: Any = None  # whether rows of no group are zeroed, Int32
+    sizes: tuple[Any, Any] | None = None  # least and most rows of the groups that it computes, Int32
 
     def placed(self, addresses: dict[str, Any], smem: Any) -> GroupScheduler:
         """The scheduler with the tensor that it reads."""
         masked, axis = self.config.masked, self.config.grouped
         ends = GroupEnds.create(addresses[GROUP_ENDS], self.launched, self.shape[axis], masked)
-        return dataclasses.replace(self, ends=ends, tail=self.launched["tail"])
+        sizes = self.launched["rows.least"], self.launched["rows.most"]
+        return dataclasses.replace(self, ends=ends, tail=self.launched["tail"], sizes=sizes)
 
     def before(self) -> State:
         """The state before any work tile: of an empty group -1."""
@@ -79,6 +83,12 @@ class GroupScheduler(TileScheduler):
         if config.grouped == "m":
             return cluster_tiles(rows, config.rows, config.cluster[0]), self.tiles[1]
         return self.tiles[0], cluster_tiles(rows, config.columns, config.cluster[1])
+
+    def _computed(self, rows: Any) -> Any:
+        """A group's rows, none if its size is left to another launch."""
+        least, most = self.sizes
+        own = cutlass.Boolean(rows >= least) & cutlass.Boolean(rows <= most)
+        return cutlass.select_(own, rows, cutlass.Int32(0))
 
     def numbers(self, work: Work) -> tuple:
         """What a work tile's loads depend on, in numbers that a loop carries."""
@@ -132,7 +142,7 @@ class GroupScheduler(TileScheduler):
             each: groups that a lane looks at.
         """
         found, lane = self.ends.after(group, end, each)
-        extents = [self._tiles(y - x) for x, y in found]
+        extents = [self._tiles(self._computed(y - x)) for x, y in found]
         tiles = list(itertools.accumulate(along_m * along_n for along_m, along_n in extents))
         # one past the last tile of all lanes before this one, then of each of its groups
         start = last + inclusive_scan(tiles[-1], lane, lambda x, y: x + y) - tiles[-1]

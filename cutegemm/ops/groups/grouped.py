@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`grouped_mm`: GEMMs of different sizes in one launch; the kernel reads the sizes on the device."""
+"""`grouped_mm`: GEMMs of different sizes at once; kernels read the sizes on the device."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def grouped_mm(
     accumulate_main_grad: bool = False,
     **inputs: Any,
 ) -> Any:
-    """alpha * a @ b + beta * c + bias for each group, in one launch that the host does not wait for.
+    """alpha * a @ b + beta * c + bias for each group, whose sizes the host neither knows nor waits for.
 
     The operands' dimensions select one of four forms:
 

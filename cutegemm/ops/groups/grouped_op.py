@@ -16,7 +16,7 @@ from torch import Tensor
 from cutegemm.dtypes import as_dtype
 from cutegemm.epilogue.graph import STORE
 from cutegemm.errors import InputError, field_error
-from cutegemm.ops.compiled import described
+from cutegemm.ops.compiled import TAGS, described
 from cutegemm.ops.dispatch import DEVICES
 from cutegemm.ops.gradients.main_grad import Main
 from cutegemm.ops.groups.group_gradient import By, record
@@ -44,10 +44,9 @@ _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor ends, Tensor[] inputs, "
     "float[] numbers, SymInt[] integers, str program, str how"
 )
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
-library.define(f"grouped_mm({_ARGUMENTS}) -> Tensor", tags=_TAGS)
-library.define(f"grouped_mm.many({_ARGUMENTS}) -> Tensor[]", tags=_TAGS)
-library.define(f"grouped_mm.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=_TAGS)
+library.define(f"grouped_mm({_ARGUMENTS}) -> Tensor", tags=TAGS)
+library.define(f"grouped_mm.many({_ARGUMENTS}) -> Tensor[]", tags=TAGS)
+library.define(f"grouped_mm.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=TAGS)
 _OP = torch.ops.cutegemm.grouped_mm
 
 

@@ -18,7 +18,7 @@ from cutegemm.config import RowSumConfig
 from cutegemm.config.helpers import MOST_TERMS, SUM_THREADS
 from cutegemm.dtypes import DType, as_dtype
 from cutegemm.launch_layout import layout_of
-from cutegemm.ops.compiled import described
+from cutegemm.ops.compiled import TAGS, described
 from cutegemm.ops.dispatch import DEVICES, below, direct, recorded, recording, redispatched
 from cutegemm.ops.fallback import untouched
 from cutegemm.ops.gradients.autograd import Product
@@ -38,7 +38,7 @@ for _form in (
     "sum_rows(Tensor x, Tensor index) -> Tensor",
     "add_rows(Tensor x, Tensor index, SymInt n) -> Tensor",
 ):
-    library.define(_form, tags=(torch.Tag.pt2_compliant_tag,))
+    library.define(_form, tags=TAGS)
 
 
 def row_sum(x: Tensor, index: Tensor) -> Tensor:

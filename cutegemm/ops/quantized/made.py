@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cutegemm.epilogue.scales import BLOCKS, TENSOR, Kind
-from cutegemm.ops.compiled import described
+from cutegemm.ops.compiled import TAGS, described
 from cutegemm.ops.dispatch import DEVICES, redispatched
 from cutegemm.ops.quantized import kernel
 from cutegemm.ops.quantized.operands import KINDS
@@ -26,7 +26,7 @@ _NAMES = {kind: name for name, kind in KINDS.items()}
 _compiling = torch.compiler.is_compiling
 _ARGUMENTS = "Tensor x, str kind, ScalarType dtype, Tensor? scale, bool exponents, bool twin"
 library = torch.library.Library("cutegemm", "FRAGMENT")
-library.define(f"quantize({_ARGUMENTS}) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+library.define(f"quantize({_ARGUMENTS}) -> Tensor[]", tags=TAGS)
 
 
 class Quantized(NamedTuple):

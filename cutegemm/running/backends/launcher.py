@@ -84,7 +84,7 @@ class Launcher:
         self.launches = packed(plan, order.names, order.numbers, functions)
         if plan.multiply is None:
             return
-        if not self.need and not self.counts:
+        if len(plan.steps) == 1 and not self.need and not self.counts:
             self.alone = _taking(plan.multiply.factors, functions[plan.steps.index(plan.multiply)])
         layout, fixed = layout_of(plan.multiply.config), plan.multiply.fixed()
         # converted once instead of in every call
