@@ -13,7 +13,7 @@ import torch
 from cutegemm.arch.device import Device
 from cutegemm.config import Config
 from cutegemm.ops import entry_points, fallback, perceptron, products, program, serve
-from cutegemm.ops.groups import group_call, row_sum
+from cutegemm.ops.groups import group_call, group_shortcuts, row_sum
 from cutegemm.running import grouped_mm, run
 from cutegemm.running.backends import launcher
 from cutegemm.running.backends.counters import Counters
@@ -55,7 +55,8 @@ def recorded(record: Device) -> Iterator[dict[Config, None]]:
 def forget() -> None:
     """Clear all remembered calls and programs, so that none made here is used outside."""
     entry_points._remembered.cache_clear()
-    for known in (group_call._shorts, perceptron._recent, products._recent, program._programs):
+    shorts = group_call._shorts, group_shortcuts._shorts, group_shortcuts._attempts
+    for known in (*shorts, perceptron._recent, products._recent, program._programs):
         known.recent, known._old = {}, {}  # type: ignore[attr-defined]
     for made in (entry_points._PLAIN, entry_points._LINEAR, entry_points._BIASED):
         program.kept(made)

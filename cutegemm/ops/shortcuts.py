@@ -20,7 +20,7 @@ from cutegemm.running.backends.shortcut import shortcut, shortcut_of_all
 from cutegemm.running.backends.uncompiled import uncompiled
 
 _modes = torch._C._len_torch_dispatch_stack
-# attempts to create a shortcut per kind of call: some support none, and calls may differ in what `_kind` leaves out
+# attempts to create a shortcut per kind of call: some support none, and calls may differ in what `kind_of` leaves out
 ATTEMPTS = 8
 
 
@@ -56,13 +56,13 @@ def _found(program: Program, key: Any, tensors: Sequence[Any], arguments: Sequen
         return None
     found = known(*arguments)
     if found is None:
-        other: Any = shortcuts.get((key, *map(_kind, tensors)))
+        other: Any = shortcuts.get((key, *map(kind_of, tensors)))
         if other is not None and other is not known:
             found = other(*arguments)
     return found
 
 
-def _kind(x: Any) -> Any:
+def kind_of(x: Any) -> Any:
     """What tells a tensor's calls from those of other tensors of the same extents."""
     try:
         return type(x), x.dtype, x.stride(), x.requires_grad
@@ -88,7 +88,7 @@ def _remember(
 ) -> None:
     """`remember` for a call with any number of inputs; `make` makes its shortcut, as `shortcut` does."""
     gemm, tensors = program.gemm, (a, b, *given)
-    kind = (key, *map(_kind, tensors))
+    kind = (key, *map(kind_of, tensors))
     tried = gemm.attempts.recent.get(kind, 0)
     if tried >= ATTEMPTS:
         return
@@ -190,4 +190,13 @@ def served(
     return (found,) if program.alone else found
 
 
-__all__ = ["cached", "remember", "remember_scaled", "scaled_again", "served", "shortened"]
+__all__ = [
+    "ATTEMPTS",
+    "cached",
+    "kind_of",
+    "remember",
+    "remember_scaled",
+    "scaled_again",
+    "served",
+    "shortened",
+]

@@ -13,13 +13,16 @@ from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
 from cutegemm.errors import InputError
 from cutegemm.ops import fallback, serve
-from cutegemm.ops.groups import group_call
+from cutegemm.ops.groups import group_call, grouped_op
+from cutegemm.ops.groups.group_gradient import PLAIN
+from cutegemm.ops.products import program_of
 from cutegemm.planning import grouped as planned_groups
 from cutegemm.running import grouped_mm as running
 from cutegemm.running import run
 from cutegemm.running.backends import launcher
 
 SWIGLU = epi.swiglu()
+ROWS = epi.define(lambda acc: epi.Output(d=acc, h=epi.relu(acc)))
 
 
 @pytest.fixture
@@ -148,3 +151,71 @@ def test_groups_of_two_launches_take_both(launched, monkeypatch):
         launched.clear()
         cutegemm.grouped_mm(a, b, torch.full((8,), 568))
         assert len(launched) == 2
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """How often a call of the op went the general way."""
+    found, own = [], grouped_op.remember
+
+    def remember(*args):
+        found.append(args[1])
+        own(*args)
+
+    monkeypatch.setattr(grouped_op, "remember", remember)
+    return found
+
+
+def stepped(a, b, ends, epilogue=None):
+    """The gradients of a call, as training has them."""
+    a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+    d = cutegemm.grouped_mm(a, b, ends, epilogue=epilogue)
+    return torch.autograd.grad(d, (a, b), torch.ones_like(d))
+
+
+def test_gradients_are_shortened_and_launch_the_same(launched, prepared):
+    """The forward pass through autograd, and both backward GEMMs, in the launch's order with new outputs."""
+    kept = []
+    for _ in range(3):
+        a, b, ends, _ = operands()
+        launched.clear()
+        da, db = stepped(a, b, ends)
+        places = {x.data_ptr(): i for i, x in enumerate((a, b, ends, da, db))}
+        kept.append([([places.get(x, "D") for x in addresses], numbers) for addresses, numbers in launched])
+        assert len(launched) == 3 and da.shape == a.shape and db.shape == b.shape
+    assert kept[0] == kept[1] == kept[2] and len(prepared) == 3
+    # of another kind, and again: the gradient of A reads none of it
+    for _ in range(2):
+        stepped(a.T.contiguous().T, b, ends)
+    stepped(a, b, ends)
+    assert len(prepared) == 5
+
+
+def test_a_call_of_the_op_with_several_outputs_is_shortened(launched, prepared):
+    """In the order of the program, each of its own memory."""
+    text = program_of(ROWS, None, "matrix", {}, None).text
+    for _ in range(3):
+        a, b, ends, _ = operands()
+        launched.clear()
+        found = torch.ops.cutegemm.grouped_mm.many(a, b, ends, [], [], [], text, "rows:offs:zero")
+        (addresses, _), *_ = launched
+        assert [x.shape for x in found] == [(20, 48), (20, 48)]
+        assert [addresses.index(x.data_ptr()) for x in found] == [2, 3]
+    assert len(prepared) == 1
+
+
+def test_calls_that_a_shortcut_cannot_tell_go_the_general_way(launched, prepared):
+    """A tensor that is passed twice, and two numbers."""
+    op, ends, square = (
+        torch.ops.cutegemm.grouped_mm,
+        torch.tensor([4, 0, 60]),
+        torch.randn(3, 64, 64).bfloat16(),
+    )
+    plain = program_of(PLAIN[False, False], None, "matrix", {}, None)
+    added = program_of(PLAIN[True, False], None, "matrix", {"c": square}, None)
+    for _ in range(3):
+        op.default(square, square, ends, [], [1.0], [], plain.text, "masked:counts:zero")
+        op.default(
+            square, square.clone(), ends, [square.clone()], [1.0, 1.0], [], added.text, "masked:counts:zero"
+        )
+    assert len(prepared) == 6 == len(launched)

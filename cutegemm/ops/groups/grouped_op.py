@@ -20,6 +20,7 @@ from cutegemm.ops.compiled import TAGS, described
 from cutegemm.ops.dispatch import DEVICES
 from cutegemm.ops.gradients.main_grad import Main
 from cutegemm.ops.groups.group_gradient import By, record
+from cutegemm.ops.groups.group_shortcuts import again, remember
 from cutegemm.ops.program import Program, decode
 from cutegemm.ops.quantized.operands import Kinds
 from cutegemm.ops.register import (
@@ -33,7 +34,6 @@ from cutegemm.ops.register import (
 )
 from cutegemm.problems import columns
 from cutegemm.running.arguments.describe import shown
-from cutegemm.running.arguments.results import Outputs
 from cutegemm.running.backends.uncompiled import uncompiled
 from cutegemm.running.grouped_mm import GroupedGemm
 from cutegemm.running.groups import TAILS, Grouping, Groups
@@ -120,24 +120,39 @@ def _served(
     *,
     out: Any = None,
 ) -> Any:
-    """Run a call on real tensors: D, or an object with an attribute per output."""
-    program, told = decode(text), grouping(how)
+    """Run a call on real tensors: a sequence of all outputs."""
+    program, tensors = decode(text), (a, b, ends, *inputs)
+    if out is None:
+        found = again(program, how, tensors, numbers)
+        if found is not None:
+            return found
+    told = grouping(how)
     named = dict(zip(program.inputs, inputs, strict=True)) | program.named(numbers, integers)
     groups = Groups(**{told.name: ends}, tail=told.after)
-    outs = None if out is None else dict(zip(program.outputs, out, strict=True))
-    if not program.merged:
-        return gemm_of(program).run(a, b, groups, named, outs, program.backend)
-    width = columns(program.graph, b.shape[-1])
-    whole = a.new_empty((*a.shape[:-1], width * len(program.merged)))
-    parts = dict(zip(program.merged, whole.split(width, -1)))
-    found = gemm_of(program).run(a, b, groups, named, parts, program.backend)
-    return Outputs(**{x: whole if x in parts else getattr(found, x) for x in program.outputs})
+    parts = {} if out is None else dict(zip(program.outputs, out, strict=True))
+    whole = None
+    if program.merged:
+        width = columns(program.graph, b.shape[-1])
+        whole = a.new_empty((*a.shape[:-1], width * len(program.merged)))
+        parts = dict(zip(program.merged, whole.split(width, -1)))
+    prepared = gemm_of(program).prepared(a, b, groups, named, parts or None, program.backend)
+    made = prepared[0](*prepared[1:], None)
+    if out is None:
+        remember(program, how, tensors, *prepared[:2])
+    if program.alone:
+        return (made,)
+    return [whole if name in program.merged else getattr(made, name) for name in program.outputs]
+
+
+def _one(*args: Any) -> Tensor:
+    """D of a call on real tensors."""
+    found: Tensor = _served(*args)[0]
+    return found
 
 
 def many(*args: Any) -> list[Tensor]:
     """All outputs of a call on real tensors."""
-    found, program = _served(*args), decode(args[6])
-    return [found] if program.alone else [getattr(found, name) for name in program.outputs]
+    return list(_served(*args))
 
 
 def _out(*args: Any, out: Any) -> None:
@@ -211,10 +226,10 @@ def _element(x: Tensor, dim: int | None, place: int) -> Tensor:
 def _register() -> None:
     one, every = (
         described(op, real, fake)
-        for op, real, fake in ((_OP.default, _served, lambda *x: _shapes(*x)[0]), (_OP.many, many, _shapes))
+        for op, real, fake in ((_OP.default, _one, lambda *x: _shapes(*x)[0]), (_OP.many, many, _shapes))
     )
     kernels = {
-        "grouped_mm": (_served, one, autograd_of(_OP.default, _recorded, _served)),
+        "grouped_mm": (_one, one, autograd_of(_OP.default, _recorded, _one)),
         "grouped_mm.many": (many, every, autograd_of(_OP.many, lambda *x: [_recorded(*x)], many)),
         "grouped_mm.out": (_out, _fake_out, autograd_out_of(_OP.out)),
     }
