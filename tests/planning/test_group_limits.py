@@ -127,7 +127,12 @@ def test_a_call_is_refused_before_anything_is_written():
         # A lies along K
         ("depth", deep(64, 64, 256, 2), {"a_load": "tma"}, "a_load='tma': .* nearest legal value: 'gather'"),
         ("depth", deep(64, 64, 256, 2), {"b_load": "relayout"}, "b_load='relayout': .* value: 'auto'"),
-        ("rows", packed("rows", 64, 64, 64, 2), {"a_load": "relayout"}, "a_load='relayout': groups take one"),
+        (
+            "rows",
+            packed("rows", 64, 64, 64, 2),
+            {"a_load": "relayout"},
+            "a_load='relayout': groups are not copied",
+        ),
         ("depth", deep(64, 64, 256, 2), {"evict_first": ("a", "b")}, "evict_first="),
         ("depth", deep(64, 64, 256, 2), {"schedule": "multistage"}, "schedule='multistage': .*'cooperative'"),
         ("depth", deep(64, 64, 256, 2), {"tile": Tile(16, 64, 64)}, "tile.m=16: .* nearest legal value: 64"),

@@ -35,7 +35,7 @@ def test_a_copy_before_the_launch_is_named(name, swap, monkeypatch):
     with pytest.raises(PlanError) as e:
         group_kernels._planned(average)
     assert str(e.value) == (
-        f"{name}_load='relayout': groups take one launch, without copies; nearest legal value: 'auto'"
+        f"{name}_load='relayout': groups are not copied before their launch; nearest legal value: 'auto'"
     )
 
 
