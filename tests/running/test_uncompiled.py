@@ -91,7 +91,7 @@ def test_nothing_behind_an_operator_is_compiled(name):
 @pytest.mark.parametrize("name", ("autograd", "device"))
 def test_an_implementation_is_not_compiled(name, monkeypatch):
     """Nor what it calls before and after `serve`: of autograd's, and of a device's in inference mode."""
-    module, inner = (register.tangents, "refuse") if name == "autograd" else (shortcuts, "_kind")
+    module, inner = (register.tangents, "refuse") if name == "autograd" else (shortcuts, "kind_of")
     original, count = getattr(module, inner), []
 
     def computing(x):
