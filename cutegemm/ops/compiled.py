@@ -70,10 +70,12 @@ def _lower(op: Any) -> None:
 
     def lowered(*args: Any, **named: Any) -> Any:
         found, graph = fallback(*args, **named), lowering.V.graph
-        made = [x for x in getattr(graph, "operations", ()) if getattr(x, "op_overload", None) is op]
-        if made and not graph.cpp_wrapper:
-            # the one that was just made
-            made[-1].python_kernel_name = _names[op]
+        made = (
+            x for x in reversed(getattr(graph, "operations", ())) if getattr(x, "op_overload", None) is op
+        )
+        kernel = next(made, None)
+        if kernel is not None and not graph.cpp_wrapper:
+            kernel.python_kernel_name = _names[op]
         return found
 
     lowering.register_lowering(op, type_promotion_kind=None)(lowered)

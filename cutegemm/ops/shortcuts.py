@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,24 +42,38 @@ def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
 
 def cached(program: Program, key: Any, a: Any, b: Any, bias: Any, alpha: float) -> Any:
     """D by a cached shortcut of a call; None if there is none, or if none matches the call."""
-    return _found(program, key, (a, b) if bias is None else (a, b, bias), (a, b, bias, alpha))
+    tensors = (a, b) if bias is None else (a, b, bias)
+    return found_in(program.gemm.shortcuts, key, tensors, (a, b, bias, alpha))
 
 
-def _found(program: Program, key: Any, tensors: Sequence[Any], arguments: Sequence[Any]) -> Any:
+def found_in(shortcuts: Memo[Any], key: Any, tensors: Sequence[Any], arguments: Sequence[Any]) -> Any:
     """What a cached shortcut returns for a call's arguments, among them its tensors; None if none matches.
 
     Calls of one key may be of several kinds: the layers of a model take inputs and gradients of different strides.
     """
-    shortcuts = program.gemm.shortcuts.recent
-    known: Any = shortcuts.get(key)
+    known = shortcuts.recent.get(key)
     if known is None:
         return None
     found = known(*arguments)
     if found is None:
-        other: Any = shortcuts.get((key, *map(kind_of, tensors)))
+        other = shortcuts.recent.get((key, *map(kind_of, tensors)))
         if other is not None and other is not known:
             found = other(*arguments)
     return found
+
+
+def put_in(
+    shortcuts: Memo[Any], attempts: Memo[int], key: Any, tensors: Sequence[Any], make: Callable[[], Any]
+) -> None:
+    """Cache for `found_in` what `make` makes, if anything; does nothing after `ATTEMPTS` attempts for such tensors."""
+    kind = (key, *map(kind_of, tensors))
+    tried = attempts.recent.get(kind, 0)
+    if tried >= ATTEMPTS:
+        return
+    attempts.put(kind, tried + 1)
+    if (found := make()) is not None:
+        shortcuts.put(kind, found)
+        shortcuts.put(key, found)
 
 
 def kind_of(x: Any) -> Any:
@@ -88,19 +102,16 @@ def _remember(
 ) -> None:
     """`remember` for a call with any number of inputs; `make` makes its shortcut, as `shortcut` does."""
     gemm, tensors = program.gemm, (a, b, *given)
-    kind = (key, *map(kind_of, tensors))
-    tried = gemm.attempts.recent.get(kind, 0)
-    if tried >= ATTEMPTS:
-        return
-    gemm.attempts.put(kind, tried + 1)
-    call = matrices(program, a, b, given)
-    views = [call.a, call.b, *(call.inputs[name] for name in program.inputs)]
-    found = None
-    if all(x.data_ptr() == y.data_ptr() for x, y in zip(tensors, views, strict=True)):
+
+    def made() -> Any:
+        call = matrices(program, a, b, given)
+        views = [call.a, call.b, *(call.inputs[name] for name in program.inputs)]
+        if any(x.data_ptr() != y.data_ptr() for x, y in zip(tensors, views, strict=True)):
+            return None
         prepared = recalled(gemm, call.a, call.b, call.inputs, program.backend)
-        found = make(prepared, tensors, a.shape[:-1] if a.dim() > 2 and call.lead else ())
-    gemm.shortcuts.put(kind, found)
-    gemm.shortcuts.put(key, found)
+        return make(prepared, tensors, a.shape[:-1] if a.dim() > 2 and call.lead else ())
+
+    put_in(gemm.shortcuts, gemm.attempts, key, tensors, made)
 
 
 # programs of calls with scales, by `_scaled_key`
@@ -143,7 +154,7 @@ def scaled_again(form: Any, a: Any, b: Any, named: Mapping[str, Any]) -> Any:
     if len(given) != len(named) or _modes() or forward_ad._current_level >= 0:
         return None
     tensors = (a, b, *given)
-    return _found(program, key, tensors, (tensors,))
+    return found_in(program.gemm.shortcuts, key, tensors, (tensors,))
 
 
 def remember_scaled(
@@ -181,7 +192,7 @@ def served(
         return (found,)
     tensors = (a, b, *inputs)
     every = "all", *[x.shape for x in tensors]
-    found = _found(program, every, tensors, (tensors, *numbers))
+    found = found_in(program.gemm.shortcuts, every, tensors, (tensors, *numbers))
     if found is None:
         made = serve(program, a, b, inputs, numbers, integers)
         if program.backend is None:
@@ -193,7 +204,8 @@ def served(
 __all__ = [
     "ATTEMPTS",
     "cached",
-    "kind_of",
+    "found_in",
+    "put_in",
     "remember",
     "remember_scaled",
     "scaled_again",

@@ -29,8 +29,7 @@ def by_size(small: KernelPlan, large: KernelPlan, most: int) -> KernelPlan:
             last, groups=dataclasses.replace(last.groups, sizes=(most + 1, MOST_ROWS)), counted=counted
         ),
     )
-    m, n, k = last.config.tile
-    tile = f"{n} x {m} x {k}" if last.swapped else f"{m} x {n} x {k}"
+    tile = " x ".join(map(str, last.along_d(last.config.tile)))
     reason = f"groups of more than {most} rows have a launch of their own, in tiles of {tile}"
     return dataclasses.replace(
         small,

@@ -88,22 +88,19 @@ def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
         yield "counters", f"{plan.counter_bytes:,} B, left zero"
 
 
+def _shape(step: Multiply, config: KernelConfig) -> str:
+    """A kernel's tile, cluster and stages."""
+    tile, cluster = (" x ".join(map(str, step.along_d(x))) for x in (config.tile, config.cluster))
+    return f"tile {tile}, cluster {cluster}, {config.stages} stages"
+
+
 def _large_kernel(step: Multiply, least: int, config: KernelConfig) -> str:
     """The kernel of groups of at least so many rows."""
-    (m, n, k), (across, along) = config.tile, config.cluster
-    if step.swapped:
-        m, n, across, along = n, m, along, across
     swapped = ", on the transposes" if step.swapped else ""
-    return (
-        f"of {least} rows and more: {config.family}, tile {m} x {n} x {k}, cluster {across} x {along}, "
-        f"{config.stages} stages, {step.clusters} clusters{swapped}"
-    )
+    return f"of {least} rows and more: {config.family}, {_shape(step, config)}, {step.clusters} clusters{swapped}"
 
 
 def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str, str]]:
-    tile, cluster = config.tile, config.cluster
-    if plan.swapped:
-        tile, cluster = (tile[1], tile[0], tile[2]), (cluster[1], cluster[0])
     roles = f"{config.consumers} warpgroups that load and compute"
     if config.producers:
         turns = " in turn" if config.pingpong else ""
@@ -121,11 +118,9 @@ def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str,
         along += ", there and back"
     operands = config.operands[:: -1 if plan.swapped else 1]
     loads = ", ".join(f"{y} by {x.load} ({plan.along(x.major)}-major)" for y, x in zip("AB", operands))
-    yield (
-        "kernel",
-        f"{config.family}: tile {tile[0]} x {tile[1]} x {tile[2]}, cluster {cluster[0]} x {cluster[1]}, "
-        f"{config.stages} stages{', on the transposes' if plan.swapped else ''}",
-    )
+    assert plan.multiply is not None
+    swapped = ", on the transposes" if plan.swapped else ""
+    yield "kernel", f"{config.family}: {_shape(plan.multiply, config)}{swapped}"
     yield "roles", f"{roles}, {config.threads} threads{setmaxnreg}, {plan.accumulators} accumulators a thread"
     yield "loads", f"{loads}; swizzle {' / '.join(x.swizzle for x in operands)}"
     yield from _epilogue_facts(plan, config)

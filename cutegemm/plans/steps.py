@@ -145,6 +145,11 @@ class Multiply:
         """Whether the kernel computes D^T = B^T A^T."""
         return self.factors == ("b", "a")
 
+    def along_d(self, extents: tuple[int, ...]) -> tuple[int, ...]:
+        """Extents along (m, n, ...) of the kernel's GEMM, such as its tile, along D's axes."""
+        m, n, *rest = extents
+        return (n, m, *rest) if self.swapped else (m, n, *rest)
+
     def fixed(self) -> Named:
         strides = {name: x.strides for name, x in self.operands.items()}
         row, col, batch = strides["b"]

@@ -13,6 +13,7 @@ from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import address
 from cutegemm.ops.groups.gathering import gathered
 from cutegemm.ops.groups.group_gradient import added_to_main_grad
+from cutegemm.ops.groups.group_shortcuts import shortcut_of
 from cutegemm.ops.groups.grouped_epilogue import own_of, recorded
 from cutegemm.ops.groups.grouped_op import Call, gemm_of
 from cutegemm.ops.products import check_names, described, is_compiling, outs_of, program_of
@@ -20,7 +21,6 @@ from cutegemm.ops.program import Program
 from cutegemm.ops.shortcuts import ATTEMPTS
 from cutegemm.running.arguments.call import Memo
 from cutegemm.running.arguments.results import Outputs
-from cutegemm.running.backends.shortcut import shortcut_of_all
 
 # Shortcuts of GPU calls by `Key.kind`: (the epilogue, kept alive; the shortcut or None; number of attempts)
 _shorts: Memo[tuple[Any, Any, int]] = Memo()
@@ -148,14 +148,10 @@ def again(key: Key, alpha: float) -> Any:
 
 def _remember(key: Key, prepared: Any, given: tuple[Any, ...]) -> None:
     """Cache a shortcut for `prepared` if its launch reads only tensors that the caller passed."""
-    tried, count, found = _shorts.recent.get(key.kind, (None, None, 0))[2], len(key.tensors), None
-    if tried >= ATTEMPTS:
-        return
-    places = {id(x): i for i, x in enumerate(key.tensors)}
-    order = [count if x is None else places.get(id(x), -1) for x in given]
-    if sorted(order) == list(range(count + 1)):
-        found = shortcut_of_all(prepared, key.tensors, order=order)
-    _shorts.put(key.kind, (key.epilogue, found, tried + 1))
+    tried = _shorts.recent.get(key.kind, (None, None, 0))[2]
+    if tried < ATTEMPTS:
+        found = shortcut_of(prepared, key.tensors, given)
+        _shorts.put(key.kind, (key.epilogue, found, tried + 1))
 
 
 __all__ = ["again", "key_of", "run"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,12 +12,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from cutegemm.ops.program import Program
-from cutegemm.ops.shortcuts import ATTEMPTS, kind_of
+from cutegemm.ops.shortcuts import found_in, put_in
 from cutegemm.running.arguments.call import Memo
 from cutegemm.running.backends.shortcut import shortcut_of_all
 
 _modes = torch._C._len_torch_dispatch_stack
-# by `_key`, and by this and the tensors' kinds: shortcuts, and attempts to make one
+# shortcuts, and attempts to make one, as `found_in` and `put_in` have them, by `_key`
 _shorts: Memo[Any] = Memo()
 _attempts: Memo[int] = Memo()
 
@@ -29,54 +30,45 @@ def again(program: Program, how: str, tensors: Sequence[Tensor], numbers: Sequen
         tensors: A, B, the ends of the groups and the inputs.
         numbers: of the epilogue.
     """
-    if program.backend is not None or program.merged or program.integers or len(numbers) > 1:
+    if not program.short or _modes() or forward_ad._current_level >= 0:
         return None
-    if _modes() or forward_ad._current_level >= 0:
-        return None
-    key = _key(program, how, tensors)
-    known = _shorts.recent.get(key)
-    if known is None:
-        return None
-    found = known(tensors, *numbers)
-    if found is None:
-        # calls of one key may differ in strides and classes
-        other = _shorts.recent.get((key, *map(kind_of, tensors)))
-        if other is not None and other is not known:
-            found = other(tensors, *numbers)
+    found = found_in(_shorts, _key(program, how, tensors), tensors, (tensors, *numbers))
     return (found,) if program.alone and found is not None else found
 
 
 def remember(
     program: Program, how: str, tensors: Sequence[Tensor], prepared: Any, given: Sequence[Tensor | None]
 ) -> None:
-    """Cache a shortcut of a call that has just run; does nothing after `ATTEMPTS` attempts for its kind.
+    """Cache a shortcut of a call that has just run (`shortcuts.put_in`).
 
     Args:
         program, how, tensors: as for `again`.
-        prepared: what ran the call.
-        given: its tensors in the order of a launch, None for outputs.
+        prepared, given: as for `shortcut_of`.
     """
-    if program.backend is not None or program.merged or program.integers:
-        return
-    key = _key(program, how, tensors)
-    kind = (key, *map(kind_of, tensors))
-    tried = _attempts.recent.get(kind, 0)
-    if tried >= ATTEMPTS:
-        return
-    _attempts.put(kind, tried + 1)
+    if program.short and program.backend is None:
+        made = partial(shortcut_of, prepared, tensors, given)
+        put_in(_shorts, _attempts, _key(program, how, tensors), tensors, made)
+
+
+def shortcut_of(prepared: Any, tensors: Sequence[Tensor], given: Sequence[Tensor | None]) -> Any:
+    """The shortcut of a call, which takes its tensors and alpha; None if its launch reads other tensors.
+
+    Args:
+        prepared: what ran the call.
+        tensors: of the call, in any order.
+        given: those of the launch, None for its outputs.
+    """
     places, outputs, order = {id(x): i for i, x in enumerate(tensors)}, len(tensors), []
     for x in given:
         order.append(outputs if x is None else places.get(id(x), -1))
         outputs += x is None
-    # each tensor once: of a tensor that is passed twice a shortcut could not tell the places
-    if sorted(order) == list(range(outputs)):
-        found = shortcut_of_all(prepared, tensors, order=order)
-        _shorts.put(kind, found)
-        _shorts.put(key, found)
+    # of a tensor that is passed twice a shortcut could not tell the places
+    whole = sorted(order) == list(range(outputs))
+    return shortcut_of_all(prepared, tensors, order=order) if whole else None
 
 
 def _key(program: Program, how: str, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     return program.text, how, *[x.shape for x in tensors]
 
 
-__all__ = ["again", "remember"]
+__all__ = ["again", "remember", "shortcut_of"]
