@@ -128,7 +128,7 @@ def test_cross_entropy():
 
 
 def test_maxima():
-    """Of every row and every column."""
+    """The largest element of each row, and of each column."""
     torch.testing.assert_close(run(epi.row_max()), {"d": ACC, "row_max": ACC.amax(1)})
     torch.testing.assert_close(run(epi.col_max()), {"d": ACC, "col_max": ACC.amax(0)})
 

@@ -44,7 +44,7 @@ def made() -> list[Case]:
 
 
 def fails(case: Case) -> str | None:
-    """What is wrong with a case's run."""
+    """The error of a case's run; None if it is right."""
     try:
         emulated(case)
     except (Wrong, GemmError) as error:

@@ -176,7 +176,7 @@ def test_not_a_number_and_infinity_pass_through(backend):
 
 @epi.define
 def log_sum_exps(acc, *, residual: epi.Matrix):
-    """Of rows, of columns, and of everything."""
+    """Log-sum-exps of each row, of each column, and of all elements."""
     h = acc + residual
     of = {f"axis_{axis}": epi.LogSumExp(h, axis=axis) for axis in (0, 1, None)}
     return epi.Output(d=h, **of)

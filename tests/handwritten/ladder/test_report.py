@@ -38,7 +38,7 @@ def test_share_of_cublas() -> None:
 
 
 def test_speed_up_is_over_the_fastest_of_the_variants() -> None:
-    """Of a stage's variants the fastest is what the next stage is compared with."""
+    """Each stage is compared with the fastest variant of the stage before it."""
     times = {"17_wgmma_shapes_n128": 30.0, "17_wgmma_shapes_n256": 90.0, "18_producer_consumer": 20.0}
     rows = [row(name, us) for name, us in times.items()]
     steps = {line.stage.key: line.cells().get("x before") for line in report.lines(rows) if line.row}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read off a `.cu` file's text: its constants, its header's figures, its digest."""
+"""Constants, figures of the header, and the digest, as read from the text of a `.cu` file."""
 
 from pathlib import Path
 
