@@ -35,7 +35,7 @@ def test_stages_of_every_kind_are_right(stage, beta):
 
 
 def test_a_wrong_result_is_an_error(monkeypatch):
-    """Results are compared with fp64: if the bound is zero, rounding fails."""
+    """Results are compared with fp64: if the bound has no room for rounding D, they fail."""
     monkeypatch.setattr(emulated, "ROUNDOFF", dict.fromkeys(emulated.ROUNDOFF, 0.0))
     with pytest.raises(EmulatorError, match="stage 10_wmma_smem is wrong by"):
         emulated.emulate(handwritten.stage(10), "bf16", (64, 64, 64))
