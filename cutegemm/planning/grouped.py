@@ -38,8 +38,8 @@ from cutegemm.request.operand_rules import major
 from cutegemm.request.requirements import MATRICES, Batches, requested
 from cutegemm.spec import AUTO, GemmSpec
 
-# groups, and multiple of a small one's rows, from which on one may be far larger than the others
-MANY = 4
+MANY = 4  # groups, and multiple of LARGE_ROWS in all, from which on one may be far larger than the others
+LARGE_ROWS = 256  # of a group that takes longer to multiply than its weights to read
 IDLE = 0.01  # most share of the time to move all operands that a launch without work may take
 # fields that choose the kernel; where one is given, it is that of all groups
 LEFT = {"tile", "cluster", "schedule", "consumers", "swap", "stages", "raster", "scheduler"}
@@ -71,8 +71,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     except PlanError as error:
         raise _of_groups(spec, problem, error, indexed) from None
     found = _launched(spec, problem, how, ends, made, config)
-    most = _most_rows(spec, problem, how, made, config)
-    if most == 0:
+    if not _uneven(spec, problem, how, made, config):
         return found
     try:
         few = alike(_of_average(spec, few_groups(spec, problem, how), how, indexed, device))
@@ -80,11 +79,11 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     except PlanError:
         return found
     # only a tile of more rows reads a large group's weights less often
-    return by_size(found, large, most) if few[1].group_rows > config.group_rows else found
+    return by_size(found, large, LARGE_ROWS) if few[1].group_rows > config.group_rows else found
 
 
-def _most_rows(spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, config: KernelConfig) -> int:
-    """Rows of the largest group that the kernel of an average group computes; 0 is any.
+def _uneven(spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, config: KernelConfig) -> bool:
+    """Whether groups of more than `LARGE_ROWS` rows have a launch of their own.
 
     Small tiles read the weights of a large group many times. But where groups are alike, a launch for large ones finds
     none, so the memory that all groups move must take much longer than a launch.
@@ -92,11 +91,10 @@ def _most_rows(spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, co
     # a row's bits must not depend on its group's size; parts of a row's sum lie in workspace, as many for every row
     fixed = spec.batch_invariant is True or LEFT & spec.given().keys() or config.epilogue.reductions
     if fixed or not how.packed or problem.batch < MANY or made.device.cost is None:
-        return 0
-    most = max(2 * config.group_rows, FEW_ROWS)
-    small = config.group_rows < FEW_ROWS and getattr(problem, how.axis) >= MANY * most
+        return False
+    small = config.group_rows < FEW_ROWS and getattr(problem, how.axis) >= MANY * LARGE_ROWS
     moved = problem.a.bytes + problem.b.bytes + sum(x.bytes for _, x in problem.outputs)
-    return most if small and moved / made.device.dram_gbs >= made.device.cost.launch / IDLE else 0
+    return small and moved / made.device.dram_gbs >= made.device.cost.launch / IDLE
 
 
 def _launched(

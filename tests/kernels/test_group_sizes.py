@@ -16,7 +16,8 @@ from cutegemm.plans.group_sizes import by_size
 from cutegemm.plans.steps import MOST_ROWS
 from tests.support.groups import ENDS, check_groups, drawn
 
-# of groups of at most 128 rows, and of more
+MOST = 128  # rows of a small group here
+# of groups of at most `MOST` rows, and of more
 SKEWED = {
     "all in one": [0, 0, 560, 560, 560, 560, 560, 560],
     "two large, small ones between, and a tail": [3, 140, 140, 143, 300, 310, 320, 320],
@@ -41,14 +42,15 @@ def sizes(plan):
 
 @pytest.fixture
 def always(monkeypatch):
-    """No problem is too short for a launch without work, so that small ones have both."""
+    """No problem is too short for a launch without work, and no large group too small, so that small ones have both."""
     monkeypatch.setattr(grouped, "IDLE", math.inf)
+    monkeypatch.setattr(grouped, "LARGE_ROWS", MOST)
 
 
 @pytest.mark.parametrize("name", SKEWED)
 def test_each_group_is_computed_by_one_of_the_launches(name, always):
     """Rows of no group are zeroed once, and no launch touches the groups of the other."""
-    assert sizes(plan(560, 8, 264, 64)) == [(0, 128), (129, MOST_ROWS)]
+    assert sizes(plan(560, 8, 264, 64)) == [(0, MOST), (MOST + 1, MOST_ROWS)]
     check_groups(GemmSpec(), SKEWED[name], (560, 264, 64))
 
 
@@ -63,11 +65,11 @@ def test_a_large_problem_of_small_groups_has_both():
     """In tiles of their own, with counters of their own."""
     made = plan(2048, **EXPERTS)
     small, large = made.steps
-    assert sizes(made) == [(0, 128), (129, MOST_ROWS)]
+    assert sizes(made) == [(0, 256), (257, MOST_ROWS)]
     assert [x.name for x in made.steps] == ["gemm", "gemm of large groups"]
     assert math.prod(large.config.tile[:2]) > math.prod(small.config.tile[:2])
     assert (small.groups.tail, large.groups.tail) == (True, False)
-    assert made.config is small.config and "groups of more than 128 rows" in str(made.reasons)
+    assert made.config is small.config and "groups of more than 256 rows" in str(made.reasons)
 
 
 def test_a_plan_says_what_computes_large_groups():
@@ -75,7 +77,7 @@ def test_a_plan_says_what_computes_large_groups():
     text = str(plan(2048, **EXPERTS))
     assert (
         "launches   gemm -> gemm of large groups" in text
-        and "of 129 rows and more: warp_specialized, tile" in text
+        and "of 257 rows and more: warp_specialized, tile" in text
     )
 
 
@@ -140,7 +142,7 @@ def test_alike_or_short_groups_have_one_launch(rows, groups, n, k):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("ends", [*SKEWED.values(), ENDS["the last of many"]])
-def test_on_a_gpu(ends):
+def test_on_a_gpu(ends, always):
     """Against fp32 products of each group; the weights are large enough for both launches."""
     rows, k, n = 2048, 2048, 1536
     groups = max(len(ends), 128)
