@@ -28,7 +28,7 @@ from cutegemm.ops.fallback import (
     found_at,
     untouched,
 )
-from cutegemm.ops.gradients.autograd import plain, summed_along
+from cutegemm.ops.gradients.autograd import plain, summed_rows
 from cutegemm.ops.gradients.grad_batches import takes_batches
 from cutegemm.ops.gradients.gradient import gradient_name, plan_gradient
 from cutegemm.ops.gradients.once import final, sources_of
@@ -231,16 +231,19 @@ def _launch(
     numbers: Sequence[float] = (),
 ) -> Sequence[Tensor]:
     """All outputs of the GEMM `name`, a field of `texts`; with `bounds`, of one GEMM per group."""
+    if torch.is_grad_enabled():
+        # a backward pass that is recorded
+        with torch.no_grad():
+            return _launch(texts, name, bounds, a, b, inputs, numbers)
     text, form = getattr(texts, name), _FORMS[name]
     args: tuple[Any, ...] = list(inputs), list(numbers), [], text
-    with torch.no_grad():
-        if bounds is not None:
-            told = f"{'depth' if form == 'weight' else 'rows'}:cu_seqlens:zero"
-            a, b = (a.mT, b) if form == "weight" else (a, b.mT if form == "linear" else b)
-            call = many if direct(a, b, bounds, *inputs) else torch.ops.cutegemm.grouped_mm.many
-            return call(a, b, bounds, *args, told)
-        if direct(a, b, *inputs):
-            return served(decode(text), a, b, inputs, numbers, ())
+    if bounds is not None:
+        told = f"{'depth' if form == 'weight' else 'rows'}:cu_seqlens:zero"
+        a, b = (a.mT, b) if form == "weight" else (a, b.mT if form == "linear" else b)
+        call = many if direct(a, b, bounds, *inputs) else torch.ops.cutegemm.grouped_mm.many
+        return call(a, b, bounds, *args, told)
+    if direct(a, b, *inputs):
+        return served(decode(text), a, b, inputs, numbers, ())
     found: list[Tensor] = torch.ops.cutegemm.gemm.many(a, b, *args)
     return found
 
@@ -307,8 +310,9 @@ class Output(torch.autograd.Function):
             # freed before the gradient of Z is computed
             h = None
         if needs[1]:
-            db = summed_along(dy, tuple(range(dy.dim() - 1))).to(ctx.dtype)
-        known = dict(zip((*texts.saved, *texts.inputs), (*z.chunk(len(texts.saved), -1), *inputs)))
+            db = summed_rows(dy, ctx.dtype)
+        parts = (z,) if len(texts.saved) == 1 else z.chunk(len(texts.saved), -1)
+        known = dict(zip((*texts.saved, *texts.inputs), (*parts, *inputs)))
         dz, *sums = _launch(texts, "gradient", bounds, dy, weight, [known[name] for name in texts.read])
         by_name = dict(zip(texts.given[1:], sums))
         others = [by_name.get(gradient_name(name)) for name in texts.inputs]

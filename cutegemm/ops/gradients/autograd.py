@@ -354,6 +354,12 @@ def summed_along(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     return x.sum(dims, dtype=torch.float32) if dims else x.float()
 
 
+def summed_rows(g: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The sum of all rows: added up in fp32, which torch does of 16 bits too, and rounded once."""
+    rows = tuple(range(g.dim() - 1))
+    return g.sum(rows) if rows and g.dtype is dtype else summed_along(g, rows).to(dtype)
+
+
 def summed_to(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A gradient summed over the axes along which its tensor was broadcast."""
     while x.dim() > len(shape):
@@ -373,5 +379,6 @@ __all__ = [
     "plan_of",
     "record",
     "summed_along",
+    "summed_rows",
     "summed_to",
 ]

@@ -8,7 +8,16 @@ from typing import Any
 import torch
 
 from cutegemm.ops.dispatch import direct
-from cutegemm.ops.gradients.autograd import Product, What, asked, operands, plan_of, summed_along, summed_to
+from cutegemm.ops.gradients.autograd import (
+    Product,
+    What,
+    asked,
+    operands,
+    plan_of,
+    summed_along,
+    summed_rows,
+    summed_to,
+)
 from cutegemm.ops.gradients.saved import taken
 from cutegemm.ops.program import Program
 from cutegemm.ops.serve import serve
@@ -63,11 +72,10 @@ def _of_linear(ctx: Any, program: Program, g: torch.Tensor) -> Any:
 
 
 def _of_bias(g: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """The gradient of a bias: the sum of all rows, which torch adds up in fp32 and rounds once."""
-    rows = tuple(range(g.dim() - 1))
-    if rows and g.dtype is dtype and len(shape) == 1 and shape[0] == g.shape[-1]:
-        return g.sum(rows)
-    return summed_to(summed_along(g, rows), shape).to(dtype)
+    """The gradient of a bias, (N,) or of broadcast extents."""
+    if len(shape) == 1 and shape[0] == g.shape[-1]:
+        return summed_rows(g, dtype)
+    return summed_to(summed_along(g, tuple(range(g.dim() - 1))), shape).to(dtype)
 
 
 record_plain: Any = Plain.apply  # type: ignore[attr-defined]
