@@ -19,7 +19,7 @@ from cutegemm.running.arguments.call import Memo
 from cutegemm.running.backends.shortcut import shortcut, shortcut_of_all
 from cutegemm.running.backends.uncompiled import uncompiled
 
-_modes = torch._C._len_torch_dispatch_stack
+_modes, _recording = torch._C._len_torch_dispatch_stack, torch.is_grad_enabled
 # attempts to create a shortcut per kind of call: some support none, and calls may differ in what `kind_of` leaves out
 ATTEMPTS = 8
 
@@ -27,7 +27,8 @@ ATTEMPTS = 8
 def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
     """D by the cached shortcut of a call; None if there is none, or if it does not match the call.
 
-    Also checks what the shortcut itself does not: Python dispatch modes, and forward-mode differentiation.
+    Also checks what the shortcut itself does not: Python dispatch modes, and forward-mode differentiation. Calls that
+    autograd records have none here.
     """
     try:
         key = a.shape, b.shape
@@ -36,6 +37,9 @@ def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
         # arguments that are not tensors, nested tensors, or traced tensors with symbolic extents
         return None
     if not known or _modes() or forward_ad._current_level >= 0:
+        return None
+    if _recording() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)):
+        # autograd records it, with shortcuts of its own
         return None
     return cached(program, key, a, b, bias, alpha)
 
