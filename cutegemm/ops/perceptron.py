@@ -232,7 +232,7 @@ def _launch(
 ) -> Sequence[Tensor]:
     """All outputs of the GEMM `name`, a field of `texts`; with `bounds`, of one GEMM per group."""
     if torch.is_grad_enabled():
-        # a backward pass that is recorded
+        # a backward pass with create_graph=True: `final` makes its gradients refuse to be differentiated
         with torch.no_grad():
             return _launch(texts, name, bounds, a, b, inputs, numbers)
     text, form = getattr(texts, name), _FORMS[name]

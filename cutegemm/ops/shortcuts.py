@@ -27,19 +27,17 @@ ATTEMPTS = 8
 def shortened(program: Program, a: Any, b: Any, bias: Any, alpha: float) -> Any:
     """D by the cached shortcut of a call; None if there is none, or if it does not match the call.
 
-    Also checks what the shortcut itself does not: Python dispatch modes, and forward-mode differentiation. Calls that
-    autograd records have none here.
+    Also checks what the shortcut itself does not: Python dispatch modes, and forward-mode differentiation. None for
+    calls that autograd records: `Plain.forward` has shortcuts of its own.
     """
     try:
         key = a.shape, b.shape
         known = key in program.gemm.shortcuts.recent
+        wanted = a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
     except (AttributeError, RuntimeError, TypeError):
         # arguments that are not tensors, nested tensors, or traced tensors with symbolic extents
         return None
-    if not known or _modes() or forward_ad._current_level >= 0:
-        return None
-    if _recording() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)):
-        # autograd records it, with shortcuts of its own
+    if not known or (wanted and _recording()) or _modes() or forward_ad._current_level >= 0:
         return None
     return cached(program, key, a, b, bias, alpha)
 

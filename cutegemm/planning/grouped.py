@@ -38,8 +38,10 @@ from cutegemm.request.operand_rules import major
 from cutegemm.request.requirements import MATRICES, Batches, requested
 from cutegemm.spec import AUTO, GemmSpec
 
-MANY = 4  # groups, and multiple of LARGE_ROWS in all, from which on one may be far larger than the others
-LARGE_ROWS = 256  # of a group that takes longer to multiply than its weights to read
+LEAST_GROUPS = 4  # fewer have one launch
+# rows above which multiplying a group takes longer than reading its weights: about FLOP/s over bytes/s
+LARGE_ROWS = 256
+LEAST_ROWS = 4 * LARGE_ROWS  # of all groups; fewer have one launch
 IDLE = 0.01  # most share of the time to move all operands that a launch without work may take
 # fields that choose the kernel; where one is given, it is that of all groups
 LEFT = {"tile", "cluster", "schedule", "consumers", "swap", "stages", "raster", "scheduler"}
@@ -71,7 +73,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     except PlanError as error:
         raise _of_groups(spec, problem, error, indexed) from None
     found = _launched(spec, problem, how, ends, made, config)
-    if not _uneven(spec, problem, how, made, config):
+    if not _may_be_uneven(spec, problem, how, made, config):
         return found
     try:
         few = alike(_of_average(spec, few_groups(spec, problem, how), how, indexed, device))
@@ -82,17 +84,19 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     return by_size(found, large, LARGE_ROWS) if few[1].group_rows > config.group_rows else found
 
 
-def _uneven(spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, config: KernelConfig) -> bool:
-    """Whether groups of more than `LARGE_ROWS` rows have a launch of their own.
+def _may_be_uneven(
+    spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, config: KernelConfig
+) -> bool:
+    """Whether a launch of their own is worth planning for groups of more than `LARGE_ROWS` rows.
 
     Small tiles read the weights of a large group many times. But where groups are alike, a launch for large ones finds
     none, so the memory that all groups move must take much longer than a launch.
     """
     # a row's bits must not depend on its group's size; parts of a row's sum lie in workspace, as many for every row
     fixed = spec.batch_invariant is True or LEFT & spec.given().keys() or config.epilogue.reductions
-    if fixed or not how.packed or problem.batch < MANY or made.device.cost is None:
+    if fixed or not how.packed or problem.batch < LEAST_GROUPS or made.device.cost is None:
         return False
-    small = config.group_rows < FEW_ROWS and getattr(problem, how.axis) >= MANY * LARGE_ROWS
+    small = config.group_rows < FEW_ROWS and getattr(problem, how.axis) >= LEAST_ROWS
     moved = problem.a.bytes + problem.b.bytes + sum(x.bytes for _, x in problem.outputs)
     return small and moved / made.device.dram_gbs >= made.device.cost.launch / IDLE
 
@@ -202,7 +206,7 @@ def _of_average(spec: GemmSpec, problem: Problem, form: Form, indexed: bool, dev
             raise field_error(PlanError, "schedule", spec.schedule, error.rule, "cooperative") from None
     average = getattr(problem, form.axis) / problem.batch if form.packed else 0.0
     batches = Batches(form.axis, usual_rows(average))
-    return Average(asked, average_problem(spec, problem, form), form, device, indexed, batches)
+    return Average(asked, average_problem(spec, problem, form, indexed), form, device, indexed, batches)
 
 
 def _operands(step: Multiply, problem: Problem, kept: set[str]) -> dict[str, Operand]:

@@ -53,7 +53,9 @@ def shape_text(problem: Problem, form: str) -> str:
 
 def average_of(plan: KernelPlan) -> Problem:
     """The batch of GEMMs, all as large as an average group, for which a grouped kernel was planned."""
-    return average_problem(plan.spec, plan.problem, FORMS[plan.form])
+    step = plan.multiply
+    indexed = step is not None and step.groups is not None and step.groups.indices > 0
+    return average_problem(plan.spec, plan.problem, FORMS[plan.form], indexed)
 
 
 def average_text(plan: KernelPlan) -> str:

@@ -21,6 +21,10 @@ SPREAD = 2.0
 FINE = 512
 # rows of a group below which loading weights bounds the time
 FEW_ROWS = 128
+# Averages of groups that are planned as if twice as large. Loading weights bounds them, so a tile with room for twice
+# their rows takes hardly longer; but where groups are less even, a second tile of one loads its weights again. Smaller
+# groups have columns of WGMMA, as few as they need.
+ROOM_FROM, ROOM_TO = 16, 32
 # largest extent of an average group: more rows or depth change nothing of its kernel
 MOST_AVERAGE = 1 << 30
 
@@ -130,8 +134,8 @@ def check_form(graph: Graph, form: str) -> None:
             raise field_error(InputError, x.name, kind, f"groups may start in blocks of {what}", BLOCKS[0])
 
 
-def average_problem(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
-    """The problem of batches that are all as large as an average group."""
+def average_problem(spec: GemmSpec, problem: Problem, form: Form, indexed: bool) -> Problem:
+    """The problem of batches that are all as large as an average group; `indexed` says that indices name rows."""
     groups, a, b = problem.batch, problem.a, problem.b
     if form.deep:
         depth = min(1 << max(math.ceil(problem.k / groups) - 1, 0).bit_length(), MOST_AVERAGE)
@@ -140,7 +144,11 @@ def average_problem(spec: GemmSpec, problem: Problem, form: Form) -> Problem:
         return dataclasses.replace(problem, k=depth, a=a, b=b, inputs=_of_depth(spec, problem, depth))
     if not form.packed:
         return problem
-    rows = min(rows_of_average(getattr(problem, form.axis) / groups), MOST_AVERAGE)
+    average = getattr(problem, form.axis) / groups
+    # rows that threads load and 8-bit tiles cost more
+    if ROOM_FROM < average <= ROOM_TO and problem.a.dtype.bits >= 16 and not indexed:
+        average *= 2
+    rows = min(rows_of_average(average), MOST_AVERAGE)
     kept, along = form.kept(spec, problem), "mn".index(form.axis)
 
     def batched(name: str, x: Operand) -> Operand:

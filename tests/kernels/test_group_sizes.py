@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import cutegemm
+from benchmarks.probes.grouped_kernels import forget
 from cutegemm import GemmSpec, Groups, Tile
 from cutegemm import epilogue as epi
 from cutegemm.ops.groups.grouped import gemm_of, planned
@@ -45,6 +46,10 @@ def always(monkeypatch):
     """No problem is too short for a launch without work, and no large group too small, so that small ones have both."""
     monkeypatch.setattr(grouped, "IDLE", math.inf)
     monkeypatch.setattr(grouped, "LARGE_ROWS", MOST)
+    monkeypatch.setattr(grouped, "LEAST_ROWS", 4 * MOST)
+    forget()
+    yield
+    forget()
 
 
 @pytest.mark.parametrize("name", SKEWED)
@@ -83,9 +88,9 @@ def test_a_plan_says_what_computes_large_groups():
 
 def test_a_kernel_for_large_groups_has_a_larger_tile_along_them():
     """Else it reads their weights as often."""
-    for rows in range(512, 8192, 171):
-        first, *others = plan(rows, **EXPERTS).steps
-        assert all(x.config.group_rows > first.config.group_rows for x in others)
+    found = [plan(rows, **EXPERTS).steps for rows in range(1024, 8192, 171)]
+    both = [steps for steps in found if len(steps) == 2]
+    assert both and all(small.config.group_rows < large.config.group_rows for small, large in both)
 
 
 def test_a_second_launch_refuses_nothing():
@@ -130,7 +135,7 @@ def test_results_of_rows_are_reduced_by_one_launch(always):
     "rows, groups, n, k",
     [
         (16384, 128, 1536, 2048),  # the tiles of all groups are large
-        (400, 128, 1536, 2048),  # no group can be much larger than a tile
+        (1023, 128, 1536, 2048),  # few rows
         (2048, 3, 1536, 2048),  # few groups
         (2048, 128, 512, 1024),  # a launch takes too large a share of the time
     ],
@@ -140,14 +145,24 @@ def test_alike_or_short_groups_have_one_launch(rows, groups, n, k):
     assert sizes(plan(rows, groups, n, k)) == [(0, MOST_ROWS)]
 
 
+def test_the_least_rows_of_two_launches():
+    """In all groups."""
+    assert len(plan(1024, **EXPERTS).steps) == 2
+
+
+# of groups of at most 256 rows, and of more
+LARGER = [*([3 * x for x in ends] for ends in SKEWED.values()), [256, 513, 769], ENDS["the last of many"]]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("ends", [*SKEWED.values(), ENDS["the last of many"]])
-def test_on_a_gpu(ends, always):
-    """Against fp32 products of each group; the weights are large enough for both launches."""
+@pytest.mark.parametrize("ends", LARGER)
+def test_on_a_gpu(ends):
+    """Both launches, against fp32 products of each group."""
     rows, k, n = 2048, 2048, 1536
     groups = max(len(ends), 128)
     told = torch.tensor([*ends, *[rows] * (groups - len(ends))], dtype=torch.int32, device="cuda")
     a, b = (torch.randn(x, device="cuda").bfloat16() for x in ((rows, k), (groups, k, n)))
+    assert len(planned(a, b, told).steps) == 2
     d, begin = cutegemm.grouped_mm(a, b, told), 0
     for group, end in enumerate(told.clamp(0, rows).cummax(0).values.tolist()):
         wanted = a[begin:end].float() @ b[group].float()

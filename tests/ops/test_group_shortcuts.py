@@ -143,7 +143,7 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_groups_of_two_launches_take_both(launched, monkeypatch):
+def test_groups_of_two_launches_take_both(launched, shortened, monkeypatch):
     """Also by a shortcut."""
     monkeypatch.setattr(planned_groups, "IDLE", math.inf)
     a, b = torch.randn(2056, 64).bfloat16(), torch.randn(32, 264, 64).bfloat16().mT
@@ -151,6 +151,7 @@ def test_groups_of_two_launches_take_both(launched, monkeypatch):
         launched.clear()
         cutegemm.grouped_mm(a, b, torch.full((32,), 2056))
         assert len(launched) == 2
+    assert shortened == [False, True, True]
 
 
 @pytest.fixture

@@ -45,3 +45,14 @@ def test_the_gradient_of_a_bias_is_added_up_in_fp32():
     x, bias = torch.ones(4096, 8).bfloat16(), torch.zeros(4).bfloat16().requires_grad_()
     cutegemm.linear(x, torch.ones(4, 8).bfloat16(), bias, fallback="reference").sum().backward()
     assert torch.equal(bias.grad, torch.full((4,), 4096.0).bfloat16())
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3), (0,)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_sum_of_rows_is_rounded_once(dtype, lead):
+    """To the bias's type, which may be wider than the gradient's, as under autocast."""
+    g = torch.randn(*lead, 33).bfloat16()
+    rows = tuple(range(len(lead)))
+    told = (g.float().sum(rows) if rows else g.float()).to(dtype)
+    found = autograd.summed_rows(g, dtype)
+    assert found.dtype is dtype and torch.equal(found, told)

@@ -14,6 +14,7 @@ from cutegemm.ops.groups.grouped import planned
 from cutegemm.planning import cost, generator, grouped, ranking, ways, why
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.seen import Seen
+from cutegemm.plans.plan_text import average_of
 from cutegemm.request.group_forms import rows_of_average, usual_rows
 from cutegemm.request.requirements import Batches, requested
 
@@ -139,3 +140,20 @@ def test_usual_rows_are_of_their_bucket():
         512,
         512,
     ]
+
+
+@pytest.mark.parametrize(
+    ("average", "times"), [(8, 1), (16, 1), (16.5, 2), (24, 2), (32, 2), (32.5, 1), (64, 1)]
+)
+def test_tiles_have_room_for_uneven_groups(average, times):
+    """Of 17 to 32 rows on average, in 16 bits and loaded by TMA, groups of twice the rows fit one tile."""
+    groups, n, k = 64, 2048, 1024
+    rows = int(average * groups)
+    a, b = (torch.empty(x, dtype=torch.bfloat16, device="meta") for x in ((rows, k), (groups, n, k)))
+    ends = torch.empty(groups, dtype=torch.int32, device="meta")
+    made = planned(a, b.mT, ends)
+    assert average_of(made).m == rows_of_average(times * average)
+    assert made.config.group_rows >= times * average
+    named = planned(a, b.mT, ends, None, torch.empty(rows, dtype=torch.int32, device="meta"))
+    eight = planned(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).mT, ends)
+    assert average_of(named).m == average_of(eight).m == rows_of_average(average)

@@ -355,7 +355,7 @@ def summed_along(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
 
 
 def summed_rows(g: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The sum of all rows: added up in fp32, which torch does of 16 bits too, and rounded once."""
+    """Sum all rows in fp32 and round once. Of 16-bit rows `torch.sum` does so itself, without a result in fp32."""
     rows = tuple(range(g.dim() - 1))
     return g.sum(rows) if rows and g.dtype is dtype else summed_along(g, rows).to(dtype)
 
