@@ -38,10 +38,9 @@ from cutegemm.request.operand_rules import major
 from cutegemm.request.requirements import MATRICES, Batches, requested
 from cutegemm.spec import AUTO, GemmSpec
 
-LEAST_GROUPS = 4  # fewer have one launch
-# rows above which multiplying a group takes longer than reading its weights: about FLOP/s over bytes/s
+# groups of more rows take longer to multiply than their weights to read: about FLOP/s over bytes/s
 LARGE_ROWS = 256
-LEAST_ROWS = 4 * LARGE_ROWS  # of all groups; fewer have one launch
+LEAST_GROUPS, LEAST_ROWS = 4, 4 * LARGE_ROWS  # of all groups; fewer have one launch
 IDLE = 0.01  # most share of the time to move all operands that a launch without work may take
 # fields that choose the kernel; where one is given, it is that of all groups
 LEFT = {"tile", "cluster", "schedule", "consumers", "swap", "stages", "raster", "scheduler"}
@@ -73,7 +72,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     except PlanError as error:
         raise _of_groups(spec, problem, error, indexed) from None
     found = _launched(spec, problem, how, ends, made, config)
-    if not _may_be_uneven(spec, problem, how, made, config):
+    if not _may_vary(spec, problem, how, made, config):
         return found
     try:
         few = alike(_of_average(spec, few_groups(spec, problem, how), how, indexed, device))
@@ -84,9 +83,7 @@ def plan_groups(spec: GemmSpec, problem: Problem, form: str, ends: Ends, device:
     return by_size(found, large, LARGE_ROWS) if few[1].group_rows > config.group_rows else found
 
 
-def _may_be_uneven(
-    spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, config: KernelConfig
-) -> bool:
+def _may_vary(spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, config: KernelConfig) -> bool:
     """Whether a launch of their own is worth planning for groups of more than `LARGE_ROWS` rows.
 
     Small tiles read the weights of a large group many times. But where groups are alike, a launch for large ones finds
@@ -97,7 +94,7 @@ def _may_be_uneven(
     if fixed or not how.packed or problem.batch < LEAST_GROUPS or made.device.cost is None:
         return False
     small = config.group_rows < FEW_ROWS and getattr(problem, how.axis) >= LEAST_ROWS
-    moved = problem.a.bytes + problem.b.bytes + sum(x.bytes for _, x in problem.outputs)
+    moved = sum(x.bytes for x in (problem.a, problem.b, *dict(problem.outputs).values()))
     return small and moved / made.device.dram_gbs >= made.device.cost.launch / IDLE
 
 
