@@ -38,7 +38,7 @@ from cutegemm.request.operand_rules import major
 from cutegemm.request.requirements import MATRICES, Batches, requested
 from cutegemm.spec import AUTO, GemmSpec
 
-# groups of more rows take longer to multiply than their weights to read: about FLOP/s over bytes/s
+# rows above which multiplying a group takes longer than reading its weights: about FLOP/s over bytes/s
 LARGE_ROWS = 256
 LEAST_GROUPS, LEAST_ROWS = 4, 4 * LARGE_ROWS  # of all groups; fewer have one launch
 IDLE = 0.01  # most share of the time to move all operands that a launch without work may take
@@ -94,7 +94,7 @@ def _may_vary(spec: GemmSpec, problem: Problem, how: Form, made: KernelPlan, con
     if fixed or not how.packed or problem.batch < LEAST_GROUPS or made.device.cost is None:
         return False
     small = config.group_rows < FEW_ROWS and getattr(problem, how.axis) >= LEAST_ROWS
-    moved = sum(x.bytes for x in (problem.a, problem.b, *dict(problem.outputs).values()))
+    moved = problem.a.bytes + problem.b.bytes + sum(x.bytes for _, x in problem.outputs)
     return small and moved / made.device.dram_gbs >= made.device.cost.launch / IDLE
 
 

@@ -109,7 +109,7 @@ def test_an_epilogue_has_a_column_for_each_group(name, own):
 
 @pytest.mark.parametrize("name", ["columns along the instruction's", "columns along its rows"])
 def test_operands_of_8_bits_have_scales(name):
-    """Of rows of each group's matrix and of columns; of blocks of 128 x 128 of A and 1 x 128 of B's columns."""
+    """One for each row of a group's A and column of B, or for blocks: 128 x 128 of A, 1 x 128 of B's columns."""
     ends, eight = torch.tensor(ENDS["uneven"]), torch.float8_e4m3fn
     a, b = drawn(4, M, 256).to(eight), drawn(N, 256).to(eight).T
     for scale_a, scale_b in (

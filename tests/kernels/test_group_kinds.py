@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sliced
 
 @epi.define
 def raised(acc):
-    """What is stored of an empty group is 1."""
+    """D of an empty group is 1 instead of 0."""
     return acc + 1.0
 
 

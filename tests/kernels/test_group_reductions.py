@@ -26,7 +26,7 @@ def rows(acc, *, bias: epi.Row):
 
 @epi.define
 def columns(acc):
-    """Of each column of D, which is not stored."""
+    """Reduces each column of D, and does not store D."""
     return epi.Output(top=epi.Max(acc, axis=0), total=epi.Sum(acc, axis=0))
 
 
@@ -108,7 +108,7 @@ def test_rows_of_masked_groups_and_of_gated_pairs(name):
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_columns_of_groups_are_reduced(swap):
-    """Of groups of columns, whose D is not stored; columns of no group are reduced to 0."""
+    """Each column of a group of columns has its reductions, without D; columns of no group are reduced to 0."""
     ends = torch.tensor([1, 130, 130, 180])
     a, b = drawn(4, 136, 96), drawn(200, 96).T
     spec = GemmSpec(sms=3, swap=swap, tile=Tile(64, 64, 64), cluster=(1, 1))
@@ -175,7 +175,7 @@ def test_gradients_go_through_sums_of_rows():
 
 
 def test_outputs_are_described_in_their_order():
-    """Of fake tensors, for every form, in whatever order the epilogue gives them."""
+    """The outputs of fake tensors have the epilogue's order, shapes and types, for every form of groups."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     mixed = epi.define(lambda acc: epi.Output(top=epi.Max(acc, axis=1), d=acc, total=epi.Sum(acc, axis=1)))

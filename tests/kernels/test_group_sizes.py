@@ -100,7 +100,7 @@ def test_a_second_launch_refuses_nothing():
 
 
 def test_counters_are_apart():
-    """Of two launches that take tiles from counters."""
+    """Two launches that take tiles from counters share none."""
     one = plan(2048, **EXPERTS, spec=GemmSpec(scheduler="dynamic"))
     joined = by_size(one, one, 128)
     assert joined.counter_bytes == 2 * one.counter_bytes > 0
@@ -146,7 +146,7 @@ def test_alike_or_short_groups_have_one_launch(rows, groups, n, k):
 
 
 def test_the_least_rows_of_two_launches():
-    """In all groups."""
+    """1,024 rows in all groups are enough."""
     assert len(plan(1024, **EXPERTS).steps) == 2
 
 

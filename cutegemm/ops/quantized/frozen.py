@@ -15,6 +15,7 @@ from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import recording
 from cutegemm.ops.entry_points import linear, matmul, server_of
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
+from cutegemm.ops.gradients.autograd import summed_rows
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling
 from cutegemm.ops.quantized.made import Quantized, quantized, rows_aligned
@@ -160,7 +161,7 @@ class _Frozen(torch.autograd.Function):
             # a literal alpha, because Dynamo fails on float defaults in a second backward graph (docs/pytorch.md)
             dx = matmul(above, wide, alpha=1.0, fallback=fallback)
         if ctx.needs_input_grad[3]:
-            db = above.sum(0, dtype=torch.float32).to(ctx.bias)
+            db = summed_rows(above, ctx.bias)
         return dx, None, None, db, None, None, None, None, None
 
 

@@ -22,6 +22,7 @@ from cutegemm.epilogue.scaling import PLAIN
 from cutegemm.errors import InputError, field_error
 from cutegemm.ops.dispatch import direct, recording
 from cutegemm.ops.fallback import HALF, autocast_to, autocast_type
+from cutegemm.ops.gradients.autograd import summed_rows
 from cutegemm.ops.gradients.once import TWICE
 from cutegemm.ops.products import is_compiling, product, program_of
 from cutegemm.ops.program import BIASED
@@ -137,7 +138,7 @@ class _Fp8Linear(torch.autograd.Function):
         if need_x:
             dx = gemm(g, _made(weight.mT, blocks, FORWARD), (rows, blocks), dtype, ctx.who)
         if need_bias:
-            db = above.sum(0, dtype=torch.float32).to(ctx.bias)
+            db = summed_rows(above, ctx.bias)
         return dx, dw, db, None, None
 
 
