@@ -12,7 +12,7 @@ from benchmarks.results import Row
 # table -> its files in the folder of results
 FILES = {
     "fp8": ("checks/fp8.json",),
-    "groups": ("checks/grouped_uniform.json", "checks/grouped_weight.json"),
+    "groups": ("checks/grouped_uniform.json", "checks/grouped_rows.json", "checks/grouped_weight.json"),
     "quantize": ("checks/quantize_bandwidth.json",),
 }
 # kinds of scales and suites, as `benchmarks.probes.fp8` names them
@@ -49,8 +49,9 @@ def fp8_lines(rows: list[Row]) -> Lines:
 
 
 def group_lines(rows: list[Row]) -> Lines:
-    """Head and lines: the baseline's time over ours, by number of tokens, with the least in brackets."""
-    tokens = sorted({x["tokens"] for x in rows if x["kind"] in GROUPED})
+    """Head and lines: the baseline's time over ours for even groups, by tokens, with the least in brackets."""
+    rows = [x for x in rows if x["kind"] in GROUPED and x["spread"] == "uniform"]
+    tokens = sorted({x["tokens"] for x in rows})
     lines = []
     for count in tokens:
         cells = []

@@ -225,7 +225,8 @@ def test_tables_of_single_probes():
     ]
     _, lines = probe_tables.fp8_lines(rows)
     assert ["of rows", "squares", "1", "**1.50**", "1.50", "**2.50**", "2.50"] in lines
-    common = {"contender": "cutegemm", "kind": "forward", "tokens": 16}
+    common = {"contender": "cutegemm", "kind": "forward", "tokens": 16, "spread": "uniform"}
     ratios = [1.0, 4.0, None]
-    head, lines = probe_tables.group_lines([common | {"ratio": x} for x in ratios])
+    uneven = common | {"spread": "zipf", "ratio": 0.5}
+    head, lines = probe_tables.group_lines([*(common | {"ratio": x} for x in ratios), uneven])
     assert head[1] == "groups of rows × torch" and lines == [["16", "**2.00** (1.00)", "", "", ""]]
