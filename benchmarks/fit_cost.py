@@ -38,14 +38,14 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.cost import REDUCTIONS, Counts, counts, nanoseconds
 from cutegemm.planning.generator import rows
 from cutegemm.planning.kernel_fields import drifts
-from cutegemm.planning.seen import Seen
+from cutegemm.planning.seen import FEW_STAGES, Seen
 from cutegemm.request.swap import transposed_problem
 
 Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # sweeps of training problems; all configs of a problem were timed in one run
-_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10)))
+_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12)))
 FRESH = {
     "NVIDIA H200": [f"fresh{x}_h200.json" for x in _FRESH],
     "NVIDIA H100 80GB HBM3": ["fresh_h100.json"],
@@ -117,6 +117,7 @@ class Measured:
         held_back: whether the problem is excluded from the fit.
         scales: kind of scales in `benchmarks.probes.fp8`; "" without any.
         promote: elements of K between promotions of unscaled partial sums; 0 is never.
+        stages: of the pipeline at most.
     """
 
     family: str
@@ -129,6 +130,7 @@ class Measured:
     held_back: bool = False
     scales: str = ""
     promote: int = 0
+    stages: int = FEW_STAGES
 
 
 def fresh(path: Path, device: Device) -> list[Measured]:
@@ -162,7 +164,10 @@ def fresh(path: Path, device: Device) -> list[Measured]:
             family = f"fp8 {scales}" if scales else x["suite"]
             weight = OWN_WEIGHT if scales == "blocks" else 1.0
             promote = x.get("promote", PROMOTED) if scales and scales not in BLOCKS else 0
-            found.append(Measured(family, of, configs, us, settled, weight, chosen, held, scales, promote))
+            stages = x.get("stages", FEW_STAGES) if settled else FEW_STAGES
+            found.append(
+                Measured(family, of, configs, us, settled, weight, chosen, held, scales, promote, stages)
+            )
     return found
 
 
@@ -261,6 +266,7 @@ def _counted(x: Measured, device: Device) -> Counts:
             # a thread reads scales of columns, which are A's rows if swapped
             read = scaled and (swapped or x.scales == "blocks") / 4
             more = {"read": read, "vectors": x.scales == ROWS, "promoted": x.promote}
+            more |= {"stages": x.stages}
             of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, **more)
             made.append(counts(of, device, rows([x.configs[i][1] for i in places])))
             order += places

@@ -5,7 +5,8 @@
 
 A config's time is the median of its long samples. Without long samples it is the least short sample, times the slowdown
 from short to long samples of the same problem. `counter` says that CTAs took tiles from a counter where the planner
-does so by default (`kernel_fields.takes_numbers`). Older tables lack it: all their CTAs had lists of tiles.
+does so by default (`kernel_fields.takes_numbers`). Older tables lack it: all their CTAs had lists of tiles. `stages` is
+the default maximum of the pipeline's stages, which was eight for tables that lack it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks import command_line, sweep_jobs
 from benchmarks.contenders import BASELINE
 from benchmarks.results import Row
 from benchmarks.sweep_draws import COLUMNS
+from cutegemm.spec import MAX_STAGES
 
 PROBLEM = ("suite", "seed", "held_back", "majors", "batch", "m", "n", "k")
 # spec fields that the columns of a config lack; loads chosen by the planner are recorded too
@@ -42,7 +44,7 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
         rows.append([*config["config"], round(took, 3), int(name in last), extra])
     # torch does not support every problem
     us = last.get(baseline)
-    head = {name: job[name] for name in PROBLEM} | {"counter": True}
+    head = {name: job[name] for name in PROBLEM} | {"counter": True, "stages": MAX_STAGES}
     return head | {"cublas": us and round(us, 4), "rows": rows}
 
 

@@ -23,13 +23,13 @@ class Box:
 def boxes(config: KernelConfig) -> tuple[Box, ...]:
     """TMA instructions: for A and B per tile, in this CTA's share of a multicast; for other matrices per subtile.
 
-    CTAs that share a tile split it along its strided axis, so that each share consists of whole swizzle rows.
+    CTAs that need the same tile divide it along its strided axis or load whole tiles in turn (`StageItem.shares`).
     """
     found = []
     for item in config.stage:
         name, operand, (rows, depth) = item.role.upper(), item.operand, item.part
         if item.load == "tma":
-            extents = (depth, rows // item.peers) if operand.k_major else (rows, depth // item.peers)
+            extents = (depth, rows // item.shares) if operand.k_major else (rows, depth // item.shares)
             found.append(_box(name, extents, operand.swizzle, item.bits, operand.halves))
         elif item.boxed:
             row = item.words.pitch // item.words.size

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cutegemm.config.numbers import Number, where
 from cutegemm.config.parts import BOX_ALIGN, OperandConfig, Words
+from cutegemm.layouts.hardware import CORE_ROWS
 
 WARPS = 4  # of the producer warpgroup; each shifts its own words
 WORD_BARRIER = 8  # bytes of the mbarrier of a warp's words, PTX ISA
@@ -24,7 +25,8 @@ class StageItem:
     Attributes:
         operand: the matrix: element type, layout in shared memory, and how it is loaded.
         box: extents of the tile along the matrix's axes, elements.
-        peers: CTAs of a cluster that need the same tile; each loads a share and multicasts it to all.
+        peers: CTAs of a cluster that need the same tile; each loads a share, or every `peers`-th tile whole, and
+            multicasts it to all.
     """
 
     operand: OperandConfig
@@ -77,6 +79,25 @@ class StageItem:
         """Extents of what one loader loads: a half, or no more rows than the matrix has."""
         few = self.operand.box_rows
         return where(few != 0, few, self.half[0]), self.box[1]
+
+    @property
+    def shares(self) -> Number:
+        """Into how many shares the CTAs that need a tile divide it: 1 if they load whole tiles in turn.
+
+        A tile is divided along its strided axis. Each share is whole groups of the swizzle's rows, which not all
+        numbers of rows have.
+        """
+        return where(self.lines % (CORE_ROWS * self.peers) == 0, self.peers, 1)
+
+    @property
+    def lines(self) -> Number:
+        """Rows of the swizzle in one half of the tile: its extent along the strided axis."""
+        return self.box[0] // self.operand.halves if self.operand.k_major else self.box[1]
+
+    @property
+    def in_turn(self) -> Number:
+        """Whether CTAs of a cluster load whole tiles in turn."""
+        return self.shares != self.peers
 
     @property
     def delivered(self) -> Number:

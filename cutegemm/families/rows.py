@@ -11,7 +11,7 @@ WARP_SPECIALIZED = Family(
     driver="cutegemm.kernels.warp_specialized:WarpSpecializedGemm",
     plan="cutegemm.planning.choose:plan_tensor_core",
     weigh="cutegemm.planning.why:weigh_tensor_core",
-    beside="cutegemm.planning.why:faster_in_bf16",
+    beside="cutegemm.gemm.other_types:faster_in_bf16",
     abilities={
         "cooperative": Abilities(
             loads=("tma", *THREAD_LOADS),
@@ -51,7 +51,7 @@ MULTISTAGE = Family(
     driver="cutegemm.kernels.multistage:MultistageGemm",
     plan="cutegemm.planning.choose:plan_tensor_core",
     weigh="cutegemm.planning.why:weigh_tensor_core",
-    beside="cutegemm.planning.why:faster_in_bf16",
+    beside="cutegemm.gemm.other_types:faster_in_bf16",
     abilities={
         "multistage": Abilities(
             loads=("tma",),

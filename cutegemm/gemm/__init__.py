@@ -5,6 +5,7 @@ gemm               `Gemm`, which runs a spec's kernels, and `build`
 kernels            a spec's kernels: chosen, compiled on first need, kept, tuned
 planned_kernel     one problem's kernel: PTX, SASS, resources, explanation
 plans              `plan`: the plan that a run would use
+other_types        whether bf16 operands are predicted faster than a plan's
 recorded_launches  the launches of a run, recorded on a machine without a GPU
 saving, loaded     an artefact of chosen problems (`cutegemm.aot`); `Loaded`, which runs one, and `load`
 eager              excludes runs from torch.compile's graphs

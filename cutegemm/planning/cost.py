@@ -18,10 +18,12 @@ from cutegemm.config import SECTOR
 from cutegemm.config.numbers import Number
 from cutegemm.config.smem_budget import STAGE_BARRIERS
 from cutegemm.epilogue.scales import K_BLOCK
-from cutegemm.planning.epilogue_plan import MOST_NARROW_STAGES, MOST_STAGES, STAGING_BYTES
+from cutegemm.layouts.hardware import CORE_ROWS
+from cutegemm.planning.epilogue_plan import STAGING_BYTES
 from cutegemm.planning.kernel_fields import BOX_ROWS, PANEL, box_rows, ends_early
 from cutegemm.planning.seen import Seen
 from cutegemm.request.operand_rules import L2_LINE, subtile
+from cutegemm.spec import MAX_STAGES
 
 Column = NDArray[np.float64]
 
@@ -146,7 +148,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         waves=waves,
         share=np.minimum(1.0, fill / waves),
         stages=stages,
-        ring=np.clip(ring, 1, np.where(here < m, MOST_NARROW_STAGES, MOST_STAGES)),
+        ring=np.clip(ring, 1, np.where(here < m, MAX_STAGES, x.stages)),
         mma=instructions * n / CYCLE_COLUMNS,
         smem=(instructions * (device.limits.mma_m + n) * K_BYTES + landed + read) / SMEM_BYTES,
         fetched=fetched,
@@ -262,7 +264,8 @@ def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
         # the parts of the last clusters' tiles that are outside, averaged over all tiles
         tiles = np.ceil(extent / (lines * others)) * others
         outside = tiles * lines - extent
-        # CTAs that share a tile load a slice each, and all wait for the slice that is outside
+        # CTAs that share a tile load a slice each or all of it in turn, and all wait for what is outside
+        each = lines / (1 + (sharers - 1) * (lines % (CORE_ROWS * sharers) == 0))
         outside = np.floor(outside / lines) * each + np.minimum(outside % lines, each)
         void = void + operand.k_major * outside / tiles * along_k * np.logical_not(adjacent)
     return {"astride": astride, "void": void}

@@ -17,11 +17,8 @@ from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.candidates import given
 from cutegemm.problems import Operand, Problem
 from cutegemm.request.operand_rules import epilogue_inputs, epilogue_outputs, major, subtile
-from cutegemm.spec import AUTO, GemmSpec, Tile
+from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
 
-# most stages by default; more if TMA loads only part of each
-MOST_STAGES = 8
-MOST_NARROW_STAGES = 16
 # bytes of shared memory per consumer warpgroup for stored subtiles
 STAGING_BYTES = 16 * 1024
 # buffers with which TMA reads one while the next is written
@@ -88,8 +85,8 @@ def sliced(config: Kernel, most: int) -> Kernel:
     return dataclasses.replace(config, slices=slices, epi_n=columns)
 
 
-def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
-    """The draft with staging buffers for outputs, subtiles for inputs, and as many mainloop stages as fit.
+def with_buffers(spec: GemmSpec, draft: KernelDraft, most: int) -> KernelDraft:
+    """The draft with staging buffers for outputs, subtiles for inputs, and as many of `most` stages as fit.
 
     Unspecified buffers give way to given stages.
     """
@@ -112,7 +109,7 @@ def with_buffers(spec: GemmSpec, draft: KernelDraft) -> KernelDraft:
         room = smem_budget.room(draft)
     if room < 1:
         raise _no_room(spec, draft)
-    most = MOST_STAGES if draft.a.box_rows == 0 else MOST_NARROW_STAGES
+    most = most if draft.a.box_rows == 0 else MAX_STAGES
     return dataclasses.replace(draft, stages=given(spec.stages, min(room, most)))
 
 

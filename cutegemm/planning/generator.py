@@ -37,7 +37,7 @@ from cutegemm.planning.cost import (
     Rows,
 )
 from cutegemm.planning.kernel_fields import drafted, outlined
-from cutegemm.planning.seen import Seen, by_way
+from cutegemm.planning.seen import FEW_STAGES, Seen, by_way
 from cutegemm.planning.ways import SHALLOW, Kind, Way, only_depth
 from cutegemm.plans.launch_limits import MOST_COUNTED
 from cutegemm.spec import AUTO, MAX_SPLITS, GemmSpec
@@ -174,6 +174,8 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
     fits = smem_budget.room(draft) >= given(spec.stages, least)
     if isinstance(spec.sms, int):
         fits = fits & ((draft.cluster_size <= spec.sms) | (spec.plane is not None))
+    if kind.stages == FEW_STAGES:
+        fits = fits & ~np.logical_or.reduce([np.broadcast_to(x.in_turn, fits.shape) for x in draft.stage])
     if not kind.operands[1].k_major:
         fits = fits & (columns % 16 == 0) & ((columns % 32 == 0) | (columns < NARROW_COLUMNS))
     if not draft.producers and spec.schedule == AUTO:

@@ -135,7 +135,7 @@ def configured(way: Way, candidate: Candidate) -> KernelConfig:
     if draft.cluster_splits > 1:
         draft = plan_epilogue.sliced(draft, draft.cluster_splits)
     try:
-        made = KernelConfig.of(plan_epilogue.with_buffers(way.spec, draft))
+        made = KernelConfig.of(plan_epilogue.with_buffers(way.spec, draft, way.most_stages))
     except (PlanError, ArithmeticError):
         # refusals that do not depend on buffers come first
         check(draft, TILE)

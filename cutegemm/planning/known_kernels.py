@@ -18,11 +18,13 @@ from cutegemm.arch.device import Device
 from cutegemm.config.numbers import Number
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES, Candidate
 from cutegemm.planning.cost import REDUCTIONS, Column, Counts, Rows
+from cutegemm.planning.seen import FEW_STAGES
 
 # of 16 bits; of 8 with scales of blocks; with scales of blocks that a thread reads for each column; of 8, promoted; of
-# 8, whose sums the tensor cores keep; of 8, promoted, whose epilogue reads a number for each row or column
-KINDS = ("plain", "scaled", "scaled_columns", "promoted", "whole", "promoted_vectors")
-PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS, VECTORS = range(6)
+# 8, whose sums the tensor cores keep; of 8, promoted, whose epilogue reads a number for each row or column; of 16, with
+# more than `FEW_STAGES`
+KINDS = ("plain", "scaled", "scaled_columns", "promoted", "whole", "promoted_vectors", "deep")
+PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS, VECTORS, DEEP = range(7)
 # the index of any other kernel, which no record has
 OTHER = len(KINDS)
 # above any extent of a tile
@@ -74,7 +76,8 @@ def _numbers(kind: Number, m: Number, n: Number, k: Number, *rest: Number) -> Nu
 def kinds(counts: Counts) -> Column:
     """Which of `KINDS` each config's kernel is, by index."""
     promoted = counts.promoted > 0
-    plain = np.where((counts.size == 2) & ~promoted, PLAIN, OTHER)
+    plain = PLAIN + (DEEP - PLAIN) * (counts.ring > FEW_STAGES)
+    plain = np.where((counts.size == 2) & ~promoted, plain, OTHER)
     summed = PROMOTED + (VECTORS - PROMOTED) * (counts.vectors > 0)
     eight = np.where(counts.size == 1, np.where(promoted, summed, WHOLE_SUMS), plain)
     return np.where(counts.scaled > 0, np.where(counts.read > 0, COLUMNS, SCALED), eight)

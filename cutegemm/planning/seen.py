@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from cutegemm.config.numbers import Number
 from cutegemm.problems import Operand, Problem
 from cutegemm.request.operand_rules import L2_LINE
+from cutegemm.spec import MAX_STAGES
+
+# stages of most kernels at most (`ways.Way.most_stages`)
+FEW_STAGES = 8
 
 
 class Side(NamedTuple):
@@ -63,6 +67,7 @@ class Seen(NamedTuple):
     adjacent_n: Number = False  # the same of N
     # average rows of a group along that axis; 0 if all are as long as the problem says
     group_rows: Number = 0.0
+    stages: Number = MAX_STAGES  # of the pipeline at most
 
     @classmethod
     def of(cls, problem: Problem, sides: Sequence[Side] = (), **more: Number) -> Seen:

@@ -7,7 +7,9 @@ A and B are loaded by TMA, by threads, or by TMA from a copy in workspace that i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,14 +25,15 @@ from cutegemm.families import THREAD_LOADS
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning import invariance
 from cutegemm.planning.candidates import Candidate
+from cutegemm.planning.seen import FEW_STAGES
 from cutegemm.plans.steps import Copy
 from cutegemm.plans.workspace import WORKSPACE_ALIGN
 from cutegemm.problems import Operand, Problem
 from cutegemm.request import swap
 from cutegemm.request.operand_rules import AXES, access_bytes, aligned_copy, gated_half, major
 from cutegemm.request.promotion import promotion
-from cutegemm.request.requirements import Request
-from cutegemm.spec import AUTO, GemmSpec, Tile, tile_fault
+from cutegemm.request.requirements import MATRICES, Request
+from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile, tile_fault
 
 # `Instruction.majors` of one that reads only operands that are contiguous along K in shared memory
 ONLY_K = ("k",)
@@ -47,6 +50,7 @@ PRUNING = (
     "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
     "input_stages", "swizzle", "math",
 )  # fmt: skip
+PRUNED = operator.attrgetter(*PRUNING)
 # greatest K for which stages that threads load are no deeper than this
 SHALLOW = 32
 
@@ -92,6 +96,16 @@ class Way:
         """Whether the producer's threads load an operand."""
         return any(x in THREAD_LOADS for x in self.loads)
 
+    @functools.cached_property
+    def most_stages(self) -> int:
+        """Stages of the pipeline at most, by default; few where no more were measured: of groups and of other types.
+
+        Constant operands of the next launch are loaded early only where its stages fit beside these.
+        """
+        a, b = self.operands
+        plain = self.seen.batches == MATRICES and a.dtype.bytes == b.dtype.bytes == 2
+        return FEW_STAGES if isinstance(self.spec.constant, tuple) or not plain else MAX_STAGES
+
     @property
     def promoted(self) -> int:
         """Elements of K between promotions; 0 is never. K of a group along K is known to the device alone."""
@@ -111,14 +125,15 @@ class Kind(NamedTuple):
     pinned: tuple[int | None, int | None] = (None, None)  # as `Request.pinned`
     shallow: bool = False  # whether threads load, and K is within the least depth of their stages
     promoted: int = 0  # as `Way.promoted`
+    stages: int = MAX_STAGES  # as `Way.most_stages`
 
     @staticmethod
     def of(way: Way) -> Kind:
         """The kind of a way."""
-        given = tuple(getattr(way.spec, name) for name in PRUNING)
+        given = PRUNED(way.spec)
         shallow = way.gathers and way.problem.k <= SHALLOW
         seen = way.operands, way.inputs, way.outputs, way.epilogue
-        return Kind(way.limits, *seen, given, way.seen.pinned, shallow, way.promoted)
+        return Kind(way.limits, *seen, given, way.seen.pinned, shallow, way.promoted, way.most_stages)
 
     @property
     def spec(self) -> GemmSpec:

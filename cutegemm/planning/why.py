@@ -3,28 +3,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
-from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config import KernelConfig, SimtConfig
 from cutegemm.config.spills import spills
-from cutegemm.dtypes import DType
-from cutegemm.epilogue.graph import Graph
-from cutegemm.epilogue.scaling import INTEGERS
-from cutegemm.errors import GemmError, PlanError
+from cutegemm.errors import PlanError
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.grouped import average_plan
-from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import options, predicted
 from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.plans.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.plans.steps import Relayout
-from cutegemm.problems import Operand
 from cutegemm.request.requirements import MATRICES, Batches, requested
-from cutegemm.spec import AUTO, GemmSpec
 
 # configs that are shown: no two that differ in the cluster alone
 SHOWN = 96
@@ -82,44 +74,6 @@ def predicted_us(made: KernelPlan) -> float:
         return option_of(*average_plan(made)).ns / 1e3
     taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
     return 0.0 if taken is None else taken.us
-
-
-def faster_in_bf16(made: KernelPlan) -> str:
-    """That bf16 operands are predicted faster than a plan's of 8 bits, in words; empty where they are not.
-
-    They lie as those of 8 bits do, without scales and zero points. An integer D becomes fp32, or bf16 if it has 8 bits.
-    """
-    step, problem = made.multiply, made.problem
-    if problem.a.dtype.bits != 8 or step is None or step.groups is not None:
-        return ""
-    graph = made.spec.epilogue
-    if isinstance(graph, Graph):
-        graph = AUTO if set(graph.tensors) & INTEGERS else dataclasses.replace(graph, scales=())
-    kept = graph.tensors if isinstance(graph, Graph) else ("c",)
-    try:
-        seen = dataclasses.replace(
-            problem,
-            a=_wider(problem.a),
-            b=_wider(problem.b),
-            inputs=tuple((name, x) for name, x in problem.inputs if name in kept),
-            outputs=tuple((name, _wider(x) if x.dtype.whole else x) for name, x in problem.outputs),
-        )
-        spec = GemmSpec(epilogue=graph, sms=made.spec.sms, batch_invariant=made.spec.batch_invariant)
-        other = plan(spec, seen, made.device)
-    except GemmError:
-        # the epilogue reads integers, which go with operands of integers
-        return ""
-    own, wider = predicted_us(made), predicted_us(other)
-    if own <= wider:
-        return ""
-    return f"is predicted faster on the same problem: {wider:,.1f} us, and {own:,.1f} us of 8 bits"
-
-
-def _wider(x: Operand) -> Operand:
-    """A matrix of 8 bits in bf16, and of int32 in fp32, that lies alike."""
-    dtype = DType.FP32 if x.dtype.bytes == 4 else DType.BF16
-    align = min(LIMITS.tma_align, x.align * dtype.bytes // x.dtype.bytes)
-    return dataclasses.replace(x, dtype=dtype, align=align)
 
 
 def weigh_simt(made: KernelPlan) -> Why:

@@ -108,7 +108,6 @@ BROKEN = {
     "groups there and back": ("plain, gemm", {"grouped": "m", "serpentine": True}, "grouped", ""),
     "bytes copied that must be rounded": ("tf32, gemm", {"operands": "cp_async"}, "a_load", "relayout"),
     "stages that one warpgroup's turn waits for": ("three that promote, gemm", {"stages": 1}, "stages", 2),
-    "no such share of a multicast": ("dynamic, gemm", {"tile": (128, 128, 16), "cluster": (4, 1)}, "cluster", (1, 1)),
 }  # fmt: skip
 
 

@@ -94,9 +94,6 @@ REFUSALS = [
     ({"swap": True, "tile": Tile(64, 128, 64), "cluster": (1, 2), "a_load": "gather"}, odd(),
      "cluster=(1, 2): with operands swapped: an operand that threads load cannot be multicast; "
      "nearest legal value: (1, 1)"),
-    # a share of 16 rows for four would cut a group of 8
-    ({"tile": Tile(128, 16, 64), "cluster": (4, 1)}, problem(512, 512, 512, majors="kk"),
-     "cluster=(4, 1): 4 CTAs share 16 lines of B's tile, which must be a multiple of 32; nearest legal value: (1, 1)"),
     ({"scheduler": "dynamic", "a_load": "gather"}, odd(),
      "scheduler='dynamic': tiles are taken by a producer warp that loads by TMA, not by threads that load A or B; "
      "nearest legal value: 'persistent'"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.errors import PlanError
-from cutegemm.planning import why
+from cutegemm.gemm import other_types
 from cutegemm.planning.planner import plan
 from tests.support.strategies import problems
 
@@ -130,13 +130,13 @@ def test_a_plan_of_8_bits_says_where_bf16_is_faster(dtype, majors, fields, told)
 
 def test_bf16_is_planned_where_a_plan_is_shown_only(monkeypatch):
     """A plan that nobody prints costs no second one; where bf16 has no plan nothing is said."""
-    monkeypatch.setattr(why, "faster_in_bf16", lambda made: 1 / 0)
+    monkeypatch.setattr(other_types, "faster_in_bf16", lambda made: 1 / 0)
     made = plan(GemmSpec(), problem(17, 4096, 4096, dtype="fp8", majors="kn"))
     with pytest.raises(ZeroDivisionError):
         str(made)
     monkeypatch.undo()
     assert made.faster_in_bf16
-    monkeypatch.setattr(why, "plan", lambda spec, *more: plan(GemmSpec(tile=Tile(8, 8, 8)), *more))
+    monkeypatch.setattr(other_types, "plan", lambda spec, *more: plan(GemmSpec(tile=Tile(8, 8, 8)), *more))
     assert made.faster_in_bf16 == ""
 
 

@@ -135,25 +135,17 @@ def _halves_refused(x: KernelDraft) -> Refusal:
     return "tile.n", x.tile[1], rule, WIDEST_OF_FOUR
 
 
-def _shares(x: KernelDraft) -> list[tuple[OperandConfig, Number, Number]]:
-    """(operand, shared rows or columns, CTAs that share them) of each TMA multicast."""
-    return [
-        (item.operand, item.half[0] if item.operand.k_major else item.box[1], item.peers)
-        for item in x.stage
-        if item.load == "tma"
-    ]
+def _whole_groups(x: KernelDraft) -> Number:
+    """A tile that TMA loads is whole groups of the swizzle's rows."""
+    return every(item.lines % CORE_ROWS == 0 for item in x.stage if item.load == "tma")
 
 
-def _multicast(x: KernelDraft) -> Number:
-    """Each CTA's share of a multicast tile is whole groups of the swizzle's rows."""
-    return every(shared % (CORE_ROWS * peers) == 0 for _, shared, peers in _shares(x))
-
-
-def _multicast_refused(x: KernelDraft) -> Refusal:
-    operand, shared, peers = next(y for y in _shares(x) if y[1] % (CORE_ROWS * y[2]))
-    whole = f"must be a multiple of {CORE_ROWS * peers}"
-    rule = f"{peers} CTAs share {shared} lines of {operand.role.upper()}'s tile, which {whole}"
-    return "cluster", x.cluster, rule, (1, 1)
+def _whole_groups_refused(x: KernelDraft) -> Refusal:
+    item = next(y for y in x.stage if y.load == "tma" and y.lines % CORE_ROWS)
+    rule = (
+        f"TMA loads {item.lines} lines of {item.role.upper()}'s tile, which must be a multiple of {CORE_ROWS}"
+    )
+    return "tile", x.tile, rule, None
 
 
 def legal_swizzles(operand: OperandConfig, rows: int, depth: int) -> list[str]:
@@ -285,7 +277,7 @@ RULES = (
     Rule(_promoted, _promoted_refused),
 )
 LATER = (
-    Rule(_multicast, _multicast_refused),
+    Rule(_whole_groups, _whole_groups_refused),
     Rule(_swizzled, _swizzled_refused),
     Rule(_boxes, _boxes_refused),
     Rule(lambda x: not _unrounded(x), _unrounded_refused, needs_tile=False),

@@ -70,7 +70,7 @@ def _epilogue(config: KernelConfig, places: launch.Addresses, steps: launch.Stri
     inputs = []
     for matrix, tensor in zip(config.read, launch.input_tensors(config, places, steps, shape), strict=True):
         by_tma = matrix.load == "tma"
-        inputs.append(ops.load_atom(tensor, _subtile(config, matrix), box, 1) if by_tma else (None, tensor))
+        inputs.append(ops.load_atom(tensor, _subtile(config, matrix), box) if by_tma else (None, tensor))
     outputs = []
     for matrix, tensor in zip(
         config.outputs, launch.output_tensors(config, places, steps, shape), strict=True
@@ -89,7 +89,7 @@ def _item(item: StageItem, tensor: cute.Tensor, rounded: Any = None) -> tuple[An
         return class_maps(item, tensor), tensor
     if item.load != "tma":
         return None, tensor
-    return ops.load_atom(tensor, ops.box_layout(item), item.part, item.peers, rounded)
+    return ops.load_atom(tensor, ops.box_layout(item), item.part, (item.peers, item.shares), rounded)
 
 
 def _subtile(config: KernelConfig, matrix: Any) -> cute.ComposedLayout:

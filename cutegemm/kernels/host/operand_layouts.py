@@ -150,17 +150,18 @@ def load_atom(
     tensor: cute.Tensor,
     layout: cute.ComposedLayout,
     box: tuple[int, int],
-    multicast: int,
+    multicast: tuple[int, int] = (1, 1),
     rounded: Any = None,
 ):
-    """The TMA atom and coordinate tensor that load a `box` of shared-memory `layout` to `multicast` CTAs.
+    """The TMA atom and coordinate tensor that load a `box` of shared-memory `layout`.
 
-    Elements are rounded to type `rounded`, of the same width, if there is one.
+    Args:
+        multicast: (CTAs that receive the box, shares that it is loaded in).
+        rounded: type of the same width to which elements are rounded, if any.
     """
-    op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-    return cpasync.make_tiled_tma_atom(
-        op, tensor, layout, box, num_multicast=multicast, internal_type=rounded
-    )
+    peers, shares = multicast
+    op = cpasync.CopyBulkTensorTileG2SOp() if peers == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    return cpasync.make_tiled_tma_atom(op, tensor, layout, box, num_multicast=shares, internal_type=rounded)
 
 
 def prefetch(atoms: Iterable[Any]) -> None:
@@ -170,14 +171,16 @@ def prefetch(atoms: Iterable[Any]) -> None:
             cpasync.prefetch_descriptor(atom)
 
 
-def partition(atom: Any, sX: cute.Tensor, gX: cute.Tensor, peers: Any = None) -> tuple[Any, Any]:
+def partition(
+    atom: Any, sX: cute.Tensor, gX: cute.Tensor, share: tuple[Any, int] = (0, 1)
+) -> tuple[Any, Any]:
     """(shared memory, coordinates of global memory) of a TMA atom's boxes, whose two modes become one.
 
     Args:
         sX, gX: (ROWS, COLUMNS, ...) of all buffers, and of the first box.
-        peers: the CTAs that share the tile (`mainloop.cluster.Peers`); None is this one alone.
+        share: (number of this CTA's share of each box, shares).
     """
-    place, count = (0, 1) if peers is None else (peers.place, peers.count)
+    place, count = share
     return cpasync.tma_partition(
         atom, place, cute.make_layout(count), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
     )

@@ -60,7 +60,8 @@ class ItemLoads:
             if operand.load == "tma":
                 peers = place.sharing(item.axes[0])
                 evict = item.role in config.evict_first
-                loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), peers, which, evict))
+                how = peers, item.shares, which, evict
+                loaders.append(TmaLoad.create(atom, tensor, part, (rows, depth), *how))
             elif operand.load == "gather":
                 cut = config.instruction.ignored
                 loaders.append(GatherLoad(tensor, part, (rows, depth), operand.k_major, which, cut))

@@ -176,7 +176,7 @@ class Frame:
                 self.pipeline.expect(stage, self.stage_bytes)
             for loader, item in loaders:
                 if cutlass.const_expr(isinstance(loader, TmaLoad)):
-                    loader.load(work.corner(item.operand, item.half, k), self.pipeline, stage)
+                    loader.load(work.corner(item.operand, item.half, k), self.pipeline, stage, k)
         for loader, item in loaders:
             if cutlass.const_expr(not isinstance(loader, TmaLoad)):
                 loader.begin(work.corner(item.operand, item.half, k), stage, thread)

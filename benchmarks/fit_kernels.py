@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adds factors of new kinds of kernels to a GPU's record, and keeps the rates and factors that it has.
+
+    python -m benchmarks.fit_kernels --gpu "NVIDIA H200"            # fit and print regret per family
+    python -m benchmarks.fit_kernels --gpu "NVIDIA H200" --write    # also write `cutegemm/arch/kernels.json`
+
+`benchmarks.fit_cost` fits everything anew. Then plans change for groups and operand types too that the newest sweeps
+did not measure. This command adds only kernels that such plans do not have: with more than eight stages, and with tiles
+that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`). Held-back problems judge the result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import command_line, fit_cost, fit_report, runs
+from benchmarks.fit_cost import CHAIN, FRESH, SWEEPS, Data, Measured
+from cutegemm.arch.device import Device
+from cutegemm.arch.records import KERNELS_FILE, RECORDS
+from cutegemm.layouts.hardware import CORE_ROWS
+from cutegemm.planning import known_kernels
+
+
+def is_new(kernel: str) -> bool:
+    """Whether a kernel, by its name (`known_kernels.name`), has many stages or tiles that CTAs load in turn."""
+    kind, tile, cluster, *_ = kernel.split()
+    (m, n, _), (across, along) = (tuple(map(int, x.split("x"))) for x in (tile, cluster))
+    shared = n % (CORE_ROWS * across) == 0 and m % (CORE_ROWS * along) == 0
+    return kind == known_kernels.KINDS[known_kernels.DEEP] or not shared
+
+
+def added(found: Sequence[Measured], device: Device) -> dict[str, float]:
+    """The factors of new kernels that the record lacks, fitted to problems that are not held back."""
+    assert device.cost is not None
+    known = [x for x in found if not x.held_back and x.family != CHAIN]
+    factors = Data(known, device).factors(device.cost, device.kernels)
+    return {name: x for name, x in factors.items() if name not in device.kernels and is_new(name)}
+
+
+def written(name: str, factors: Mapping[str, float], source: str, path: Path = KERNELS_FILE) -> None:
+    """Add factors to a GPU's record."""
+    data = json.loads(path.read_text())
+    data[name]["source"] += f"; {source}"
+    data[name]["kernels"] |= factors
+    path.write_text(json.dumps(data, indent=0) + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = command_line.parser("fit_kernels", __doc__)
+    parser.add_argument("--gpu", choices=sorted(FRESH), default="NVIDIA H200")
+    parser.add_argument("--write", action="store_true", help="write the record")
+    args = parser.parse_args(arguments)
+    device = next(x for x in RECORDS if x.name == args.gpu)
+    paths = [SWEEPS / name for name in FRESH[args.gpu]]
+    assert device.cost is not None
+    found = [x for path in paths for x in fit_cost.fresh(path, device)]
+    factors = added(found, device)
+    regret = Data(found, device).regret(device.cost, {**device.kernels, **factors})
+    held = [r if x.held_back else math.nan for x, r in zip(found, regret, strict=True)]
+    then = [(x.family, x.chosen / min(x.us) if x.chosen else math.nan) for x in found]
+    console = runs.console()
+    console.print(fit_report.shown(then, regret, held))
+    console.print(f"{len(factors)} factors are new")
+    if args.write:
+        files = ", ".join(sorted(x.name for x in paths))
+        written(args.gpu, factors, f"new kernels by benchmarks.fit_kernels from {files}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CTAs of a cluster whose tile does not divide into whole groups of rows load it in turn, each every few k tiles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cutegemm import GemmSpec, Tile, emulator, problem
+from cutegemm import epilogue as epi
+from cutegemm.emulator import Options
+from cutegemm.gemm import Gemm, build
+from cutegemm.planning.planner import plan
+from tests.support.epilogues import assert_outputs_close
+from tests.support.numerics import assert_close
+
+BF16 = torch.bfloat16
+ROWS = Tile(64, 56, 64)
+# two stages, so that they are filled again, and several tiles for each CTA
+FOUR = {"tile": ROWS, "cluster": (4, 1), "swap": False, "stages": 2, "sms": 8}
+PAIR = FOUR | {"tile": Tile(64, 24, 64), "cluster": (2, 1)}
+WAYS = {
+    "B among four": FOUR,
+    "B among two": PAIR,
+    "a row and a column": FOUR | {"cluster": (2, 2)},
+    "eight CTAs": FOUR | {"cluster": (4, 2)},
+    "more CTAs than k tiles": FOUR | {"cluster": (8, 1)},
+    "two consumers": FOUR | {"tile": Tile(128, 40, 64)},
+    "pingpong": PAIR | {"schedule": "pingpong"},
+    "operands swapped": FOUR | {"tile": Tile(40, 64, 64), "cluster": (1, 4), "swap": True},
+    "split in a cluster": PAIR | {"cluster": (2, 1, 2), "split_k": 2},
+    "split by a launch": PAIR | {"split_k": 3, "split_reduction": "launch"},
+    "stream-k": PAIR | {"scheduler": "stream_k"},
+    "dynamic": PAIR | {"scheduler": "dynamic"},
+    "constant weights": FOUR | {"constant": ("b",), "trigger": "loads"},
+    "constant activations": FOUR | {"constant": ("a",), "trigger": "loads"},
+}
+
+
+def draw(*shape: int) -> torch.Tensor:
+    """Random bf16."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(BF16)
+
+
+def factors(fields: dict, m: int, n: int, *batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A and a B contiguous along K, with tiles and k tiles that are not whole."""
+    k = 840 if "split_k" in fields else 328
+    return draw(*batch, m, k), draw(*batch, n, k).mT
+
+
+def taken_in_turn(fields: dict, m: int, n: int, **kinds) -> str:
+    """The operands whose tiles CTAs load in turn."""
+    config = plan(GemmSpec(**fields), problem(m, n, 840, majors="kk", **kinds)).config
+    return "".join(x.role for x in config.stage if x.in_turn)
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize("policy", [{"policy": "lazy"}, {"policy": "random", "seed": 1}])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_the_kernel_is_right_and_free_of_races(way, policy):
+    """Whoever loads a tile, all CTAs that need it receive it, and none writes into a stage that is still read."""
+    fields = WAYS[way]
+    a, b = factors(fields, 400, 200)
+    assert taken_in_turn(fields, 400, 200) == "b"
+    run = emulator.run(Gemm(GemmSpec(**fields)), a, b, options=Options(races=True, **policy))
+    assert not run.findings, [str(x) for x in run.findings[:3]]
+    assert_close(run.d, a, b)
+
+
+@pytest.mark.sliced
+def test_batches_and_halves_of_a_pair_are_loaded_in_turn():
+    """A gated B has two halves of 24 rows, which both CTAs of a pair need; matrices of a batch follow each other."""
+
+    @epi.define(gated="halves")
+    def product(gate, up):
+        return gate * up
+
+    a, b = factors(PAIR, 200, 208, 2)
+    fields = PAIR | {"tile": Tile(64, 48, 64), "epilogue": product}
+    assert taken_in_turn(fields, 200, 208, epilogue=product, batch=2) == "b"
+    gemm = Gemm(GemmSpec(**fields))
+    run = emulator.run(gemm, a, b, options=Options(races=True))
+    assert not run.findings
+    assert_outputs_close({"d": run.d}, product, a, b, {})
+
+
+def test_tiles_that_divide_are_loaded_in_shares():
+    """Shares are whole groups of eight rows of a K-major tile; the other major is divided along K."""
+    assert taken_in_turn(FOUR | {"tile": Tile(64, 64, 64)}, 400, 200) == ""
+    pair = plan(GemmSpec(**PAIR), problem(400, 200, 840, majors="kn")).config
+    assert not any(x.in_turn for x in pair.stage)
+    boxes = {x.operand: x.extents for x in plan(GemmSpec(**FOUR), problem(400, 200, 840, majors="kk")).boxes}
+    assert boxes["A"] == (64, 64) and boxes["B"] == (64, 56)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gpu_agrees(way):
+    """Three calls, each after the last, since barriers and counters are used again."""
+    fields = {name: x for name, x in WAYS[way].items() if name != "sms"}
+    a, b = (x.cuda() for x in factors(fields, 1000, 1160))
+    gemm = build(GemmSpec(**fields))
+    for _ in range(3):
+        d = torch.full((1000, 1160), float("nan"), dtype=BF16, device="cuda")
+        gemm.run(a, b, out=d)
+        assert_close(d, a, b)
