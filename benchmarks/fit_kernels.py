@@ -4,9 +4,10 @@
     python -m benchmarks.fit_kernels --gpu "NVIDIA H200"            # fit and print regret per family
     python -m benchmarks.fit_kernels --gpu "NVIDIA H200" --write    # also write `cutegemm/arch/kernels.json`
 
-`benchmarks.fit_cost` fits everything anew. Then plans change for groups and operand types too that the newest sweeps
-did not measure. This command adds only kernels that such plans do not have: with more than eight stages, and with tiles
-that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`). Held-back problems judge the result.
+`benchmarks.fit_cost` fits everything anew, these kernels included. Then plans change for groups and operand types too
+that the newest sweeps did not measure. This command replaces only factors of kernels that such plans do not have: with
+more than eight stages, and with tiles that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`).
+Held-back problems judge the result.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from cutegemm.arch.records import KERNELS_FILE, RECORDS
 from cutegemm.layouts.hardware import CORE_ROWS
 from cutegemm.planning import known_kernels
 
+# begins the part of a record's source that this command writes
+ADDED = "; new kernels by benchmarks.fit_kernels from "
+
 
 def is_new(kernel: str) -> bool:
-    """Whether a kernel, by its name (`known_kernels.name`), has many stages or tiles that CTAs load in turn."""
+    """Whether a kernel, by its name (`known_kernels.name`), has many stages or a tile that CTAs load in turn."""
     kind, tile, cluster, *_ = kernel.split()
     (m, n, _), (across, along) = (tuple(map(int, x.split("x"))) for x in (tile, cluster))
     shared = n % (CORE_ROWS * across) == 0 and m % (CORE_ROWS * along) == 0
@@ -34,18 +38,19 @@ def is_new(kernel: str) -> bool:
 
 
 def added(found: Sequence[Measured], device: Device) -> dict[str, float]:
-    """The factors of new kernels that the record lacks, fitted to problems that are not held back."""
+    """The factors of new kernels, fitted to problems that are not held back, whatever factors they have."""
     assert device.cost is not None
     known = [x for x in found if not x.held_back and x.family != CHAIN]
-    factors = Data(known, device).factors(device.cost, device.kernels)
-    return {name: x for name, x in factors.items() if name not in device.kernels and is_new(name)}
+    others = {name: x for name, x in device.kernels.items() if not is_new(name)}
+    return {name: x for name, x in Data(known, device).factors(device.cost, others).items() if is_new(name)}
 
 
-def written(name: str, factors: Mapping[str, float], source: str, path: Path = KERNELS_FILE) -> None:
-    """Add factors to a GPU's record."""
+def written(name: str, factors: Mapping[str, float], files: str, path: Path = KERNELS_FILE) -> None:
+    """Replace the factors of new kernels in a GPU's record."""
     data = json.loads(path.read_text())
-    data[name]["source"] += f"; {source}"
-    data[name]["kernels"] |= factors
+    source, kernels = data[name]["source"].split(ADDED)[0], data[name]["kernels"]
+    kept = {kernel: x for kernel, x in kernels.items() if not is_new(kernel)}
+    data[name] = {"source": f"{source}{ADDED}{files}", "kernels": kept | dict(factors)}
     path.write_text(json.dumps(data, indent=0) + "\n")
 
 
@@ -68,7 +73,7 @@ def main(arguments: list[str]) -> int:
     console.print(f"{len(factors)} factors are new")
     if args.write:
         files = ", ".join(sorted(x.name for x in paths))
-        written(args.gpu, factors, f"new kernels by benchmarks.fit_kernels from {files}")
+        written(args.gpu, factors, files)
     return 0
 
 

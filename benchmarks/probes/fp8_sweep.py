@@ -42,6 +42,7 @@ from cutegemm.config import config_from_data
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
 from cutegemm.planning.planner import plan
+from cutegemm.planning.seen import FEW_STAGES
 from cutegemm.tuning.timing import Sampler
 
 
@@ -180,7 +181,7 @@ def table(jobs: list[Row], lines: list[Row]) -> Row:
     found = []
     for line in (x for x in lines if "first" in x):
         job = jobs[line["i"]]
-        own = {name: job[name] for name in ("kind", "dtype", "promote")}
+        own = {name: job[name] for name in ("kind", "dtype", "promote")} | {"stages": FEW_STAGES}
         found.append(sweep_table.case(job, line, TORCH) | own)
     what = "fp8 products of training problems (benchmarks/probes/fp8_sweep.py)"
     return sweep_table.whole(found, lines, what)

@@ -14,7 +14,8 @@ from cutegemm.arch.device import CoreModel, CostModel, Device, LoadModel, Thresh
 # Rates of each GPU by name, with their source; written by `benchmarks.fit_cost`, `benchmarks.fit` and
 # `benchmarks.fit_gpu`, which adds the properties of a GPU that has no record below.
 TIMES_FILE = Path(__file__).with_name("times.json")
-# Factors of single kernels on the times that those rates predict; written by `benchmarks.fit_cost`.
+# Factors of single kernels on the times that those rates predict; written by `benchmarks.fit_cost`;
+# `benchmarks.fit_kernels` adds further ones.
 KERNELS_FILE = Path(__file__).with_name("kernels.json")
 _MODELS = {"cores": CoreModel, "cost": CostModel, "loads": LoadModel, "thresholds": Thresholds}
 
@@ -22,11 +23,15 @@ _MODELS = {"cores": CoreModel, "cost": CostModel, "loads": LoadModel, "threshold
 def _fitted(
     name: str, base: Device | None, times: Path = TIMES_FILE, factors: Path = KERNELS_FILE
 ) -> dict[str, Any]:
-    """The fields of `Device` that were fitted on a GPU; kernels that were not measured on it have `base`'s factors."""
+    """The fields of `Device` that were fitted on a GPU; kernels that were not measured on it have `base`'s factors.
+
+    One with many stages that was measured with few keeps its own.
+    """
     rates, kernels = (json.loads(x.read_text("utf-8")).get(name, {}) for x in (times, factors))
     fitted: dict[str, Any] = {part: kind(**rates[part]) for part, kind in _MODELS.items() if part in rates}
     if kernels:
-        fitted["kernels"] = {**(base.kernels if base else {}), **kernels["kernels"]}
+        own, others = kernels["kernels"], base.kernels if base else {}
+        fitted["kernels"] = {x: y for x, y in others.items() if x.replace("deep", "plain") not in own} | own
     return fitted
 
 

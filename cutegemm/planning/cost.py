@@ -21,7 +21,7 @@ from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.layouts.hardware import CORE_ROWS
 from cutegemm.planning.epilogue_plan import STAGING_BYTES
 from cutegemm.planning.kernel_fields import BOX_ROWS, PANEL, box_rows, ends_early
-from cutegemm.planning.seen import Seen
+from cutegemm.planning.seen import FEW_STAGES, Seen
 from cutegemm.request.operand_rules import L2_LINE, subtile
 from cutegemm.spec import MAX_STAGES
 
@@ -142,13 +142,17 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     # the words of a shifted operand lie beside its stage
     held = m * (1 + x.a.shifted) + n * (1 + x.b.shifted)
     ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
+    few = np.minimum(x.stages, FEW_STAGES)
+    most = np.where(
+        stages > FEW_STAGES, np.where((here < m) & (x.stages >= FEW_STAGES), MAX_STAGES, x.stages), few
+    )
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
     again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
     return Counts(
         waves=waves,
         share=np.minimum(1.0, fill / waves),
         stages=stages,
-        ring=np.clip(ring, 1, np.where(here < m, MAX_STAGES, x.stages)),
+        ring=np.clip(ring, 1, most),
         mma=instructions * n / CYCLE_COLUMNS,
         smem=(instructions * (device.limits.mma_m + n) * K_BYTES + landed + read) / SMEM_BYTES,
         fetched=fetched,

@@ -88,7 +88,7 @@ def sliced(config: Kernel, most: int) -> Kernel:
 def with_buffers(spec: GemmSpec, draft: KernelDraft, most: int) -> KernelDraft:
     """The draft with staging buffers for outputs, subtiles for inputs, and as many of `most` stages as fit.
 
-    Unspecified buffers give way to given stages.
+    If TMA loads only some rows of each, there may be more. Unspecified buffers give way to given stages.
     """
     draft = dataclasses.replace(draft, epilogue_stages=_staging_buffers(spec, draft))
     draft = dataclasses.replace(draft, input_stages=_input_stages(spec, draft))

@@ -21,14 +21,13 @@ from cutegemm.families import of_schedule
 from cutegemm.layouts.hardware import CORE_ROWS, SWIZZLE_SPANS
 from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning.candidates import Candidate, fewest_splits, given
+from cutegemm.planning.seen import FEW_STAGES
 from cutegemm.planning.ways import Kind, Way, only_depth
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
 # rows of D up to which a box is no higher than D; more rows cost little beside the tile's columns
 BOX_ROWS = 64
-# stages that K must fill more than once for such a box, if the spec does not give stages
-RING_STAGES = 8
 
 
 def box_rows(
@@ -37,7 +36,7 @@ def box_rows(
     tile: Number,
     sharers: Number,
     depth: Number,
-    ring: int = RING_STAGES,
+    ring: int = FEW_STAGES,
 ) -> Number:
     """Rows of the box of A for a tile of `tile` rows; 0 is all of the tile's.
 
@@ -46,9 +45,9 @@ def box_rows(
 
     Args:
         extents: M and K.
-        sharers: CTAs that each load a slice of the tile; more than one need all of its rows.
+        sharers: CTAs that need the tile; more than one need all of its rows.
         depth: of a stage, times the splits of K.
-        ring: its stages.
+        ring: stages that K must fill more than once.
     """
     m, k = extents
     there = round_up(m, CORE_ROWS)
@@ -134,8 +133,11 @@ def configured(way: Way, candidate: Candidate) -> KernelConfig:
     )
     if draft.cluster_splits > 1:
         draft = plan_epilogue.sliced(draft, draft.cluster_splits)
+    often = way.problem.k > FEW_STAGES * candidate.tile[2] * candidate.splits
     try:
-        made = KernelConfig.of(plan_epilogue.with_buffers(way.spec, draft, way.most_stages))
+        made = KernelConfig.of(
+            plan_epilogue.with_buffers(way.spec, draft, way.most_stages if often else FEW_STAGES)
+        )
     except (PlanError, ArithmeticError):
         # refusals that do not depend on buffers come first
         check(draft, TILE)
@@ -154,7 +156,7 @@ def drafted(way: Way, candidate: Candidate, **more: Any) -> KernelDraft:
     a, b = way.operands
     if a.load == "tma" and a.k_major and a.halves == 1:
         extents, depth = (way.problem.m, way.problem.k), candidate.tile[2] * candidate.splits
-        ring = given(way.spec.stages, RING_STAGES)
+        ring = given(way.spec.stages, FEW_STAGES)
         rows = box_rows(extents, a.k_major, candidate.tile[0], candidate.cluster[1], depth, ring)
         a = dataclasses.replace(a, box_rows=rows)
     return outlined(way, candidate, (a, b), device_scalars=way.problem.device_scalars, **more)

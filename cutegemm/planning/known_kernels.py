@@ -27,6 +27,8 @@ KINDS = ("plain", "scaled", "scaled_columns", "promoted", "whole", "promoted_vec
 PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS, VECTORS, DEEP = range(7)
 # the index of any other kernel, which no record has
 OTHER = len(KINDS)
+# whose factor a kernel has that was not measured (`factor_of`)
+PLAINER = np.array([PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS, PROMOTED, PLAIN, OTHER])
 # above any extent of a tile
 RADIX = 1024.0
 
@@ -45,8 +47,8 @@ def name(x: Candidate, kind: str = KINDS[0]) -> str:
 
 
 def factor_of(kernel: str, factors: Mapping[str, float]) -> float:
-    """The factor of a kernel by name; one that reads vectors and was not measured has that of the kernel without."""
-    plainer = kernel.replace(KINDS[VECTORS], KINDS[PROMOTED])
+    """The factor of a kernel by name; one that was not measured has that of the same without vectors or many stages."""
+    plainer = kernel.replace(KINDS[VECTORS], KINDS[PROMOTED]).replace(KINDS[DEEP], KINDS[PLAIN])
     return factors.get(kernel, factors.get(plainer, 1.0))
 
 
@@ -89,8 +91,7 @@ def factors(device: Device, of: Rows, counts: Counts) -> Column:
     kernels = (of.m, of.n, of.k, of.across, of.along, of.schedule, of.consumers, of.reduction)
     found: Number = 1.0
     which = kinds(counts)
-    plainer = [np.where(which == VECTORS, PROMOTED, which)] if VECTORS in which else []
-    for kind in (*plainer, which):
+    for kind in (PLAINER[which], which) if which.max() >= VECTORS else (which,):
         wanted = _numbers(kind, *kernels)
         places = np.searchsorted(numbers, wanted)
         found = np.where(numbers[places] == wanted, each[places], found)

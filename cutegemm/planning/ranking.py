@@ -114,6 +114,6 @@ def gemm_of(way: Way) -> Seen:
         adjacent_m=adjacent == ("n" if way.swapped else "m"),
         adjacent_n=adjacent == ("m" if way.swapped else "n"),
         group_rows=group_rows,
-        stages=way.most_stages,
+        stages=candidates.given(way.spec.stages, way.most_stages),
     )
     return seen._replace(size=seen.size * how.parts)

@@ -17,7 +17,7 @@ from cutegemm.problems import Operand, Problem
 from cutegemm.request.operand_rules import L2_LINE
 from cutegemm.spec import MAX_STAGES
 
-# stages of most kernels at most (`ways.Way.most_stages`)
+# most stages by default where more gain nothing or were not measured (`ways.Way.most_stages`)
 FEW_STAGES = 8
 
 

@@ -98,9 +98,10 @@ class Way:
 
     @functools.cached_property
     def most_stages(self) -> int:
-        """Stages of the pipeline at most, by default; few where no more were measured: of groups and of other types.
+        """Stages of a pipeline at most, by default, that K fills more often than `FEW_STAGES` times.
 
-        Constant operands of the next launch are loaded early only where its stages fit beside these.
+        Few for groups and for other types, where more were not measured, and with constant operands, whose early loads
+        need room beside the launch before.
         """
         a, b = self.operands
         plain = self.seen.batches == MATRICES and a.dtype.bytes == b.dtype.bytes == 2

@@ -139,7 +139,7 @@ CODE: dict[int, tuple[tuple[str, str, str], ...]] = {
     ),
     20: (
         ("kernels/schedule/tile_scheduler.py", "TileScheduler.next", "Persistence: the CTA's next tile."),
-        ("kernels/load/tma_load.py", "TmaLoad.load", "A load that may be a multicast."),
+        ("kernels/load/tma_load.py", "TmaLoad._issue", "A load that may be a multicast."),
         (
             "kernels/mainloop/pipeline.py",
             "Pipeline.release",

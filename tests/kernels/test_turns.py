@@ -30,7 +30,8 @@ WAYS = {
     "operands swapped": FOUR | {"tile": Tile(40, 64, 64), "cluster": (1, 4), "swap": True},
     "split in a cluster": PAIR | {"cluster": (2, 1, 2), "split_k": 2},
     "split by a launch": PAIR | {"split_k": 3, "split_reduction": "launch"},
-    "stream-k": PAIR | {"scheduler": "stream_k"},
+    # five clusters and 36 tiles, of which the last is streamed
+    "stream-k": PAIR | {"scheduler": "stream_k", "sms": 10},
     "dynamic": PAIR | {"scheduler": "dynamic"},
     "constant weights": FOUR | {"constant": ("b",), "trigger": "loads"},
     "constant activations": FOUR | {"constant": ("a",), "trigger": "loads"},
@@ -82,6 +83,35 @@ def test_batches_and_halves_of_a_pair_are_loaded_in_turn():
     run = emulator.run(gemm, a, b, options=Options(races=True))
     assert not run.findings
     assert_outputs_close({"d": run.d}, product, a, b, {})
+
+
+A_IN_TURN = {"tile": Tile(64, 64, 64), "swap": False, "stages": 2, "sms": 8}
+OTHERS = {
+    "A by threads": (PAIR | {"a_load": "gather"}, "kk", "bf16", "b"),
+    "two boxes a stage": (FOUR | {"tile": Tile(64, 56, 128)}, "kk", "bf16", "b"),
+    "fp8": (FOUR | {"tile": Tile(64, 56, 128)}, "kk", "fp8_e4m3", "b"),
+    "B in turn along K": (PAIR | {"tile": Tile(64, 32, 16), "cluster": (4, 1)}, "kn", "bf16", "b"),
+    "A in turn along K": (A_IN_TURN | {"tile": Tile(64, 64, 16), "cluster": (1, 4)}, "mk", "bf16", "a"),
+}
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operands_are_loaded_in_turn(name):
+    """Whatever their type and major, and whoever loads the other one: with the bits of a CTA that loads alone."""
+    fields, majors, dtype, roles = OTHERS[name]
+    m, n, k = 400, 208, 336
+    of = problem(m, n, k, majors=majors, dtype=dtype)
+    assert "".join(x.role for x in plan(GemmSpec(**fields), of).config.stage if x.in_turn) == roles
+    a = draw(m, k) if majors[0] == "k" else draw(k, m).mT
+    b = draw(k, n) if majors[1] == "n" else draw(n, k).mT
+    if dtype != "bf16":
+        a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
+    run = emulator.run(Gemm(GemmSpec(**fields)), a, b, options=Options(races=True))
+    assert not run.findings, [str(x) for x in run.findings[:3]]
+    depth = 64 if dtype == "bf16" else 128
+    shared = emulator.run(Gemm(GemmSpec(tile=Tile(64, 64, depth), cluster=(1, 1), swap=False)), a, b)
+    assert torch.equal(run.d, shared.d)
 
 
 def test_tiles_that_divide_are_loaded_in_shares():

@@ -51,13 +51,15 @@ def traffic_of(plan: KernelPlan, step: Multiply) -> Traffic:
         )  # fmt: skip
     loads = load_bytes = saved = 0
     # boxes have the caller's operand names, which a swapped kernel exchanges
-    for operand, name, peers in zip(config.operands, step.factors, reversed(config.cluster), strict=True):
+    for item, name in zip(config.stage, step.factors, strict=True):
         for box in plan.boxes:
             if box.operand == name.upper():
-                loads += stages * box.count
-                moved = stages * box.count * math.prod(box.extents) * operand.dtype.bytes
+                # of CTAs that load whole tiles in turn only one loads each
+                issued = stages * box.count * item.shares // item.peers
+                loads += issued
+                moved = issued * math.prod(box.extents) * item.operand.dtype.bytes
                 load_bytes += moved
-                saved += moved * (peers - 1)
+                saved += moved * (item.peers - 1)
     stores = store_bytes = 0
     named = {x.name.upper() if x.name == "d" else x.name: x for x in config.epilogue.stores}
     for box in plan.boxes:

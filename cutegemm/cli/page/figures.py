@@ -178,7 +178,7 @@ def _cut(x: BoxOf, tile: tuple[int, int]) -> str:
     parts = []
     for i in range(columns * rows):
         row, column = i % rows, i // rows
-        # the CTAs that share a tile split it along its strided axis
+        # the CTAs that need a tile split it along its strided axis, or load all of it in turn
         mine = x.operand not in ("A", "B") or row < max(1, x.count // columns)
         title = f"{x.operand} box {i + 1}: {x.inner} x {x.outer} elements" + ", by another CTA" * (not mine)
         w, h = x.inner * scale, x.outer * scale

@@ -135,19 +135,6 @@ def _halves_refused(x: KernelDraft) -> Refusal:
     return "tile.n", x.tile[1], rule, WIDEST_OF_FOUR
 
 
-def _whole_groups(x: KernelDraft) -> Number:
-    """A tile that TMA loads is whole groups of the swizzle's rows."""
-    return every(item.lines % CORE_ROWS == 0 for item in x.stage if item.load == "tma")
-
-
-def _whole_groups_refused(x: KernelDraft) -> Refusal:
-    item = next(y for y in x.stage if y.load == "tma" and y.lines % CORE_ROWS)
-    rule = (
-        f"TMA loads {item.lines} lines of {item.role.upper()}'s tile, which must be a multiple of {CORE_ROWS}"
-    )
-    return "tile", x.tile, rule, None
-
-
 def legal_swizzles(operand: OperandConfig, rows: int, depth: int) -> list[str]:
     """The swizzles whose rows divide a tile's contiguous extent, widest first."""
     extent = (depth if operand.k_major else rows) * operand.dtype.bits // 8
@@ -277,7 +264,6 @@ RULES = (
     Rule(_promoted, _promoted_refused),
 )
 LATER = (
-    Rule(_whole_groups, _whole_groups_refused),
     Rule(_swizzled, _swizzled_refused),
     Rule(_boxes, _boxes_refused),
     Rule(lambda x: not _unrounded(x), _unrounded_refused, needs_tile=False),

@@ -2,8 +2,8 @@
 """A CTA's place in its cluster, and the CTAs that it shares operand tiles with.
 
 Ranks count along M fastest, then along N, then along K where a cluster splits it. The CTAs of a cluster row (equal
-m) need one tile of A, those of a cluster column (equal n) one of B: each loads a share of it and multicasts that to
-the others.
+m) need one tile of A, those of a cluster column (equal n) one of B: each loads a share of it, or every few k tiles all
+of it, and multicasts that to the others (`config.stage.StageItem.shares`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import cutlass.cute as cute
 
 @dataclass(frozen=True)
 class Peers:
-    """The CTAs that share a tile: this one's number among them, their count, and the multicast mask of all."""
+    """The CTAs that need the same tile: this one's number among them, their count, and the multicast mask of all."""
 
     place: Any
     count: int

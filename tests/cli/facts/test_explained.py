@@ -27,6 +27,10 @@ SMALL = Tile(128, 64, 64)
 PROBLEMS = {
     "cooperative": (GemmSpec(tile=SMALL), problem(256, 128, 128)),
     "cooperative, clusters": (GemmSpec(tile=Tile(128, 128, 64), cluster=(2, 1)), problem(512, 256, 128)),
+    "cooperative, in turn": (
+        GemmSpec(tile=Tile(64, 56, 64), cluster=(4, 1)),
+        problem(256, 56, 256, majors="kk"),
+    ),
     "cooperative, edges": (GemmSpec(tile=SMALL), problem(200, 112, 96)),
     "pingpong": (GemmSpec(tile=SMALL, schedule="pingpong"), problem(256, 256, 192)),
     "pingpong, edges": (GemmSpec(tile=SMALL, schedule="pingpong"), problem(200, 112, 96)),

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factors of new kinds of kernels are added to a record, whose other factors stay."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks import fit_cost, fit_kernels
+from cutegemm.arch.records import H200
+
+
+def test_new_kernels_have_many_stages_or_tiles_in_turn():
+    """By their names alone."""
+    how = "cooperative 1 none"
+    assert fit_kernels.is_new(f"deep 64x64x64 1x1 {how}")
+    assert fit_kernels.is_new(f"plain 64x56x64 4x1 {how}") and fit_kernels.is_new(
+        f"plain 64x56x64 1x16 {how}"
+    )
+    assert not fit_kernels.is_new(f"plain 64x64x64 4x2 {how}")
+    assert not fit_kernels.is_new(f"scaled 128x128x128 2x1 {how}")
+
+
+def test_only_new_kernels_get_factors():
+    """The record's own are those that the shipped sweeps give, and no other kernel's is among them."""
+    found = [x for name in fit_cost.FRESH[H200.name] for x in fit_cost.fresh(fit_cost.SWEEPS / name, H200)]
+    factors = fit_kernels.added(found, H200)
+    assert len(factors) > 100 and all(map(fit_kernels.is_new, factors))
+    assert factors == {name: x for name, x in H200.kernels.items() if fit_kernels.is_new(name)}
+
+
+def test_a_record_keeps_its_other_factors(tmp_path):
+    """Written twice it says the same."""
+    path, old = tmp_path / "kernels.json", "plain 64x64x64 1x1 cooperative 1 none"
+    new = "deep" + old.removeprefix("plain")
+    path.write_text(json.dumps({"a gpu": {"source": "fitted", "kernels": {old: 1.1, new: 2.0}}}))
+    for _ in range(2):
+        fit_kernels.written("a gpu", {new: 0.9}, "some.json", path)
+        (made,) = json.loads(path.read_text()).values()
+        assert made["kernels"] == {old: 1.1, new: 0.9}
+        assert made["source"] == "fitted; new kernels by benchmarks.fit_kernels from some.json"
