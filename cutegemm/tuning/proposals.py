@@ -47,6 +47,8 @@ FEW_SPLITS = 8
 REMEMBERED = 512
 # number of best candidates whose variants are tried, and candidates before these variants
 VARIED, PLAIN_FIRST = 2, 6
+# predicted slowdown within which the model cannot tell kernels apart: its errors are about as large
+WITHIN = 1.05
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,11 @@ def _by_time(spec: GemmSpec, problem: Problem, device: Device, own: KernelPlan) 
 def _ranked(
     spec: GemmSpec, problem: Problem, device: Device, swapped: bool
 ) -> list[tuple[tuple[str, Any], ...]]:
-    """Fields of the supported candidates, best predicted first; `swapped` is that of the model's choice."""
+    """Fields of the supported candidates; `swapped` is that of the model's choice.
+
+    First those of every coarse kind that the model cannot tell from the best of all; then the best of every kind, then
+    all others, each best predicted first.
+    """
     weighed = list(plan(spec, problem, device).why.weighed)
     if spec.swap == AUTO and min(problem.m, problem.n) <= BOTH_WAYS:
         other = _planned(spec, {"swap": not swapped}, problem, device)
@@ -150,8 +156,23 @@ def _ranked(
     # a plan that considered swapped operands lists both
     ranked = list(dict.fromkeys(x.fields for x in supported))
     both = min(problem.m, problem.n) <= BOTH_WAYS
+    near = [x.fields for x in supported if x.us <= WITHIN * supported[0].us]
+    foremost = {_coarse(dict(x), both): x for x in reversed(near)}
     first = {_kind(dict(x), both): x for x in reversed(ranked)}
-    return sorted(ranked, key=lambda x: first[_kind(dict(x), both)] != x)
+
+    def rank(x: tuple[tuple[str, Any], ...]) -> int:
+        fields = dict(x)
+        if foremost.get(_coarse(fields, both)) == x:
+            return 0
+        return 1 if first[_kind(fields, both)] == x else 2
+
+    return sorted(ranked, key=rank)
+
+
+def _coarse(fields: Mapping[str, Any], both: bool) -> tuple[Any, ...]:
+    """What gives kernels' times different reasons: a schedule, splits, loads, and an orientation if `both`."""
+    loads = fields.get("a_load"), fields.get("b_load")
+    return fields["schedule"], fields.get("split_k", 1) > 1, fields.get("swap") if both else None, *loads
 
 
 def _kind(fields: Mapping[str, Any], both: bool) -> tuple[Any, ...]:
