@@ -57,8 +57,8 @@ TEAMS = (
     (PINGPONG, 2, 128),
     (MULTISTAGE, 1, 64),
 )
-# bytes along K of a stage, and rows and columns together up to which it may be the deeper one: a pipeline of larger
-# stages has too few of them
+# bytes along K of a stage, and rows and columns together up to which it may be the deeper one, since a pipeline of
+# larger stages has too few of them, and up to which CTAs load tiles in turn
 DEPTHS = (128, 256)
 DEEP_EDGES = 192
 # stages with which loads overlap the mainloop: by TMA, and by threads, which have two stages in flight
@@ -174,8 +174,10 @@ def _fits(kind: Kind, spec: GemmSpec, draft: KernelDraft) -> NDArray[np.bool_]:
     fits = smem_budget.room(draft) >= given(spec.stages, least)
     if isinstance(spec.sms, int):
         fits = fits & ((draft.cluster_size <= spec.sms) | (spec.plane is not None))
-    if kind.stages == FEW_STAGES:
-        fits = fits & ~np.logical_or.reduce([np.broadcast_to(x.in_turn, fits.shape) for x in draft.stage])
+    # a larger tile has a width near by that divides
+    small = draft.tile[0] + draft.tile[1] <= (DEEP_EDGES if kind.stages > FEW_STAGES else 0)
+    for item in draft.stage:
+        fits = fits & (small | np.logical_not(item.in_turn))
     if not kind.operands[1].k_major:
         fits = fits & (columns % 16 == 0) & ((columns % 32 == 0) | (columns < NARROW_COLUMNS))
     if not draft.producers and spec.schedule == AUTO:
