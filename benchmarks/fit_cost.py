@@ -265,8 +265,7 @@ def _counted(x: Measured, device: Device) -> Counts:
             scaled = x.scales in BLOCKS
             # a thread reads scales of columns, which are A's rows if swapped
             read = scaled and (swapped or x.scales == "blocks") / 4
-            more = {"read": read, "vectors": x.scales == ROWS, "promoted": x.promote}
-            more |= {"stages": x.stages}
+            more = {"read": read, "vectors": x.scales == ROWS, "promoted": x.promote, "stages": x.stages}
             of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, **more)
             made.append(counts(of, device, rows([x.configs[i][1] for i in places])))
             order += places

@@ -50,6 +50,7 @@ PRUNING = (
     "schedule", "consumers", "cluster", "scheduler", "sms", "ctas_per_sm", "stages", "epilogue_stages",
     "input_stages", "swizzle", "math",
 )  # fmt: skip
+# their values
 PRUNED = operator.attrgetter(*PRUNING)
 # greatest K for which stages that threads load are no deeper than this
 SHALLOW = 32
@@ -98,7 +99,7 @@ class Way:
 
     @functools.cached_property
     def most_stages(self) -> int:
-        """Stages of a pipeline at most, by default, that K fills more often than `FEW_STAGES` times.
+        """Stages of a pipeline at most, by default, where K has more than `FEW_STAGES` k tiles.
 
         Few for groups and for other types, where more were not measured, and with constant operands, whose early loads
         need room beside the launch before.

@@ -59,7 +59,7 @@ def taken_in_turn(fields: dict, m: int, n: int, **kinds) -> str:
 @pytest.mark.parametrize("policy", [{"policy": "lazy"}, {"policy": "random", "seed": 1}])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_of_the_kernel_is_right_and_free_of_races(way, policy):
-    """Whoever loads a tile, all CTAs that need it receive it, and none writes into a stage that is still read."""
+    """All CTAs that need a tile receive it from the one that loads it, and no load overwrites a stage that is read."""
     fields = WAYS[way]
     a, b = factors(fields, 400, 200)
     assert taken_in_turn(fields, 400, 200) == "b"
