@@ -96,15 +96,18 @@ class MultistageGemm:
                 producer.fill(state, work, ahead, (stage + ahead) % stages)
         acc.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
-        warpgroup.fence()
+        full = pipeline.is_full(stage, phase)
         for k in cutlass.range(k_tiles, unroll=1):
             if cutlass.const_expr(stages == 1):
                 producer.fill(state, work, k, stage)
-            pipeline.wait_full(stage, phase)
-            if cutlass.const_expr(self.config.sums.whole):
-                # the compiler zeroes integer registers where the loop begins
-                warpgroup.fence()
+            if not full:
+                pipeline.wait_full(stage, phase)
+            warpgroup.fence()
             multiply_stage(mma, acc, fragments, stage)
+            current = stage
+            stage, phase = advance(stage, phase, stages)
+            # asked before this thread waits, so that the answer is there when the WGMMAs are done
+            full = pipeline.is_full(stage, phase)
             if cutlass.const_expr(stages == 1):
                 warpgroup.wait_group(0)
                 cute.arch.sync_threads()  # every warpgroup has read the stage
@@ -112,9 +115,7 @@ class MultistageGemm:
                 warpgroup.wait_group(1)
                 cute.arch.sync_threads()  # every warpgroup has read the previous stage
                 if k + (stages - 1) < k_tiles:
-                    refilled = (stage + (stages - 1)) % stages
-                    producer.fill(state, work, k + (stages - 1), refilled)
-            stage, phase = advance(stage, phase, stages)
+                    producer.fill(state, work, k + (stages - 1), (current + (stages - 1)) % stages)
         warpgroup.wait_group(0)
         cute.arch.sync_threads()  # every stage may be refilled for the next work tile
         return stage, phase

@@ -61,6 +61,12 @@ class Mainloop:
 
     Stage i is released when the WGMMAs of stage i + 1 have been issued and those of i have finished. A pipeline
     of one stage cannot hold i + 1 beside i: there each stage is finished and released before the next.
+
+    Between these two steps the loop asks whether stage i + 2 is full. The answer takes about a hundred cycles in a
+    cluster, as long as the WGMMAs of a narrow tile; asked for after the release, it leaves the tensor cores idle.
+
+    Every stage begins with a fence (PTX ISA, wgmma.fence). ptxas inserts missing fences, but where K's range differs
+    between the CTAs of a cluster it then also waits after each wgmma (message C7520).
     """
 
     pipeline: Pipeline
@@ -322,18 +328,23 @@ class Mainloop:
         previous = stage
         stage, phase = advance(stage, phase, pipeline.stages)
         if cutlass.const_expr(not isinstance(k_tiles, int)):  # else one stage
+            full = pipeline.is_full(stage, phase)
             for k in cutlass.range(1, k_tiles, unroll=1):
                 if cutlass.const_expr(pipeline.stages == 1):
                     warpgroup.wait_group(0)
                     pipeline.release(previous)
-                pipeline.wait_full(stage, phase)
+                if not full:
+                    pipeline.wait_full(stage, phase)
                 self._trim(k, stage, ends)
+                warpgroup.fence()
                 multiply_stage(mma, acc, self.fragments, stage)
+                current = stage
+                stage, phase = advance(stage, phase, pipeline.stages)
+                full = pipeline.is_full(stage, phase)
                 if cutlass.const_expr(pipeline.stages > 1):
                     warpgroup.wait_group(1)  # the previous stage's WGMMAs have read it
                     pipeline.release(previous)
-                previous = stage
-                stage, phase = advance(stage, phase, pipeline.stages)
+                previous = current
         self.wgmma_order.arrive()
         self.mainloop_order.arrive(*turn)
         warpgroup.wait_group(0)

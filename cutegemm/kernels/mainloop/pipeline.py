@@ -58,6 +58,10 @@ class Pipeline:
             self.shared.init("full", self.full + stage)
             self.shared.init("empty", self.empty + stage)
 
+    def is_full(self, stage: Any, phase: Any) -> Any:
+        """Whether the stage holds data already; does not wait."""
+        return cute.arch.mbarrier_test_wait(self.full + stage, phase)
+
     def wait_full(self, stage: Any, phase: Any) -> None:
         """Consumer waits until the stage holds data."""
         cute.arch.mbarrier_wait(self.full + stage, phase)
