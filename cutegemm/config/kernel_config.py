@@ -45,6 +45,20 @@ class KernelConfig(KernelDraft):
         # every buffer is written by any tile
         return self.grouped == "k" and alike and by_tma and bool(self.subtiles >= self.epilogue_stages)
 
+    @property
+    def stored_at_once(self) -> int:
+        """Subtiles that a warpgroup writes to staging buffers before TMA stores them.
+
+        All of a tile if each has a buffer, else half as many as there are buffers, since TMA reads the others meanwhile.
+        Its threads meet twice each time. They meet after each subtile anyway where TMA loads subtiles of inputs, where
+        blocks of them have scales, and where threads store.
+        """
+        by_tma = all(x.store == "tma" for x in self.outputs)
+        if not by_tma or any(x.load == "tma" for x in self.inputs) or self.epilogue.blocks:
+            return 1
+        buffers = int(self.epilogue_stages)
+        return int(self.subtiles) if self.subtiles <= buffers else max(1, buffers // 2)
+
     @classmethod
     def of(cls, draft: KernelDraft) -> KernelConfig:
         """The config of a finished draft.

@@ -6,9 +6,9 @@
              guarded elements where neither axis has unit stride.
     direct   registers -> guarded element stores. Any strides; poorly coalesced.
 
-Synchronisation per subtile: the warpgroup's named barrier, once before shared memory is overwritten (its
-last reader, TMA or the warpgroup itself, is done) and once after it is written. Where every warp itself stores all
-that it staged, and nothing else, its lanes wait for each other only.
+Synchronisation: the warpgroup's named barrier, once before shared memory is overwritten (its last reader, TMA or the
+warpgroup itself, is done) and once after it is written, for as many subtiles as are stored at once. Where every warp
+itself stores all that it staged, and nothing else, its lanes wait for each other only.
 """
 
 from __future__ import annotations
@@ -93,48 +93,76 @@ def _line_buffers(config: KernelConfig, name: str, matrix: OutputConfig, shared:
     return cute.make_tensor(held + (pitch - length), layout)
 
 
-def store_subtile(
-    outputs: tuple[Output, ...], subtile: Subtile, values: list[list[Any]], stage: Any, rests: dict
-) -> bool:
-    """Store one subtile of every output; returns whether the warpgroup synchronised after evaluating it.
+@dataclass
+class TileStores:
+    """Stores a tile's subtiles in order, as many at once as staging buffers allow (`KernelConfig.stored_at_once`).
 
-    Args:
-        values: per output, a thread's fp32 values in accumulator order.
-        stage: the staging buffer to use, of EPI_STAGE.
-        rests: per output, the ends of rows that this thread keeps for the next subtile; updated.
+    Attributes:
+        outputs: the stored matrices.
+        rests: per output, the ends of rows that this thread keeps for the next subtile.
+        filled: (subtile, buffer) of those that TMA has yet to store.
     """
-    buffer = subtile.role.slot * subtile.config.epilogue_stages + stage
-    registers = [converted(v, x.matrix.dtype) for x, v in zip(outputs, values, strict=True)]
-    staged = [(x, r) for x, r in zip(outputs, registers) if x.staged]
-    together = synchronise_warpgroup(outputs)
-    wait = subtile.role.barrier if together else cute.arch.sync_warp
-    if staged:
-        if any(x.by_tma for x in outputs):
-            _wait_for_buffer(subtile.config.epilogue_stages, subtile.role.thread)
-        wait()
+
+    outputs: tuple[Output, ...]
+    rests: dict = dataclasses.field(default_factory=dict)
+    filled: list = dataclasses.field(default_factory=list)
+
+    def store(self, subtile: Subtile, values: list[list[Any]], stage: Any) -> bool:
+        """Store one subtile of every output; returns whether the warpgroup synchronised after evaluating it.
+
+        Args:
+            values: per output, a thread's fp32 values in accumulator order.
+            stage: the staging buffer to use, of EPI_STAGE.
+        """
+        outputs, config = self.outputs, subtile.config
+        buffer = subtile.role.slot * config.epilogue_stages + stage
+        registers = [converted(v, x.matrix.dtype) for x, v in zip(outputs, values, strict=True)]
+        staged = [(x, r) for x, r in zip(outputs, registers) if x.staged]
+        together = synchronise_warpgroup(outputs)
+        wait = subtile.role.barrier if together else cute.arch.sync_warp
+        number, at_once = subtile.number, config.stored_at_once
+        ends = (number + 1) % at_once == 0 or number + 1 == config.subtiles
+        if staged:
+            if number % at_once == 0:
+                count = min(at_once, config.subtiles - number)
+                if any(x.by_tma for x in outputs):
+                    _wait_for_buffers(config.epilogue_stages, count, subtile.role.thread)
+                wait()
+            self._fill(subtile, staged, buffer)
+            if ends:
+                if any(x.by_tma for x in outputs):
+                    cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
+                wait()
+                for filled in self.filled:
+                    _tma_stores([x for x in outputs if x.by_tma], *filled)
+                self.filled = []
+        self._store_by_threads(subtile, registers, buffer)
+        return together and ends
+
+    def _fill(self, subtile: Subtile, staged: list[tuple[Output, cute.Tensor]], buffer: Any) -> None:
+        """Write one subtile of every staged output to its buffer."""
         for i, (output, rD) in enumerate(staged):
             if output.by_lines:
-                lines, rest = _lines(output, subtile, buffer), rests.pop(i, None)
+                lines, rest = _lines(output, subtile, buffer), self.rests.pop(i, None)
                 # a row of less than a sector leaves what lies before it, too
                 if rest is not None or (lines.kept and lines.width < SECTOR):
                     lines.carry(subtile.role.thread, rest)
             _fill_buffer(output, subtile, rD, buffer)
-        if any(x.by_tma for x in outputs):
-            cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
-        wait()
-        _tma_stores([x for x in outputs if x.by_tma], subtile, buffer)
-    for i, (output, _) in enumerate(staged):
-        if output.by_lines:
-            lines = _lines(output, subtile, buffer)
-            if lines.kept:
-                rests[i] = lines.rest(subtile.role.thread)
-            lines.store(subtile.role.thread)
-        elif not output.by_tma:
-            _store_elements(output, subtile, buffer)
-    for output, rD in zip(outputs, registers):
-        if not output.staged:
-            _store_direct(output, rD, subtile)
-    return together
+        self.filled.append((subtile, buffer))
+
+    def _store_by_threads(self, subtile: Subtile, registers: list[cute.Tensor], buffer: Any) -> None:
+        """Store what TMA does not: lines and elements from the buffer, elements from registers."""
+        for i, output in enumerate(x for x in self.outputs if x.staged):
+            if output.by_lines:
+                lines = _lines(output, subtile, buffer)
+                if lines.kept:
+                    self.rests[i] = lines.rest(subtile.role.thread)
+                lines.store(subtile.role.thread)
+            elif not output.by_tma:
+                _store_elements(output, subtile, buffer)
+        for output, rD in zip(self.outputs, registers):
+            if not output.staged:
+                _store_direct(output, rD, subtile)
 
 
 def store_again(outputs: tuple[Output, ...], subtile: Subtile, stage: Any) -> None:
@@ -158,10 +186,10 @@ def synchronise_warpgroup(outputs: tuple[Output, ...]) -> bool:
 
 
 @cute.jit
-def _wait_for_buffer(stages: cutlass.Constexpr, thread: Any) -> None:
-    """The warp that stores waits until its TMA has read what it stored EPI_STAGE subtiles ago."""
+def _wait_for_buffers(stages: cutlass.Constexpr, count: cutlass.Constexpr, thread: Any) -> None:
+    """The warp that stores waits until its TMA has read the next `count` of the EPI_STAGE buffers."""
     if thread // hw.WARP == 0:
-        cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
+        cute.arch.cp_async_bulk_wait_group(stages - count, read=True)
 
 
 def _fill_buffer(output: Output, subtile: Subtile, rD: cute.Tensor, buffer: Any) -> None:
@@ -256,4 +284,4 @@ def _store_elements(output: cutlass.Constexpr, subtile: cutlass.Constexpr, buffe
 def finish_stores(outputs: cutlass.Constexpr, thread: Any) -> None:
     """Before the CTA ends: TMA has read every buffer."""
     if cutlass.const_expr(any(x.by_tma for x in outputs)):
-        _wait_for_buffer(1, thread)
+        _wait_for_buffers(1, 1, thread)

@@ -25,10 +25,10 @@ from cutegemm.kernels.epilogue import partial_reductions as reduce
 from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind, wide
 from cutegemm.kernels.epilogue.output_store import (
     Output,
+    TileStores,
     finish_stores,
     placed,
     store_again,
-    store_subtile,
     synchronise_warpgroup,
 )
 from cutegemm.kernels.epilogue.partial_reductions import Partials
@@ -153,7 +153,7 @@ class Epilogue:
         first, phase = state  # staging buffer of the first subtile, parity of the input subtiles
         role = placed(role, self.outputs)
         self.vectors.share(role, ahead[0])
-        sums, rests = _Sums(self, role, tile), {}
+        sums, stores = _Sums(self, role, tile), TileStores(self.outputs)
         held: Held = []
         for number in range(config.subtiles):
             subtile = self._subtile(role, tile, number)
@@ -168,7 +168,7 @@ class Epilogue:
             for subtile, values in held:
                 buffer = (first + subtile.number) % config.epilogue_stages
                 stored = [v for v, x in zip(values, config.epilogue.outputs) if x.kind == "store"]
-                synchronised = store_subtile(self.outputs, subtile, stored, buffer, rests)
+                synchronised = stores.store(subtile, stored, buffer)
                 if self.blocks is None:
                     self._fetch(role, tile, number, synchronised)
                 sums.add(
