@@ -45,7 +45,7 @@ Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # sweeps of training problems; all configs of a problem were timed in one run
-_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12)))
+_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15)))
 FRESH = {
     "NVIDIA H200": [f"fresh{x}_h200.json" for x in _FRESH],
     "NVIDIA H100 80GB HBM3": ["fresh_h100.json"],

@@ -6,8 +6,8 @@
 
 `benchmarks.fit_cost` fits everything anew, these kernels included. Then plans change for groups and operand types too
 that the newest sweeps did not measure. This command replaces only factors of kernels that such plans do not have: with
-more than eight stages, and with tiles that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`).
-Held-back problems judge the result.
+more than eight stages, and with tiles that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`). The
+record gets factors fitted to all problems. Each half of them, held back or not, is judged by a fit to the other.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def is_new(kernel: str) -> bool:
 
 
 def added(found: Sequence[Measured], device: Device) -> dict[str, float]:
-    """The factors of new kernels, fitted to problems that are not held back, whatever factors they have."""
+    """The factors of new kernels, fitted to problems, whatever factors they have."""
     assert device.cost is not None
-    known = [x for x in found if not x.held_back and x.family != CHAIN]
+    known = [x for x in found if x.family != CHAIN]
     others = {name: x for name, x in device.kernels.items() if not is_new(name)}
     return {name: x for name, x in Data(known, device).factors(device.cost, others).items() if is_new(name)}
 
@@ -66,7 +66,13 @@ def main(arguments: list[str]) -> int:
     found = [x for path in paths for x in fit_cost.fresh(path, device)]
     factors = added(found, device)
     regret = Data(found, device).regret(device.cost, {**device.kernels, **factors})
-    held = [r if x.held_back else math.nan for x, r in zip(found, regret, strict=True)]
+    held = [math.nan] * len(found)
+    for half in (False, True):
+        others = added([x for x in found if x.held_back != half], device)
+        judged = [i for i, x in enumerate(found) if x.held_back == half]
+        data = Data([found[i] for i in judged], device)
+        for i, value in zip(judged, data.regret(device.cost, {**device.kernels, **others}), strict=True):
+            held[i] = value
     then = [(x.family, x.chosen / min(x.us) if x.chosen else math.nan) for x in found]
     console = runs.console()
     console.print(fit_report.shown(then, regret, held))

@@ -212,8 +212,8 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
     few = (of.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
     if not few.any():
         return of
-    # with splits, clusters of four and fine steps of wide columns are not needed
-    few &= (np.maximum(of.across, of.along) <= 2) & ((of.n % 16 == 0) | (of.n <= NARROW_COLUMNS))
+    # with splits, clusters of eight and fine steps of wide columns are not needed
+    few &= (of.across * of.along <= MOST_SHARED) & ((of.n % 16 == 0) | (of.m + of.n <= DEEP_EDGES))
     found = [np.array(of)]
     flat = found[0][:, few]
     base = Rows(*flat)
