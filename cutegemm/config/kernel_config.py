@@ -49,8 +49,8 @@ class KernelConfig(KernelDraft):
     def stored_at_once(self) -> int:
         """Subtiles that a warpgroup writes to staging buffers before TMA stores them.
 
-        All of a tile if each has a buffer, else half as many as there are buffers, since TMA reads the others meanwhile.
-        Its threads meet twice each time. They meet after each subtile anyway where TMA loads subtiles of inputs, where
+        All of a tile if each has a buffer, else half as many as there are buffers, while TMA reads the others. The
+        threads meet twice each time. They meet after each subtile anyway where TMA loads subtiles of inputs, where
         blocks of them have scales, and where threads store.
         """
         by_tma = all(x.store == "tma" for x in self.outputs)

@@ -85,7 +85,7 @@ class Counts(NamedTuple):
     copy: Column  # bytes per nanosecond of a copy
     flops: Column  # of all CTAs, padding included
     team: NDArray[np.intp]  # index in `TEAMS` of who multiplies
-    pieces: Column  # of a warpgroup's epilogue: subtiles that it stores at once
+    pieces: Column  # epilogue subtiles of a warpgroup
     narrow: Column  # those whose rows are less than a sector
     stored: Column  # bytes of a work tile's output
     lines: Column  # bytes of sectors that threads store
@@ -242,8 +242,7 @@ def _outputs(x: Seen, of: Rows, waves: Column, team: Column, partial: float) -> 
     """What a work tile's epilogue reads and stores."""
     rows, cols = of.m / x.halves, of.n / x.gates
     columns = np.asarray(subtile(cols.astype(np.intp), x.out_bytes), dtype=np.float64)
-    subtiles = rows / (64 * team) * cols / columns
-    pieces = np.where(x.inputs + x.words > 0, subtiles, _pieces(subtiles, 64 * columns * x.out_bytes))
+    pieces = rows / (64 * team) * cols / columns
     stored = rows * cols * x.out_bytes
     # both ends of an unaligned row are sectors that are partly written
     ends = np.where(x.row_major, rows, cols) * (2 * partial) * SECTOR
@@ -254,12 +253,6 @@ def _outputs(x: Seen, of: Rows, waves: Column, team: Column, partial: float) -> 
         "lines": x.words * (stored + ends) / team * (waves > 1),
         "inputs": np.full_like(of.m, x.inputs),
     }
-
-
-def _pieces(subtiles: Column, size: Column) -> Column:
-    """How often TMA stores, given a warpgroup's subtiles and their bytes (`KernelConfig.stored_at_once`)."""
-    buffers = np.maximum(STAGING_BYTES // size, 1)
-    return np.where(subtiles <= buffers, 1.0, np.ceil(subtiles / np.maximum(buffers // 2, 1)))
 
 
 def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
