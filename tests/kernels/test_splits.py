@@ -66,6 +66,9 @@ CASES = {
     "launch, nine splits for two warpgroups": (
         GemmSpec(tile=SHALLOW, split_k=9, split_reduction="launch", swap=False, sms=4), (66, 72, 288)
     ),
+    "launch, eleven slices of eight columns": (
+        GemmSpec(tile=Tile(64, 88, 64), swap=False, sms=4, **LAUNCH), (100, 176, 300)
+    ),
     **{
         f"launch after clusters of {x}": (
             GemmSpec(tile=SHALLOW, cluster=(1, 1, x), split_reduction="launch", swap=False), (128, 64, 64 * x)

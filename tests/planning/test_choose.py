@@ -162,3 +162,16 @@ def test_no_processor_decides_between_equals(extents, monkeypatch):
         orders.append([(x.ns, x.way.swapped, x.candidate) for x in found])
     assert len({x[0] for x in orders[0]}) < 32
     assert orders[0] == orders[1] == orders[2]
+
+
+@pytest.mark.parametrize("columns", [80, 88, 104, 112, 136, 144, 152, 184, 208])
+def test_a_reduction_launch_has_slices_enough_for_the_sms(columns):
+    """Columns that divide into few or many slices alone divide into many: else few CTAs add, with many registers."""
+    made = plan(
+        GemmSpec(tile=Tile(64, columns, 64), swap=False, split_k=4, split_reduction="launch"),
+        problem(64 * 4, columns * 8, 8192),
+    )
+    adding = made.steps[-1].config
+    wanted = -(-DEFAULT.sms // 32)
+    assert adding.family == "add_partials" and 2 * adding.slices > wanted
+    assert columns % (8 * adding.slices) == 0
