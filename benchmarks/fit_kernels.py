@@ -37,20 +37,38 @@ def is_new(kernel: str) -> bool:
     return kind == known_kernels.KINDS[known_kernels.DEEP] or not shared
 
 
+def kept(device: Device) -> dict[str, float]:
+    """The factors that the record has of other kernels."""
+    return {name: x for name, x in device.kernels.items() if not is_new(name)}
+
+
 def added(found: Sequence[Measured], device: Device) -> dict[str, float]:
-    """The factors of new kernels, fitted to problems, whatever factors they have."""
+    """The factors of new kernels, fitted to problems but chains; those that the record has do not count."""
     assert device.cost is not None
     known = [x for x in found if x.family != CHAIN]
-    others = {name: x for name, x in device.kernels.items() if not is_new(name)}
-    return {name: x for name, x in Data(known, device).factors(device.cost, others).items() if is_new(name)}
+    fitted = Data(known, device).factors(device.cost, kept(device))
+    return {name: x for name, x in fitted.items() if is_new(name)}
+
+
+def regret(judged: Sequence[Measured], fitted_to: Sequence[Measured], device: Device) -> list[float]:
+    """The regret of problems under factors of new kernels that are fitted to others."""
+    assert device.cost is not None
+    return Data(judged, device).regret(device.cost, kept(device) | added(fitted_to, device))
+
+
+def judged_by_halves(found: Sequence[Measured], device: Device) -> list[float]:
+    """The regret of each problem under factors fitted to the other half: held back, or not."""
+    halves = [[x for x in found if x.held_back == half] for half in (False, True)]
+    each = [iter(regret(halves[half], halves[not half], device)) for half in (False, True)]
+    return [next(each[x.held_back]) for x in found]
 
 
 def written(name: str, factors: Mapping[str, float], files: str, path: Path = KERNELS_FILE) -> None:
     """Replace the factors of new kernels in a GPU's record."""
     data = json.loads(path.read_text())
     source, kernels = data[name]["source"].split(ADDED)[0], data[name]["kernels"]
-    kept = {kernel: x for kernel, x in kernels.items() if not is_new(kernel)}
-    data[name] = {"source": f"{source}{ADDED}{files}", "kernels": kept | dict(factors)}
+    others = {kernel: x for kernel, x in kernels.items() if not is_new(kernel)}
+    data[name] = {"source": f"{source}{ADDED}{files}", "kernels": others | dict(factors)}
     path.write_text(json.dumps(data, indent=0) + "\n")
 
 
@@ -65,17 +83,10 @@ def main(arguments: list[str]) -> int:
     assert device.cost is not None
     found = [x for path in paths for x in fit_cost.fresh(path, device)]
     factors = added(found, device)
-    regret = Data(found, device).regret(device.cost, {**device.kernels, **factors})
-    held = [math.nan] * len(found)
-    for half in (False, True):
-        others = added([x for x in found if x.held_back != half], device)
-        judged = [i for i, x in enumerate(found) if x.held_back == half]
-        data = Data([found[i] for i in judged], device)
-        for i, value in zip(judged, data.regret(device.cost, {**device.kernels, **others}), strict=True):
-            held[i] = value
     then = [(x.family, x.chosen / min(x.us) if x.chosen else math.nan) for x in found]
     console = runs.console()
-    console.print(fit_report.shown(then, regret, held))
+    shown = fit_report.shown(then, regret(found, found, device), judged_by_halves(found, device))
+    console.print(shown)
     console.print(f"{len(factors)} factors are new")
     if args.write:
         files = ", ".join(sorted(x.name for x in paths))

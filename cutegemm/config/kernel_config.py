@@ -49,9 +49,9 @@ class KernelConfig(KernelDraft):
     def stored_at_once(self) -> int:
         """Subtiles that a warpgroup writes to staging buffers before TMA stores them.
 
-        All of a tile if each has a buffer, else half as many as there are buffers, while TMA reads the others. The
-        threads meet twice each time. They meet after each subtile anyway where TMA loads subtiles of inputs, where
-        blocks of them have scales, and where threads store.
+        Each batch takes two barriers of the warpgroup. It is a whole tile if every subtile has a buffer, else half of
+        the buffers, so that TMA reads one half while threads write the other. It is one subtile where each needs a
+        barrier of its own: TMA loads inputs, blocks of outputs have scales, or threads store.
         """
         by_tma = all(x.store == "tma" for x in self.outputs)
         if not by_tma or any(x.load == "tma" for x in self.inputs) or self.epilogue.blocks:

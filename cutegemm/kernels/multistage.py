@@ -106,7 +106,7 @@ class MultistageGemm:
             multiply_stage(mma, acc, fragments, stage)
             current = stage
             stage, phase = advance(stage, phase, stages)
-            # asked before this thread waits, so that the answer is there when the WGMMAs are done
+            # asked before the wait for the previous stage's WGMMAs, which hides how long the answer takes
             full = pipeline.is_full(stage, phase)
             if cutlass.const_expr(stages == 1):
                 warpgroup.wait_group(0)

@@ -77,10 +77,16 @@ def subtile_columns(
     return subtile(columns, max(widths, default=2))
 
 
-def sliced(config: Kernel, most: int) -> Kernel:
-    """The config with its tile's columns divided into the most slices of whole subtiles, at most so many."""
-    step = config.columns_step
-    slices = max((x for x in range(1, most + 1) if config.columns % (step * x) == 0), default=1)
+def sliced(config: Kernel, most: int, enough: bool = False) -> Kernel:
+    """The config with its tile's columns divided into the most slices of whole subtiles, at most so many.
+
+    If `enough`, into the next larger number where that is at most half of so many.
+    """
+    steps = config.columns // config.columns_step
+    legal = [x for x in range(1, steps + 1) if steps % x == 0 and config.columns % config.columns_step == 0]
+    slices = max((x for x in legal if x <= most), default=1)
+    if enough and 2 * slices <= most:
+        slices = min((x for x in legal if x > most), default=slices)
     columns = subtile_columns(config.columns // slices, config.outputs, config.inputs)
     return dataclasses.replace(config, slices=slices, epi_n=columns)
 
@@ -183,7 +189,7 @@ def _input_stages(spec: GemmSpec, config: KernelDraft) -> int:
 
 
 def _staging_buffers(spec: GemmSpec, config: KernelDraft) -> int:
-    """Staging buffers per warpgroup and output: TMA reads some while the next is written.
+    """Staging buffers per warpgroup and output: for all subtiles of a tile, or TMA reads some while others are written.
 
     16 KiB per warpgroup is two buffers of the widest subtiles; narrow subtiles get more, since each takes TMA as long.
     """

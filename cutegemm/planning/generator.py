@@ -58,7 +58,7 @@ TEAMS = (
     (MULTISTAGE, 1, 64),
 )
 # bytes along K of a stage, and rows and columns together up to which it may be the deeper one, since a pipeline of
-# larger stages has too few of them, and up to which CTAs load tiles in turn
+# larger stages has too few of them, and up to which CTAs load tiles in turn and splits have all steps of columns
 DEPTHS = (128, 256)
 DEEP_EDGES = 192
 # stages with which loads overlap the mainloop: by TMA, and by threads, which have two stages in flight
@@ -212,8 +212,9 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
     few = (of.schedule == COOPERATIVE) & (planes < SPLIT_WAVES * resident) & (steps >= 2 * LEAST_STEPS)
     if not few.any():
         return of
-    # with splits, clusters of eight and fine steps of wide columns are not needed
-    few &= (of.across * of.along <= MOST_SHARED) & ((of.n % 16 == 0) | (of.m + of.n <= DEEP_EDGES))
+    # splits need no clusters of eight, and steps of eight columns in narrow or small tiles only
+    fine = (of.n <= NARROW_COLUMNS) | (of.m + of.n <= DEEP_EDGES)
+    few &= (of.across * of.along <= MOST_SHARED) & (fine | (of.n % 16 == 0))
     found = [np.array(of)]
     flat = found[0][:, few]
     base = Rows(*flat)

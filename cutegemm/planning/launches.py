@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from cutegemm.arch.device import Device
-from cutegemm.config import KernelConfig, KernelDraft
+from cutegemm.config import KernelConfig
 from cutegemm.families.rows import ADD_PARTIALS
 from cutegemm.planning.epilogue_plan import sliced
 from cutegemm.plans.launch_limits import block_of, check_grid, check_sms
@@ -95,16 +95,7 @@ def adding_config(
         adders=1 if in_turn else max(1, min(MOST_ADDERS, config.outer_splits // PARTS_EACH)),
     )
     most = max(-(-sms // (math.prod(tiles) * config.team)), config.tile_values // MOST_VALUES, 1)
-    made = sliced(whole, _slices(whole, most))
+    made = sliced(whole, most, enough=True)
     # shared memory holds only the epilogue's subtiles, and all of them
     reads = any(x.load == "tma" for x in made.inputs)
     return KernelConfig.of(dataclasses.replace(made, input_stages=made.subtiles if reads else 1))
-
-
-def _slices(config: KernelDraft, wanted: int) -> int:
-    """The most slices of a tile's columns up to as many as wanted, or the next more if these are not even half."""
-    steps = config.columns // config.columns_step
-    legal = [x for x in range(1, steps + 1) if steps % x == 0]
-    most = max(x for x in legal if x <= wanted)
-    more = (x for x in legal if x > wanted)
-    return most if 2 * most > wanted else min(more, default=most)

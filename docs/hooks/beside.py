@@ -133,7 +133,7 @@ CODE: dict[int, tuple[tuple[str, str, str], ...]] = {
     19: (
         (
             "kernels/epilogue/output_store.py",
-            "store_subtile",
+            "TileStores.store",
             "The epilogue's store: directly, staged by threads, or by TMA.",
         ),
     ),

@@ -28,6 +28,17 @@ def test_only_new_kernels_get_factors():
     assert factors == {name: x for name, x in H200.kernels.items() if fit_kernels.is_new(name)}
 
 
+def test_each_half_is_judged_without_its_own_times(monkeypatch):
+    """Whatever one half's new kernels take, its regret is that under the other half's factors."""
+    found = [x for x in fit_cost.fresh(fit_cost.SWEEPS / "fresh_12_h200.json", H200) if x.family == "deep_k"]
+    asked = []
+    monkeypatch.setattr(
+        fit_kernels, "regret", lambda judged, by, device: asked.append((judged, by)) or judged
+    )
+    assert fit_kernels.judged_by_halves(found, H200) == found
+    assert asked and all({x.held_back for x in of} != {x.held_back for x in by} for of, by in asked)
+
+
 def test_a_record_keeps_its_other_factors(tmp_path):
     """Written twice it says the same."""
     path, old = tmp_path / "kernels.json", "plain 64x64x64 1x1 cooperative 1 none"

@@ -140,6 +140,16 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
         "griddepcontrol.wait": (1, "the producer's, which loads nothing but constants"),
     },
 }  # fmt: skip
+# the fence of a mainloop's later stages, which ptxas would insert, and then wait after each wgmma (C7520)
+LATER = {
+    "wgmma.fence.sync.aligned": (1, "the first stage's covers the accumulators, which only WGMMAs write then")
+}
+for _name in (
+    "cluster", "pingpong", "dynamic", "gather", "shift", "shift by cp.async", "fused", "swap", "narrow box",
+    "split in a cluster", "split through a workspace", "split, added as parts come", "split, added by a launch",
+    "stream_k", "copies of bytes", "dependent", "dependent, all constant",
+):  # fmt: skip
+    SURVIVORS[_name] |= LATER
 REMOVED = (*SYNCHRONISATION, "red.", "atom.")
 # One of so many deletions is tried: of the newer kernels, and of the others. HEAD's hash chooses which ones.
 # --profile long tries all of them.

@@ -234,6 +234,10 @@ def test_the_adding_launch_covers_the_sms_and_begins_early():
     assert "griddepcontrol.launch_dependents" in kernel_cache.artifact(adding.config).ptx
     nine, of = CASES["launch, nine splits for two warpgroups"][0], problem(66, 72, 288)
     assert (plan(nine, of).storing.config.outer_splits, plan(nine, of).storing.config.adders) == (9, 2)
+    assert (
+        plan(CASES["launch, eleven slices of eight columns"][0], problem(100, 176, 300)).storing.config.slices
+        == 11
+    )
 
 
 def test_the_adding_launch_takes_tiles_wider_than_four_warpgroups_multiply():

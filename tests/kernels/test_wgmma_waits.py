@@ -34,7 +34,7 @@ SPECS = {
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_stages_wgmmas_are_committed_together(name):
-    """Of a stage's WGMMAs in the machine code only the last ends a group (gsb0)."""
+    """Only the last of a stage's WGMMAs ends a group (gsb0 in the machine code)."""
     made = plan(SPECS[name], problem(200, 136, 1024))
     artifact = kernel_cache.artifact(made.config)
     multiplied = re.findall(r"HGMMA\.[^;]*;", sass(artifact.cubin))

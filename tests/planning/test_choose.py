@@ -166,7 +166,7 @@ def test_no_processor_decides_between_equals(extents, monkeypatch):
 
 @pytest.mark.parametrize("columns", [80, 88, 104, 112, 136, 144, 152, 184, 208])
 def test_a_reduction_launch_has_slices_enough_for_the_sms(columns):
-    """Columns that divide into few or many slices alone divide into many: else few CTAs add, with many registers."""
+    """If no number of slices near the wanted one divides the columns, the next larger is used: few CTAs would spill."""
     made = plan(
         GemmSpec(tile=Tile(64, columns, 64), swap=False, split_k=4, split_reduction="launch"),
         problem(64 * 4, columns * 8, 8192),

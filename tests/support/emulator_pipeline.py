@@ -108,7 +108,7 @@ def run_pipeline(
 def without(kernel: Kernel, index: int) -> Kernel:
     """The kernel with one instruction deleted; a deleted wait reads as one that succeeds at once."""
     ins = kernel.code[index]
-    if "try_wait" in ins.op:
+    if ins.op.startswith(("mbarrier.try_wait", "mbarrier.test_wait")):
         code = list(kernel.code)
         code[index] = replace(ins, op="setp.eq.b32", operands=(ins.operands[0], "0", "0"))
         return replace(kernel, code=code)

@@ -20,7 +20,7 @@ class Traffic:
 
     k_tiles: int  # mainloop stages of one CTA tile, of all splits of K
     stages: int  # mainloop stages of the launch
-    stage_waits: int  # waits of consumer warps for a full stage
+    stage_waits: int  # how often a consumer warp needs a full stage; it waits for those that are not full yet
     tma_loads: int  # TMA instructions for A and B, a multicast counted once; 0 if threads load
     tma_load_bytes: int
     multicast_saved_bytes: int  # that other CTAs of a cluster receive from these loads

@@ -110,6 +110,9 @@ class TileStores:
     def store(self, subtile: Subtile, values: list[list[Any]], stage: Any) -> bool:
         """Store one subtile of every output; returns whether the warpgroup synchronised after evaluating it.
 
+        Of a batch it does so for the last subtile alone. Where TMA loads inputs, whose buffers are then free, a batch
+        has one subtile. A tile's last subtile always ends a batch.
+
         Args:
             values: per output, a thread's fp32 values in accumulator order.
             stage: the staging buffer to use, of EPI_STAGE.
@@ -148,7 +151,8 @@ class TileStores:
                 if rest is not None or (lines.kept and lines.width < SECTOR):
                     lines.carry(subtile.role.thread, rest)
             _fill_buffer(output, subtile, rD, buffer)
-        self.filled.append((subtile, buffer))
+        if any(output.by_tma for output, _ in staged):
+            self.filled.append((subtile, buffer))
 
     def _store_by_threads(self, subtile: Subtile, registers: list[cute.Tensor], buffer: Any) -> None:
         """Store what TMA does not: lines and elements from the buffer, elements from registers."""

@@ -62,8 +62,9 @@ class Mainloop:
     Stage i is released when the WGMMAs of stage i + 1 have been issued and those of i have finished. A pipeline
     of one stage cannot hold i + 1 beside i: there each stage is finished and released before the next.
 
-    Between these two steps the loop asks whether stage i + 2 is full. The answer takes about a hundred cycles in a
-    cluster, as long as the WGMMAs of a narrow tile; asked for after the release, it leaves the tensor cores idle.
+    `_plain` asks whether stage i + 2 is full (`Pipeline.is_full`) after it has issued the WGMMAs of stage i + 1 and
+    before it waits for those of stage i. In a cluster the answer takes about a hundred cycles, as long as a narrow
+    tile's WGMMAs; asked for after stage i is released, it leaves the tensor cores idle.
 
     Every stage begins with a fence (PTX ISA, wgmma.fence). ptxas inserts missing fences, but where K's range differs
     between the CTAs of a cluster it then also waits after each wgmma (message C7520).
@@ -340,7 +341,7 @@ class Mainloop:
                 multiply_stage(mma, acc, self.fragments, stage)
                 current = stage
                 stage, phase = advance(stage, phase, pipeline.stages)
-                full = pipeline.is_full(stage, phase)
+                full = pipeline.is_full(stage, phase)  # after the last k tile nobody uses the answer
                 if cutlass.const_expr(pipeline.stages > 1):
                     warpgroup.wait_group(1)  # the previous stage's WGMMAs have read it
                     pipeline.release(previous)

@@ -59,7 +59,10 @@ class Pipeline:
             self.shared.init("empty", self.empty + stage)
 
     def is_full(self, stage: Any, phase: Any) -> Any:
-        """Whether the stage holds data already; does not wait."""
+        """Whether the stage that this thread reads next holds data; does not wait.
+
+        The answer holds within a work tile: a parity does not tell a phase from the one before last.
+        """
         return cute.arch.mbarrier_test_wait(self.full + stage, phase)
 
     def wait_full(self, stage: Any, phase: Any) -> None:
