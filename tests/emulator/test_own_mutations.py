@@ -140,19 +140,11 @@ SURVIVORS = {  # family -> opcode -> (how many, why nothing is lost without it)
         "griddepcontrol.wait": (1, "the producer's, which loads nothing but constants"),
     },
 }  # fmt: skip
-# the fence of a mainloop's later stages, which ptxas would insert, and then wait after each wgmma (C7520)
-LATER = {
-    "wgmma.fence.sync.aligned": (1, "the first stage's covers the accumulators, which only WGMMAs write then")
-}
-for _name in (
-    "cluster", "pingpong", "dynamic", "gather", "shift", "shift by cp.async", "fused", "swap", "narrow box",
-    "split in a cluster", "split through a workspace", "split, added as parts come", "split, added by a launch",
-    "stream_k", "copies of bytes", "dependent", "dependent, all constant",
-):  # fmt: skip
-    SURVIVORS[_name] |= LATER
+LATER = {"wgmma.fence.sync.aligned": (1, "of later stages, for ptxas (C7520): only WGMMAs wrote the sums")}
+OTHERS = ("multistage", "simt", "scale", "quantize")  # have other loops
+SURVIVORS = {name: x if name.startswith(OTHERS) else x | LATER for name, x in SURVIVORS.items()}
 REMOVED = (*SYNCHRONISATION, "red.", "atom.")
-# One of so many deletions is tried: of the newer kernels, and of the others. HEAD's hash chooses which ones.
-# --profile long tries all of them.
+# One of so many deletions is tried, of newer kernels and of others, by HEAD's hash; all with --profile long.
 SAMPLED, ROTATED = 12, 9
 DEPENDENCE = "griddepcontrol"  # of launches in a row only
 ORDERS = [{"policy": "lazy"}, *({"policy": "random", "seed": seed} for seed in (1, 2, 3, 4))]
