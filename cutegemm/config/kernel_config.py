@@ -41,9 +41,14 @@ class KernelConfig(KernelDraft):
         """Whether an empty group's elements are all alike and TMA stores them: one tile's staging buffers serve all."""
         alike = not self.epilogue.tensors and all(node.op != "random" for node in self.epilogue.nodes)
         alike &= not self.epilogue.reductions
-        by_tma = all(x.store == "tma" for x in self.outputs)
         # every buffer is written by any tile
-        return self.grouped == "k" and alike and by_tma and bool(self.subtiles >= self.epilogue_stages)
+        written = bool(self.subtiles >= self.epilogue_stages)
+        return self.grouped == "k" and alike and self.stored_by_tma and written
+
+    @property
+    def stored_by_tma(self) -> bool:
+        """Whether TMA stores all outputs."""
+        return all(x.store == "tma" for x in self.outputs)
 
     @property
     def stored_at_once(self) -> int:
@@ -53,8 +58,7 @@ class KernelConfig(KernelDraft):
         the buffers, so that TMA reads one half while threads write the other. It is one subtile where each needs a
         barrier of its own: TMA loads inputs, blocks of outputs have scales, or threads store.
         """
-        by_tma = all(x.store == "tma" for x in self.outputs)
-        if not by_tma or any(x.load == "tma" for x in self.inputs) or self.epilogue.blocks:
+        if not self.stored_by_tma or any(x.load == "tma" for x in self.inputs) or self.epilogue.blocks:
             return 1
         buffers = int(self.epilogue_stages)
         return int(self.subtiles) if self.subtiles <= buffers else max(1, buffers // 2)

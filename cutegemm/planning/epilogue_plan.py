@@ -82,13 +82,13 @@ def sliced(config: Kernel, most: int, enough: bool = False) -> Kernel:
 
     If `enough`, into the next larger number where that is at most half of so many.
     """
-    steps = config.columns // config.columns_step
-    legal = [x for x in range(1, steps + 1) if steps % x == 0 and config.columns % config.columns_step == 0]
+    columns, step = config.columns, config.columns_step
+    legal = [x for x in range(1, columns // step + 1) if columns % (step * x) == 0]
     slices = max((x for x in legal if x <= most), default=1)
     if enough and 2 * slices <= most:
         slices = min((x for x in legal if x > most), default=slices)
-    columns = subtile_columns(config.columns // slices, config.outputs, config.inputs)
-    return dataclasses.replace(config, slices=slices, epi_n=columns)
+    epi_n = subtile_columns(columns // slices, config.outputs, config.inputs)
+    return dataclasses.replace(config, slices=slices, epi_n=epi_n)
 
 
 def with_buffers(spec: GemmSpec, draft: KernelDraft, most: int) -> KernelDraft:

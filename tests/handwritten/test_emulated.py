@@ -13,6 +13,7 @@ from cutegemm.errors import EmulatorError
 from handwritten.ladder import emulated
 from handwritten.ladder.problem import ELEMENT_BYTES
 from tests.support import ladder_emulation as emulation
+from tests.support.emulator_pipeline import without
 from tests.support.ladder_variants import variants
 
 pytestmark = pytest.mark.sliced
@@ -77,17 +78,6 @@ def test_free_of_races(stage):
     """With every warp interleaved and all accesses tracked, the detector has nothing to say."""
     findings = emulation.solve(stage, stage.dtypes[0], ragged(stage), beta=0.5, policy="random", races=True)
     assert findings == []
-
-
-def without(kernel, index):
-    """The kernel with one instruction deleted; a deleted wait reads as one that succeeds at once."""
-    ins = kernel.code[index]
-    if ins.op.startswith(("mbarrier.try_wait", "mbarrier.test_wait")):
-        code = list(kernel.code)
-        code[index] = replace(ins, op="setp.eq.b32", operands=(ins.operands[0], "0", "0"))
-        return replace(kernel, code=code)
-    code = kernel.code[:index] + kernel.code[index + 1 :]
-    return replace(kernel, code=code, labels={name: at - (at > index) for name, at in kernel.labels.items()})
 
 
 MUTANTS = [

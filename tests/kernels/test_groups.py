@@ -150,7 +150,7 @@ def test_nothing_to_multiply():
 
 
 def test_a_call_takes_no_memory_beside_d():
-    """Of any form; reductions take partial results of each row, one for the columns of a tile."""
+    """Groups of any form take none; a reduction takes one partial result for each row and each tile's columns."""
     a, b, ends = drawn(200, 96), drawn(4, 96, 136), torch.tensor(ENDS["uneven"])
     for x, y in ((a, b), (a.T, drawn(200, 136)), (drawn(4, 136, 96), a.T), (drawn(4, 40, 96), b)):
         made = planned(x, y, ends, GemmSpec(sms=4))

@@ -69,7 +69,7 @@ def test_lines_of_any_length():
 
 
 def test_rows_whose_elements_lie_apart():
-    """Of an output without unit stride threads store every element, of subtiles wider than a warp, too."""
+    """Threads store every element of an output without unit stride, in subtiles wider than a warp, too."""
     m, n = 67, 67
     memory = torch.full((m, n, 2), 7.0).bfloat16()
     a, b = whole(m, 40), whole(40, n)

@@ -102,7 +102,7 @@ def test_subnormal_elements_are_not_flushed(types):
 
 @pytest.mark.parametrize("d_dtype", ["fp8_e4m3", "fp8_e5m2"])
 def test_a_d_in_fp8_saturates_infinities_too(d_dtype):
-    """Of an infinite sum it stores the largest number of its sign, of NaN a NaN."""
+    """An infinite sum is stored as the largest number of its sign, NaN as NaN."""
     a, b = operands((E5M2, E5M2))
     d = emulated(GemmSpec(d_dtype=d_dtype, tile=Tile(64, 16, 128), swap=False), a, b).double()
     largest = torch.finfo(D_TYPES[d_dtype]).max

@@ -158,7 +158,7 @@ def test_gated_pairs(load, swap, layout):
 
 
 def test_tma_brings_the_words_where_batches_begin_alike():
-    """Of each operand a tensor map for every line of eight; cp.async where no tensor map reaches all batches."""
+    """Each operand has a tensor map for every line of eight; cp.async loads where no tensor map reaches all batches."""
     fields = GemmSpec(**BOTH, a_load="shift", b_load="shift")
     a, b = operand((70, 203), ODD, True, 1, 3), operand((203, 75), ODD, False, 2, 3)
     kernel = build(fields, problem(70, 75, 203, a=a, b=b))
@@ -171,7 +171,7 @@ def test_tma_brings_the_words_where_batches_begin_alike():
 
 
 def test_what_a_stage_costs_the_producer():
-    """Of two tiles of 64 rows the four warps execute 850 instructions, and read and write without bank conflicts."""
+    """Four warps execute 850 instructions for two tiles of 64 rows, and read and write without bank conflicts."""
     counted = []
     for k in (64 * 4 + 3, 64 * 8 + 3):
         a, b = operand((64, k), ODD, True, 1), operand((k, 64), ODD, False, 2)

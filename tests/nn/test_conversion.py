@@ -99,7 +99,7 @@ def test_constant_weights_are_for_inference():
 
 
 def test_gated_perceptrons_become_one_product():
-    """Of the classes that the caller names, those that are what they seem; values and state dict stay."""
+    """Modules of the named classes are joined if they are what they seem; values and state dict stay."""
     model = torch.nn.ModuleList(
         [Gated(), Gated(torch.nn.GELU()), Gated(bias=True), *(Gated() for _ in range(5))]
     )

@@ -100,7 +100,7 @@ class TileStores:
     Attributes:
         outputs: the stored matrices.
         rests: per output, the ends of rows that this thread keeps for the next subtile.
-        filled: (subtile, buffer) of those that TMA has yet to store.
+        filled: (subtile, buffer) of the batch so far.
     """
 
     outputs: tuple[Output, ...]
@@ -121,6 +121,7 @@ class TileStores:
         buffer = subtile.role.slot * config.epilogue_stages + stage
         registers = [converted(v, x.matrix.dtype) for x, v in zip(outputs, values, strict=True)]
         staged = [(x, r) for x, r in zip(outputs, registers) if x.staged]
+        by_tma = [x for x in outputs if x.by_tma]
         together = synchronise_warpgroup(outputs)
         wait = subtile.role.barrier if together else cute.arch.sync_warp
         number, at_once = subtile.number, config.stored_at_once
@@ -128,16 +129,17 @@ class TileStores:
         if staged:
             if number % at_once == 0:
                 count = min(at_once, config.subtiles - number)
-                if any(x.by_tma for x in outputs):
+                if by_tma:
                     _wait_for_buffers(config.epilogue_stages, count, subtile.role.thread)
                 wait()
             self._fill(subtile, staged, buffer)
+            self.filled.append((subtile, buffer))
             if ends:
-                if any(x.by_tma for x in outputs):
+                if by_tma:
                     cute.arch.fence_proxy("async.shared", space="cta")  # the threads' stores before TMA reads
                 wait()
                 for filled in self.filled:
-                    _tma_stores([x for x in outputs if x.by_tma], *filled)
+                    _tma_stores(by_tma, *filled)
                 self.filled = []
         self._store_by_threads(subtile, registers, buffer)
         return together and ends
@@ -151,8 +153,6 @@ class TileStores:
                 if rest is not None or (lines.kept and lines.width < SECTOR):
                     lines.carry(subtile.role.thread, rest)
             _fill_buffer(output, subtile, rD, buffer)
-        if any(output.by_tma for output, _ in staged):
-            self.filled.append((subtile, buffer))
 
     def _store_by_threads(self, subtile: Subtile, registers: list[cute.Tensor], buffer: Any) -> None:
         """Store what TMA does not: lines and elements from the buffer, elements from registers."""
