@@ -78,11 +78,16 @@ def _moved(device: Device, part: str, constants: dict[str, float]) -> Device:
     return dataclasses.replace(device, **{part: dataclasses.replace(getattr(device, part), **constants)})
 
 
+def rounded(model: Any) -> Any:
+    """A model's constants to four digits."""
+    return type(model)(**{x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()})
+
+
 def put(name: str, part: str, model: Any, source: str, path: Path = TIMES_FILE) -> None:
     """Write a model's constants into a GPU's record, to four digits, with their source."""
     data = json.loads(path.read_text())
     data.setdefault(name, {})[f"{part}_source"] = source
-    data[name][part] = {x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()}
+    data[name][part] = dataclasses.asdict(rounded(model))
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 

@@ -45,7 +45,7 @@ Column = NDArray[np.float64]
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # sweeps of training problems; all configs of a problem were timed in one run
-_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15)))
+_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16)))
 FRESH = {
     "NVIDIA H200": [f"fresh{x}_h200.json" for x in _FRESH],
     "NVIDIA H100 80GB HBM3": ["fresh_h100.json"],
@@ -136,8 +136,8 @@ class Measured:
 def fresh(path: Path, device: Device) -> list[Measured]:
     """The problems of a sweep whose operands TMA loads.
 
-    Configs that specify more than a candidate are left out. So are kernels that were measured with a list of tiles for
-    each CTA and that the planner now gives a counter; tables with `counter` (`sweep_table`) have none.
+    Configs that specify more than a candidate are left out. So are kernels that have changed (`sweep_table`): lists of
+    tiles that now are counters, in tables without `counter`, and splits, in tables without `gpcs`.
     """
     found = []
     for x in json.loads(path.read_text())["cases"]:
@@ -146,7 +146,7 @@ def fresh(path: Path, device: Device) -> list[Measured]:
         )
         if of.a.tma_reason() is not None or of.b.tma_reason() is not None:
             continue
-        configs, us, chosen = [], [], None
+        configs, us, chosen, unplaced = [], [], None, not x.get("gpcs", False)
         # no counter with scales of blocks or constant operands (`kernel_fields.takes_numbers`)
         listed = not x.get("counter", False) and x.get("kind", "") not in BLOCKS and x["suite"] != CHAIN
         for row in x["rows"]:
@@ -155,6 +155,7 @@ def fresh(path: Path, device: Device) -> list[Measured]:
             chosen = took if "chosen" in extra else chosen
             turned = transposed_problem(of) if config[0] else of
             replaced = listed and drifts(turned, config[1], device)
+            replaced |= unplaced and sweep_rows.placed(config[1], device)
             if not replaced and not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
                 configs.append(config)
                 us.append(took)
@@ -179,7 +180,8 @@ def older(paths: Sequence[Path], device: Device) -> list[Measured]:
     found = []
     for x in sweep_rows.read(list(paths), dataclasses.replace(device, cost=START, kernels={})):
         of = x.problem
-        us = {c: v for c, v in x.us.items() if c.reduction in REDUCTIONS and not drifts(of, c, device)}
+        same = (c for c in x.us if not (drifts(of, c, device) or sweep_rows.placed(c, device)))
+        us = {c: x.us[c] for c in same if c.reduction in REDUCTIONS}
         aligned = of.a.tma_reason() is None and of.b.tma_reason() is None
         if x.gpu == device.name and aligned and len(us) > 1:
             configs = [(False, c) for c in us]

@@ -1,45 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds factors of new kinds of kernels to a GPU's record, and keeps the rates and factors that it has.
+"""Adds factors of new kinds of kernels, and rates of splits, to a GPU's record; its other rates and factors stay.
 
     python -m benchmarks.fit_kernels --gpu "NVIDIA H200"            # fit and print regret per family
     python -m benchmarks.fit_kernels --gpu "NVIDIA H200" --write    # also write `cutegemm/arch/kernels.json`
 
 `benchmarks.fit_cost` fits everything anew, these kernels included. Then plans change for groups and operand types too
 that the newest sweeps did not measure. This command replaces only factors of kernels that such plans do not have: with
-more than eight stages, and with tiles that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`). The
-record gets factors fitted to all problems. Each half of them, held back or not, is judged by a fit to the other.
+more than eight stages, with tiles that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`), and with
+16-bit splits of K that the next launch adds. The rates of that launch are fitted first. The record gets what is fitted
+to all problems. Each half of them, held back or not, is judged by a fit to the other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import command_line, fit_cost, fit_report, runs
+from benchmarks import command_line, fit, fit_cost, fit_report, runs
 from benchmarks.fit_cost import CHAIN, FRESH, SWEEPS, Data, Measured
 from cutegemm.arch.device import Device
-from cutegemm.arch.records import KERNELS_FILE, RECORDS
+from cutegemm.arch.records import KERNELS_FILE, RECORDS, TIMES_FILE
 from cutegemm.layouts.hardware import CORE_ROWS
 from cutegemm.planning import known_kernels
 
-# begins the part of a record's source that this command writes
+# begin the parts of a record's sources that this command writes
+SPLITS = "; rates of splits by benchmarks.fit_kernels to "
 ADDED = "; new kernels by benchmarks.fit_kernels from "
 
 
+# rates that only kernels of splits have
+RATES = ("add", "add_rate", "full", "part_store")
+SIXTEEN = tuple(known_kernels.KINDS[x] for x in (known_kernels.PLAIN, known_kernels.DEEP))
+
+
 def is_new(kernel: str) -> bool:
-    """Whether a kernel, by its name (`known_kernels.name`), has many stages or a tile that CTAs load in turn."""
-    kind, tile, cluster, *_ = kernel.split()
+    """Whether a kernel, by its name (`known_kernels.name`), is of a kind whose factors this command fits."""
+    kind, tile, cluster, *_, reduction = kernel.split()
     (m, n, _), (across, along) = (tuple(map(int, x.split("x"))) for x in (tile, cluster))
     shared = n % (CORE_ROWS * across) == 0 and m % (CORE_ROWS * along) == 0
-    return kind == known_kernels.KINDS[known_kernels.DEEP] or not shared
+    added = reduction == "launch" and kind in SIXTEEN
+    return kind == known_kernels.KINDS[known_kernels.DEEP] or not shared or added
 
 
 def kept(device: Device) -> dict[str, float]:
     """The factors that the record has of other kernels."""
     return {name: x for name, x in device.kernels.items() if not is_new(name)}
+
+
+def rated(found: Sequence[Measured], device: Device) -> Device:
+    """The device with `RATES` fitted to the problems with splits that the next launch adds."""
+    assert device.cost is not None
+    own = kept(device)
+
+    def without(x: Measured) -> Measured:
+        """The problem with times that its kernels' factors do not change."""
+        names = (known_kernels.name(c) for _, c in x.configs)
+        us = [y / known_kernels.factor_of(name, own) for y, name in zip(x.us, names, strict=True)]
+        return dataclasses.replace(x, us=us)
+
+    known = [without(x) for x in found if any(c.reduction == "launch" for _, c in x.configs)]
+    if not known:
+        return device
+    start = dataclasses.replace(device.cost, **{x: getattr(fit_cost.START, x) for x in RATES})
+    made = fit_cost.fit(Data(known, device), start, names=RATES)
+    return dataclasses.replace(device, cost=fit.rounded(made))
 
 
 def added(found: Sequence[Measured], device: Device) -> dict[str, float]:
@@ -51,7 +79,8 @@ def added(found: Sequence[Measured], device: Device) -> dict[str, float]:
 
 
 def regret(judged: Sequence[Measured], fitted_to: Sequence[Measured], device: Device) -> list[float]:
-    """The regret of problems under factors of new kernels that are fitted to others."""
+    """The regret of problems under rates and factors that are fitted to others."""
+    device = rated(fitted_to, device)
     assert device.cost is not None
     return Data(judged, device).regret(device.cost, kept(device) | added(fitted_to, device))
 
@@ -82,7 +111,8 @@ def main(arguments: list[str]) -> int:
     paths = [SWEEPS / name for name in FRESH[args.gpu]]
     assert device.cost is not None
     found = [x for path in paths for x in fit_cost.fresh(path, device)]
-    factors = added(found, device)
+    made = rated(found, device)
+    factors = added(found, made)
     then = [(x.family, x.chosen / min(x.us) if x.chosen else math.nan) for x in found]
     console = runs.console()
     shown = fit_report.shown(then, regret(found, found, device), judged_by_halves(found, device))
@@ -91,6 +121,8 @@ def main(arguments: list[str]) -> int:
     if args.write:
         files = ", ".join(sorted(x.name for x in paths))
         written(args.gpu, factors, files)
+        known = json.loads(TIMES_FILE.read_text())[args.gpu]["cost_source"].split(SPLITS)[0]
+        fit.put(args.gpu, "cost", made.cost, f"{known}{SPLITS}{files}")
     return 0
 
 

@@ -210,3 +210,8 @@ def labelled(label: str | None) -> Candidate | None:
         return whole._replace(splits=count, reduction="launch")
     # the label does not distinguish workspace from cluster, but a cluster has a maximum size
     return whole._replace(splits=count, depth=count, reduction="cluster") if count <= MAX_CLUSTER else None
+
+
+def placed(x: Candidate, device: Device) -> bool:
+    """Whether clusters of a candidate now have places by their GPCs (`kernel_fields.by_gpc`)."""
+    return bool(device.gpcs) and x.splits > x.depth

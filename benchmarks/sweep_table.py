@@ -6,7 +6,8 @@
 A config's time is the median of its long samples. Without long samples it is the least short sample, times the slowdown
 from short to long samples of the same problem. `counter` says that CTAs took tiles from a counter where the planner
 does so by default (`kernel_fields.takes_numbers`). Older tables lack it: all their CTAs had lists of tiles. `stages` is
-the default maximum of the pipeline's stages, which was eight for tables that lack it.
+the default maximum of the pipeline's stages, which was eight for tables that lack it. `gpcs` says that clusters of
+splits had places by their GPCs where a GPU's record has these.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
         rows.append([*config["config"], round(took, 3), int(name in last), extra])
     # torch does not support every problem
     us = last.get(baseline)
-    head = {name: job[name] for name in PROBLEM} | {"counter": True, "stages": MAX_STAGES}
+    head = {name: job[name] for name in PROBLEM} | {"counter": True, "stages": MAX_STAGES, "gpcs": True}
     return head | {"cublas": us and round(us, 4), "rows": rows}
 
 

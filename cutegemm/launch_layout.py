@@ -60,22 +60,24 @@ COUNTERS = "run.counters"  # base address of all counters of a run (`KernelPlan.
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
 
+# SMs whose clusters "order" has places for, and clusters in one of its numbers
+MOST_SMS, ORDERED = 132, 4
 STRIDES = (EXTENT, EXTENT, EXTENT * EXTENT)
 
 
 @dataclass(frozen=True)
 class Field:
-    """One argument, or three in a row.
+    """One argument, or several in a row.
 
     Attributes:
         name: an identifier, or two joined by a dot; names of epilogue inputs have no dot.
         kind: "int32", "int64" or "float32".
-        sample: a value of a small legal problem, a triple if the field has three numbers; None for an address.
+        sample: a value of a small legal problem, a tuple if the field has several numbers; None for an address.
     """
 
     name: str
     kind: str
-    sample: int | float | tuple[int, int, int] | None
+    sample: int | float | tuple[int, ...] | None
 
     @property
     def width(self) -> int:
@@ -100,6 +102,10 @@ class Group:
         """The type of every number of the flat tuple."""
         return tuple(x.kind for x in self.fields for _ in range(x.width))
 
+    def width(self, name: str) -> int:
+        """Numbers that a field takes."""
+        return next(x.width for x in self.fields if x.name == name)
+
     def pack(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The flat tuple of values by name; names that are not fields are ignored."""
         flat: list[Any] = []
@@ -108,7 +114,7 @@ class Group:
         return tuple(flat)
 
     def unpack(self, flat: Any) -> dict[str, Any]:
-        """The values by name; fields of three numbers are tuples."""
+        """The values by name; fields of several numbers are tuples."""
         found, at, numbers = {}, 0, tuple(flat)
         for x in self.fields:
             found[x.name] = numbers[at : at + x.width] if x.width > 1 else numbers[at]
@@ -184,10 +190,18 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
         # how many rows the groups are that the launch computes
         schedule=[
             *(Field(x, INT32, 1) for x in ("group", "clusters", "partials.m", "partials.n", "partials.all")),
+            *_order(config),
             *(Field(*x) for x in _GROUPED if isinstance(config, KernelConfig) and config.grouped),
             *(Field(*x) for x in _INDEXED if _indexed(config)),
         ],
     )
+
+
+def _order(config: GemmConfig) -> tuple[Field, ...]:
+    """The place of each cluster, a byte each, of kernels whose work tiles lie by GPC."""
+    if not isinstance(config, KernelConfig) or not config.by_gpc:
+        return ()
+    return (Field("order", INT32, (0,) * (-(-MOST_SMS // config.cluster_size // ORDERED))),)
 
 
 def _in_workspace(config: GemmConfig) -> tuple[str, ...]:

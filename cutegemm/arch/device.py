@@ -151,6 +151,8 @@ class Device:
     thresholds: Thresholds
     # factors of single kernels on the time that `cost` predicts (`planning.known_kernels`)
     kernels: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # GPC of each cluster in the order of a launch, by CTAs per cluster; clusters of other sizes have no known GPC
+    gpcs: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     # whether device memory takes longer to write where CTAs drift apart
     stores_drift: bool = False
     note: str = ""  # figures that were not measured on this GPU; empty if all were

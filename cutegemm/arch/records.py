@@ -35,12 +35,21 @@ def _fitted(
     return fitted
 
 
+# GPCs of the SMs of an H200: eight have four pairs, then seven have four, the first has four more, two have another
+_EACH, _LATER = tuple(range(8)), tuple(range(1, 8))
+
 H200 = Device(
     name="NVIDIA H200",
     limits=sm90.LIMITS,
     sms=132,
     # measured with cudaOccupancyMaxActiveClusters
     clusters=((1, 132), (2, 66), (4, 30), (8, 15)),
+    # measured: SMs of the CTAs of a launch, and which SMs' requests L2 sees once (`benchmarks/probes/gpcs.cu`)
+    gpcs={
+        1: 4 * (0,) + _EACH + 4 * (0,) + 7 * _EACH + 8 * _LATER + (6, 7, 6, 7),
+        2: 4 * (0,) + 4 * _EACH + 4 * _LATER + (6, 7),
+        4: 2 * _EACH + 2 * _LATER,
+    },
     # measured, device-to-device copy
     dram_gbs=4_260.0,
     # as the driver reports it
@@ -54,6 +63,8 @@ H100 = dataclasses.replace(
     name="NVIDIA H100 80GB HBM3",
     # measured, device-to-device copy; 3,350 nominal
     dram_gbs=3_000.0,
+    # not measured
+    gpcs={},
     # H100 whitepaper
     l2_bytes=50 * 2**20,
     # measured: gradients of weights, batches and single GEMMs that store more than they load
@@ -72,7 +83,7 @@ def added(times: Path = TIMES_FILE, factors: Path = KERNELS_FILE) -> tuple[Devic
         if known := data.get("properties"):
             own = known | {"clusters": tuple((size, count) for size, count in known["clusters"])}
             fields = own | _fitted(name, DEFAULT, times, factors)
-            found.append(dataclasses.replace(DEFAULT, name=name, **fields))
+            found.append(dataclasses.replace(DEFAULT, name=name, gpcs={}, **fields))
     return tuple(found)
 
 
@@ -103,6 +114,7 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
         DEFAULT,
         name=name,
         sms=sms,
+        gpcs={},
         clusters=DEFAULT.clusters if sms == DEFAULT.sms else (),
         l2_bytes=DEFAULT.l2_bytes if l2_bytes is None else l2_bytes,
         dram_gbs=DEFAULT.dram_gbs if dram_gbs is None else dram_gbs,

@@ -53,8 +53,8 @@ class KernelDraft(EpilogueConfig):
     input_stages: int  # subtiles of the matrix inputs that TMA holds ready
     persistent: bool
     raster: str  # axis along which consecutive tiles of a panel lie
-    # every second panel is traversed backwards, and every second work tile of a cluster from its last k tile
-    serpentine: bool = False
+    serpentine: bool = False  # every second panel is traversed backwards, and every second work tile's K
+    by_gpc: bool = False  # clusters of a GPC take neighbouring work tiles of one split (`plans.gpcs`)
     ctas_per_sm: int = 1  # CTAs that share an SM's registers and shared memory
     # when the next launch may begin: "never" early, at this one's "start", or after the last of its "loads"
     trigger: str = "never"

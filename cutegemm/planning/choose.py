@@ -23,6 +23,7 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.launches import Grid
 from cutegemm.planning.ways import Option, Order, Way, direct, only_depth, turned, ways_of
+from cutegemm.plans import gpcs
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_copies, check_fewest, check_sms
 from cutegemm.plans.steps import Multiply, Relayout, Step
@@ -67,6 +68,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
         gate=way.gate,
         raster=raster(way, candidate),
         clusters=grid.clusters,
+        order=gpcs.order(seen.device.gpcs[config.cluster_size], grid.clusters) if config.by_gpc else (),
         parts=reductions.parts,
         in_workspace=copied | reductions.partials | parts.places,
         counted=parts.counted,
@@ -77,7 +79,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
         steps.insert(0, Relayout.of(tuple(renamed)))
     if not config.stores:
         adders = math.prod(grid.tiles) * storing.slices * storing.team
-        steps.append(dataclasses.replace(multiply, config=storing, clusters=adders))
+        steps.append(dataclasses.replace(multiply, config=storing, clusters=adders, order=()))
     m, n, batch = grid.tiles
     return KernelPlan(
         spec=asked.spec,

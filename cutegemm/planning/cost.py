@@ -22,6 +22,7 @@ from cutegemm.layouts.hardware import CORE_ROWS
 from cutegemm.planning.epilogue_plan import STAGING_BYTES
 from cutegemm.planning.kernel_fields import BOX_ROWS, PANEL, box_rows, ends_early
 from cutegemm.planning.seen import FEW_STAGES, Seen
+from cutegemm.plans import group_tiles
 from cutegemm.request.operand_rules import L2_LINE, subtile
 from cutegemm.spec import MAX_STAGES
 
@@ -41,9 +42,6 @@ TEAMS = ("lone", "two", "three", "turns", "bare")
 TURNS = TEAMS.index("turns")
 # clusters that request the same bytes at once, beyond which further ones find them in L2
 MOST_DELAYING = 8
-# tiles of a group that are counted one by one, slope of the logistic curve that is nearest to the normal distribution
-# (Camilli 1994), and largest exponent
-MOST_TILES, NORMAL, EXPONENTS = 12, 1.702, 50.0
 # least nanoseconds of any time
 LEAST_NS = 1.0
 
@@ -115,9 +113,9 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     rows, cols = np.ceil(x.m / (m * of.across)), np.ceil(x.n / (n * of.along))
     nonempty: Number = 1.0
     if x.group_rows:
-        rows = np.where(x.adjacent_m, _tiles(x.group_rows, m * of.across), rows)
-        cols = np.where(x.adjacent_n, _tiles(x.group_rows, n * of.along), cols)
-        nonempty = _share_with_rows(x.group_rows)
+        rows = np.where(x.adjacent_m, group_tiles.mean_tiles(x.group_rows, m * of.across), rows)
+        cols = np.where(x.adjacent_n, group_tiles.mean_tiles(x.group_rows, n * of.along), cols)
+        nonempty = group_tiles.share_with_rows(x.group_rows)
     planes, delay = rows * cols * x.batch, functools.partial(_delay, power=device.cost.asked_power)
     cluster, outer = of.across * of.along, of.splits / of.held
     size = (cluster * of.held).astype(np.intp)
@@ -184,32 +182,6 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         **out,
         **_boxes(x, of, here),
     )
-
-
-def _tiles(average: Number, lines: Column) -> Column:
-    """The mean number of tiles of a group.
-
-    The numbers of rows of groups are about normally distributed, as those of random routing. A group has one more tile
-    for each multiple of a tile's extent that its rows exceed. Where that is many tiles, the last is half full in the
-    mean.
-
-    Args:
-        average: rows of a group.
-        lines: extent of each config's tile along the groups.
-    """
-    first = _share_with_rows(average)
-    slope = NORMAL / np.sqrt(np.maximum(average, 1.0))
-    steps = np.arange(1.0, MOST_TILES)[:, None] * lines
-    more = 1 / (1 + np.exp(np.clip((steps - average) * slope, -EXPONENTS, EXPONENTS)))
-    found: Column = np.where(
-        average / lines > MOST_TILES / 2, average / lines + 0.5, first + more.sum(axis=0)
-    )
-    return found
-
-
-def _share_with_rows(average: Number) -> Number:
-    """The share of groups that have rows."""
-    return -np.expm1(-np.asarray(average, dtype=np.float64))
 
 
 def _share_promoted(x: Seen) -> Column:

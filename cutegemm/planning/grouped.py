@@ -18,8 +18,8 @@ from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning.group_kernels import INDEXED_LOAD, Average, alike
 from cutegemm.planning.kernel_fields import PANEL
-from cutegemm.planning.launches import group_works, resident_clusters
-from cutegemm.plans.group_sizes import by_size
+from cutegemm.planning.launches import resident_clusters
+from cutegemm.plans.group_sizes import by_size, group_works
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_groups
 from cutegemm.plans.steps import Ends, Multiply

@@ -23,6 +23,7 @@ from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning.candidates import Candidate, fewest_splits, given
 from cutegemm.planning.seen import FEW_STAGES
 from cutegemm.planning.ways import Kind, Way, only_depth
+from cutegemm.plans import gpcs
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -68,9 +69,25 @@ def raster(way: Way, found: Candidate) -> tuple[str, int]:
     problem, short = way.problem, way.seen.device.thresholds.lockstep_k
     if isinstance(way.spec.raster, tuple):
         return way.spec.raster
+    if by_gpc(way, found):
+        m, n = (tile * ctas for tile, ctas in zip(found.tile, found.cluster, strict=False))
+        tiles = -(-problem.m // m), -(-problem.n // n)
+        return "m", gpcs.block_height(tiles, (m, n), found.cluster, gpcs.in_one(_gpcs(way, found)))
     if found.schedule == "multistage" and problem.k <= short and problem.batch == 1:
         return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
     return "m", max(1, min(PANEL, math.ceil(problem.m / (found.tile[0] * found.cluster[0]))))
+
+
+def by_gpc(way: Way, x: Candidate) -> bool:
+    """Whether clusters of a GPC take tiles of one split that share operands, as they do anyway without splits."""
+    steady = not takes_numbers(way, x) and way.spec.scheduler in (AUTO, "persistent")
+    alone = given(way.spec.ctas_per_sm, 1) == 1
+    return steady and alone and x.splits > x.depth and bool(_gpcs(way, x))
+
+
+def _gpcs(way: Way, x: Candidate) -> tuple[int, ...]:
+    """GPCs of clusters in the order of a launch; none if they are unknown."""
+    return way.seen.device.gpcs.get(math.prod(x.cluster) * x.depth, ())
 
 
 def turns_back(way: Way, candidate: Candidate) -> bool:
@@ -126,6 +143,7 @@ def configured(way: Way, candidate: Candidate) -> KernelConfig:
         candidate,
         raster=raster(way, candidate)[0],
         serpentine=turns_back(way, candidate),
+        by_gpc=by_gpc(way, candidate),
         dynamic=takes_numbers(way, candidate),
         trigger=trigger(way, candidate),
         early=_early(way, candidate),

@@ -52,23 +52,6 @@ def grid_of(spec: GemmSpec, problem: Problem, config: KernelConfig, device: Devi
     return Grid(tiles, clusters, count / resident)
 
 
-def group_works(config: KernelConfig, extents: tuple[int, int, int, int], packed: int) -> int:
-    """The most work tiles that a launch of groups may have, wherever the groups end.
-
-    Args:
-        extents: (m, n, k, l) as the kernel sees them: of all groups if they lie in one matrix, else of each.
-        packed: groups that lie in one matrix; 0 if each has a matrix of D.
-    """
-    each = (config.rows * config.cluster[0], config.columns * config.cluster[1])
-    tiles = [math.ceil(x / y) for x, y in zip(extents, each, strict=False)]
-    if packed:
-        # a group begins with a tile of its own, so each may have one more than its rows fill
-        axis = "mn".index(config.grouped)
-        tiles[axis] = extents[axis] // each[axis] + min(packed, extents[axis])
-    found: int = tiles[0] * tiles[1] * extents[3]
-    return found
-
-
 def adding_config(
     config: KernelConfig, tiles: tuple[int, int, int], sms: int, *, in_turn: bool
 ) -> KernelConfig:
@@ -89,6 +72,7 @@ def adding_config(
         input_stages=1,
         persistent=False,
         dynamic=False,
+        by_gpc=False,
         raster="m",
         ctas_per_sm=1,
         early=(),

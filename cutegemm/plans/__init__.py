@@ -4,6 +4,8 @@
 `kernel_plan`     `KernelPlan`, the candidates that it was chosen from (`Why`), and the arguments of its launches
 `steps`           the launches, a `Step` each
 `group_sizes`     a launch for small groups and one for large ones
+`group_tiles`     how many tiles groups of random sizes have
+`gpcs`            which clusters run in one GPC, and in which order they take work tiles
 `launch_limits`   what a grid, a tile scheduler and a copy can count
 `workspace`       where a launch's partial sums, counters and partial results lie in device memory
 `plan_text`       a plan in words

@@ -7,7 +7,9 @@ The host does not know the sizes. Each launch reads the ends of all groups and c
 from __future__ import annotations
 
 import dataclasses
+import math
 
+from cutegemm.config import KernelConfig
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.steps import MOST_ROWS, Multiply
 
@@ -40,3 +42,20 @@ def by_size(small: KernelPlan, large: KernelPlan, most: int) -> KernelPlan:
 
 
 __all__ = ["by_size"]
+
+
+def group_works(config: KernelConfig, extents: tuple[int, int, int, int], packed: int) -> int:
+    """The most work tiles that a launch of groups may have, wherever the groups end.
+
+    Args:
+        extents: (m, n, k, l) as the kernel sees them: of all groups if they lie in one matrix, else of each.
+        packed: groups that lie in one matrix; 0 if each has a matrix of D.
+    """
+    each = (config.rows * config.cluster[0], config.columns * config.cluster[1])
+    tiles = [math.ceil(x / y) for x, y in zip(extents, each, strict=False)]
+    if packed:
+        # a group begins with a tile of its own, so each may have one more than its rows fill
+        axis = "mn".index(config.grouped)
+        tiles[axis] = extents[axis] // each[axis] + min(packed, extents[axis])
+    found: int = tiles[0] * tiles[1] * extents[3]
+    return found

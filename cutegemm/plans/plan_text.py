@@ -118,6 +118,8 @@ def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str,
     along = f"panels of {plan.raster[1]} clusters along {plan.raster[0].upper()}"
     if config.serpentine:
         along += ", there and back"
+    if config.by_gpc:
+        along += ", neighbours in a GPC"
     operands = config.operands[:: -1 if plan.swapped else 1]
     loads = ", ".join(f"{y} by {x.load} ({plan.along(x.major)}-major)" for y, x in zip("AB", operands))
     assert plan.multiply is not None

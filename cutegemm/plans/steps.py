@@ -7,12 +7,13 @@ A step has the `config` of its kernel, a `name` for texts, the arguments that ar
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cutegemm.config import FinishConfig, GemmConfig, KernelConfig, RelayoutConfig
-from cutegemm.launch_layout import COUNTERS, Values
+from cutegemm.launch_layout import COUNTERS, ORDERED, Values, layout_of
 from cutegemm.problems import Operand, Problem
 
 Named = dict[str, dict[str, Any]]  # group -> field -> value
@@ -123,6 +124,7 @@ class Multiply:
     # byte offsets of its counters among the run's
     counted: Mapping[str, int] = field(default_factory=dict, hash=False)
     groups: Ends | None = None
+    order: tuple[int, ...] = ()  # the place of each cluster if they are ordered by GPC (`gpcs`)
 
     @staticmethod
     def of(problem: Problem, views: tuple[Operand, Operand], **rest: Any) -> Multiply:
@@ -160,8 +162,15 @@ class Multiply:
             "strides": strides | {"b": (col, row, batch), "a.gate": self.gate, "b.gate": self.gate},
             "schedule": {"group": self.raster[1], "clusters": self.clusters}
             | dict(zip(("partials.m", "partials.n", "partials.all"), self.parts))
+            | ({"order": self._order} if self.order else {})
             | (self.groups.schedule if self.groups else {}),
         }
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        """The places as numbers of the launch, `ORDERED` bytes each."""
+        words = layout_of(self.config)["schedule"].width("order")
+        return struct.unpack(f"<{words}i", bytes(self.order).ljust(words * ORDERED, b"\0"))
 
     def values(self, addresses: Mapping[str, int], workspace: int, numbers: Mapping[str, float]) -> Values:
         copies = {name: workspace + offset for name, offset in self.in_workspace.items()}

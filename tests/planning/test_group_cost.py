@@ -14,6 +14,7 @@ from cutegemm.ops.groups.grouped import planned
 from cutegemm.planning import cost, generator, grouped, ranking, ways, why
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.seen import Seen
+from cutegemm.plans import group_tiles
 from cutegemm.plans.plan_text import average_of
 from cutegemm.request.group_forms import rows_of_average, usual_rows
 from cutegemm.request.requirements import Batches, requested
@@ -68,10 +69,10 @@ def test_expected_tiles_are_those_of_sizes_that_scatter():
     for average in (128.0, 300.0, 512.0, 1024.0):
         sizes = draw.normal(average, np.sqrt(average), 20000)
         for lines in (64.0, 128.0, 192.0, 256.0):
-            found = cost._tiles(average, np.array([lines]))[0]
+            found = group_tiles.mean_tiles(average, np.array([lines]))[0]
             assert abs(found - np.ceil(sizes / lines).mean()) < 0.06 * found, (average, lines)
     # nearly all groups are empty
-    assert np.allclose(cost._tiles(1 / 32, np.array([8.0])), 1 / 32, rtol=0.02)
+    assert np.allclose(group_tiles.mean_tiles(1 / 32, np.array([8.0])), 1 / 32, rtol=0.02)
 
 
 def test_groups_end_in_part_of_a_tile():

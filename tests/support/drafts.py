@@ -52,6 +52,7 @@ NUMBERS = {
     "ctas_per_sm": (1, 1, 2),
     "persistent": (True, True, False),
     "serpentine": (False, False, True),
+    "by_gpc": (False, False, True),
     "splits": (1, 1, 2, 4, 6),
     "cluster_splits": (1, 1, 2, 4),
     "slices": (1, 1, 2, 4),

@@ -216,6 +216,12 @@ def _serpentine(x: KernelDraft) -> Number:
     return implies(x.serpentine, steady & (x.producers > 0 and not x.gathers))
 
 
+def _by_gpc(x: KernelDraft) -> Number:
+    """The launch gives a place to each of at most as many clusters as fit the SMs, which have splits."""
+    listed = ((x.streamed | x.dynamic) ^ True) & x.persistent & (x.grouped == "")
+    return implies(x.by_gpc, listed & (x.splits > x.cluster_splits) & (x.ctas_per_sm == 1))
+
+
 def _grouped(x: KernelDraft) -> Number:
     """Groups begin at any row: TMA can load them from K-major tokens, threads from any; stores end with the group.
 
@@ -358,6 +364,11 @@ LATER = (
     Rule(
         _serpentine,
         lambda x: ("serpentine", True, "K is taken backwards only of whole, unsplit tiles by TMA", False),
+        needs_tile=False,
+    ),
+    Rule(
+        _by_gpc,
+        lambda x: ("by_gpc", True, "only splits of K have places by GPC, one CTA per SM, no counter", False),
         needs_tile=False,
     ),
 )

@@ -10,8 +10,9 @@ A driver's loop has one form, whatever the scheduler:
         state = scheduler.next(state)
 
 Here cluster c of the grid takes work tiles c, c + clusters, c + 2 clusters, ... of a linear order, rastered in panels
-for reuse in L2. A serpentine raster reverses every second panel, and the order of k tiles in every second wave. With
-as many clusters as work tiles each has one; with as many as the GPU holds the kernel is persistent.
+for reuse in L2. Instead of c it may use its place among all clusters in the order of their GPCs (`plans.gpcs`). A
+serpentine raster reverses every second panel, and the order of k tiles in every second wave. With as many clusters as
+work tiles each has one; with as many as the GPU holds the kernel is persistent.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import cutlass.cute as cute
 from cutegemm.config import KernelConfig
 from cutegemm.kernels.mainloop.cluster import Place
 from cutegemm.kernels.schedule.work import Work
+from cutegemm.launch_layout import ORDERED
 
 State = tuple  # of Int32; drivers carry it through their loops
 
@@ -63,6 +65,21 @@ def tile_of(
     if cutlass.const_expr(raster == "m"):
         return first, step, batch
     return step, first, batch
+
+
+@cute.jit
+def byte_of(words: Any, index: Any) -> Any:
+    """The index-th byte of 32-bit numbers, by selections for each bit of the index.
+
+    A kernel's arguments cannot be indexed, and a read of memory would take longer.
+    """
+    some, place = list(words), index // ORDERED
+    while cutlass.const_expr(len(some) > 1):
+        upper = place % 2 == 1
+        pairs = [some[i : i + 2] for i in range(0, len(some), 2)]
+        some = [cutlass.select_(upper, x[1], x[0]) if len(x) == 2 else x[0] for x in pairs]
+        place = place // 2
+    return (some[0] >> (index % ORDERED * 8)) & 0xFF
 
 
 @dataclass(frozen=True)
@@ -110,6 +127,8 @@ class TileScheduler:
         k_tiles = cluster_tiles(shape["k"], config.tile[2], 1)
         block, _, _ = cute.arch.block_idx()
         cluster = block // config.cluster_size
+        if cutlass.const_expr(config.by_gpc):
+            cluster = byte_of(schedule["order"], cluster)
         return cls(
             config, place, cluster, shape, tiles, k_tiles, schedule["group"], schedule["clusters"], schedule
         )
@@ -193,6 +212,18 @@ class TileScheduler:
         """Work tiles of one cluster tile: its splits over several clusters."""
         return self.config.outer_splits
 
+    def _split(self, state: State) -> tuple[Any, Any]:
+        """(number of a state's cluster tile, which of its splits).
+
+        Splits of a tile follow one another, or tiles of a split if those of a GPC are to share operands.
+        """
+        if self.config.by_gpc:
+            tiles = self.tiles[0] * self.tiles[1] * self.tiles[2]
+            split = state[0] // tiles
+            return state[0] - split * tiles, split
+        index = state[0] // self._splits
+        return index, state[0] - index * self._splits
+
     def share(
         self, tile: tuple[Any, Any, Any], first: Any, k_tiles: Any, split: Any, splits: Any, step: Any = 1
     ) -> Work:
@@ -235,7 +266,7 @@ class TileScheduler:
     def work(self, state: State) -> Work:
         """The work tile of a state."""
         config = self.config
-        index = state[0] // self._splits
+        index, split = self._split(state)
         m, n, batch = tile_of(
             index, self.tiles[0], self.tiles[1], self.group, config.raster, config.serpentine
         )
@@ -247,8 +278,8 @@ class TileScheduler:
             return self.share(tile, last, self.k_tiles, cutlass.Int32(0), 1, 1 - 2 * back)
         if config.splits == 1:
             return self.share(tile, cutlass.Int32(0), self.k_tiles, cutlass.Int32(0), 1)
-        # splits of a tile lie side by side: in a cluster, and in work tiles that follow one another
-        split = (state[0] - index * self._splits) * config.cluster_splits + self.place.split
+        # splits that a cluster reduces lie side by side
+        split = split * config.cluster_splits + self.place.split
         first = split * self.k_tiles // config.splits
         k_tiles = (split + 1) * self.k_tiles // config.splits - first
         return self.share(tile, first, k_tiles, split, config.splits)

@@ -20,6 +20,7 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import KernelConfig
+from cutegemm.config.smem_budget import smem_bytes
 from cutegemm.kernels.epilogue.subtiles import Role
 from cutegemm.kernels.epilogue.tile_epilogue import Epilogue
 from cutegemm.kernels.host.launch_arguments import named
@@ -31,6 +32,9 @@ from cutegemm.kernels.schedule.dependent_launch import Dependence
 from cutegemm.kernels.schedule.tile_scheduler import TileScheduler
 from cutegemm.kernels.schedule.work import Work
 from cutegemm.kernels.split_k.partial_sums import VECTOR, PartialSums, aligned
+
+# CTAs on an SM. While the GEMM ends, SMs become free one by one; the first would otherwise get most CTAs of the launch
+MOST_ON_SM = 2
 
 
 class AddPartials:
@@ -46,6 +50,7 @@ class AddPartials:
         self.kernel(tensors, atoms, shape, numbers, schedule).launch(
             grid=(named(self.config, "schedule", schedule)["clusters"], 1, 1),
             block=(self.config.threads, 1, 1),
+            smem=max(smem_bytes(self.config), self.config.limits.smem_bytes // (MOST_ON_SM + 1)),
             use_pdl=self.config.trigger != "never",
             stream=stream,
         )

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which clusters of a launch run in one GPC, and which of their loads reach L2 once.
+
+A GPU places the clusters of a launch on its GPCs in turn. The SMs of a GPC request lines of L2 through a coalescer: of
+the requests for a line that are under way at the same time, L2 sees one (Nsight Compute documentation, L2 request
+coalescer). So clusters of a GPC should compute tiles that share operands. Requests that multicast are not merged with
+those of other clusters (`benchmarks/results/before_after/gpcs.json`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# heights of a block of clusters, in clusters along M, that are compared
+HEIGHTS = (1, 2, 4, 8, 16)
+
+
+def order(gpcs: Sequence[int], count: int) -> tuple[int, ...]:
+    """The place of each cluster of a launch if those of a GPC follow one another: a permutation of range(count).
+
+    Args:
+        gpcs: GPC of each cluster in the order of a launch (`Device.gpcs`), at least `count`.
+        count: clusters of the launch.
+    """
+    found = [0] * count
+    for place, cluster in enumerate(sorted(range(count), key=lambda x: gpcs[x])):
+        found[cluster] = place
+    return tuple(found)
+
+
+def in_one(gpcs: Sequence[int]) -> int:
+    """Clusters that run in one GPC at once."""
+    return max(1, len(gpcs) // max(1, len(set(gpcs))))
+
+
+def block_height(
+    tiles: tuple[int, int], extents: tuple[int, int], cluster: tuple[int, int], clusters: int
+) -> int:
+    """Clusters along M of the block that a GPC's clusters should compute: L2 then sees the fewest bytes.
+
+    Args:
+        tiles: clusters of the launch along (M, N).
+        extents: rows of A and columns of B that a cluster loads.
+        cluster: CTAs along (M, N). Those along N share rows by multicast, those along M columns.
+        clusters: of the block.
+    """
+
+    def seen(height: int) -> float:
+        high = min(height, tiles[0], clusters)
+        wide = min(-(-clusters // high), tiles[1])
+        return extents[0] / (1 if cluster[1] > 1 else wide) + extents[1] / (1 if cluster[0] > 1 else high)
+
+    return min(min(HEIGHTS, key=seen), tiles[0], clusters)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters that take work tiles by GPC compute each split of each tile once, wherever the GPCs lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from cutegemm import GemmSpec, Tile, emulator, problem
+from cutegemm.arch.records import H200
+from cutegemm.compiling import kernel_cache
+from cutegemm.config.draft import SMEM_RESERVED
+from cutegemm.config.smem_budget import smem_bytes
+from cutegemm.emulator import Options
+from cutegemm.gemm import Gemm
+from cutegemm.planning.planner import plan
+from cutegemm.plans import gpcs
+from cutegemm.running import run as path
+from tests.support.numerics import assert_close
+
+pytestmark = pytest.mark.sliced
+SPLITS = GemmSpec(tile=Tile(64, 64, 64), swap=False, split_k=3, split_reduction="launch")
+
+
+def scattered(size: int) -> tuple[int, ...]:
+    """GPCs of clusters in an order that no GPU has."""
+    return tuple(random.Random(size).choices(range(5), k=132 // size))
+
+
+def factors(m: int, n: int, k: int) -> list[torch.Tensor]:
+    """A and B."""
+    generator = torch.Generator().manual_seed(m + k)
+    return [torch.randn(*shape, generator=generator).bfloat16() for shape in ((m, k), (k, n))]
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize("reduction", ["launch", "workspace"])
+def test_every_split_of_every_tile_is_computed(monkeypatch, cluster, reduction):
+    """In every order of the CTAs, without races, as without GPCs."""
+    known = dataclasses.replace(H200, gpcs={size: scattered(size) for size in (1, 2, 4)})
+    monkeypatch.setattr(path, "DEFAULT", known)
+    spec = dataclasses.replace(SPLITS, cluster=cluster, split_reduction=reduction)
+    a, b = factors(200, 264, 448)
+    made = plan(spec, problem(200, 264, 448), known)
+    assert made.config.by_gpc and made.steps[0].order != tuple(range(made.steps[0].clusters))
+    found = emulator.run(Gemm(spec), a, b, options=Options(races=True, policy="random", seed=1))
+    assert not found.findings
+    assert_close(found.d, a, b)
+
+
+def test_a_place_that_two_clusters_have_leaves_a_split_out(monkeypatch):
+    """The order decides what a cluster computes: if it is no permutation, D is wrong."""
+    a, b = factors(200, 264, 448)
+    right = gpcs.order
+    monkeypatch.setattr(gpcs, "order", lambda *args: (*right(*args)[:-1], right(*args)[0]))
+    found = emulator.run(Gemm(SPLITS), a, b)
+    with pytest.raises(AssertionError):
+        assert_close(found.d, a, b)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"split_k": 1, "split_reduction": "auto"},
+        {"scheduler": "stream_k", "split_k": "auto", "split_reduction": "auto"},
+        {"scheduler": "dynamic"},
+        {"scheduler": "per_tile"},
+        {"ctas_per_sm": 2},
+        {"cluster": (2, 4)},
+        {"cluster": (1, 1, 3), "split_reduction": "cluster"},
+    ],
+)
+def test_others_take_their_own_number(changed):
+    """Whole tiles, counters, more CTAs than SMs, clusters whose GPCs are unknown, and those that reduce all splits."""
+    assert plan(SPLITS, problem(200, 264, 448)).config.by_gpc
+    assert not plan(dataclasses.replace(SPLITS, **changed), problem(200, 264, 448)).config.by_gpc
+
+
+def test_two_ctas_of_the_adding_launch_fit_an_sm():
+    """Its shared memory leaves no room for a third: the SMs that are free first do not get most of its CTAs."""
+    adds = plan(SPLITS, problem(200, 264, 448)).steps[1].config
+    asked, whole = kernel_cache.artifact(adds).resources.smem_bytes, H200.limits.smem_bytes
+    assert smem_bytes(adds) < asked and 2 * (asked + SMEM_RESERVED) <= whole < 3 * (asked + SMEM_RESERVED)
