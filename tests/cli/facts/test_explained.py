@@ -273,7 +273,10 @@ def test_the_raster_is_the_scheduler_s():
             {"split_k": 2, "split_reduction": "launch", "tile": Tile(128, 64, 32)},
             "in each of 2 splits of K",
         ),
-        ({"split_k": 2, "scheduler": "per_tile", "tile": Tile(128, 64, 32)}, "comes 2 times in a row"),
+        (
+            {"split_k": 2, "scheduler": "per_tile", "split_reduction": "launch", "tile": Tile(128, 64, 32)},
+            "comes 2 times in a row",
+        ),
     ],
 )
 def test_the_raster_says_what_it_does_not_show(fields, note):
