@@ -136,8 +136,8 @@ class Measured:
 def fresh(path: Path, device: Device) -> list[Measured]:
     """The problems of a sweep whose operands TMA loads.
 
-    Configs that specify more than a candidate are left out. So are kernels that have changed (`sweep_table`): lists of
-    tiles that now are counters, in tables without `counter`, and splits, in tables without `gpcs`.
+    Configs that specify more than a candidate are left out. So are kernels that have changed (`sweep_table`): in tables
+    without `counter` lists of tiles, and in those without `gpcs` splits, with the problem if one was the fastest.
     """
     found = []
     for x in json.loads(path.read_text())["cases"]:
@@ -146,21 +146,22 @@ def fresh(path: Path, device: Device) -> list[Measured]:
         )
         if of.a.tma_reason() is not None or of.b.tma_reason() is not None:
             continue
-        configs, us, chosen, unplaced = [], [], None, not x.get("gpcs", False)
+        configs, us, chosen, least = [], [], None, math.inf
         # no counter with scales of blocks or constant operands (`kernel_fields.takes_numbers`)
         listed = not x.get("counter", False) and x.get("kind", "") not in BLOCKS and x["suite"] != CHAIN
         for row in x["rows"]:
             config = sweep_draws.read_config(row)
             took, _, extra = row[len(sweep_draws.COLUMNS) :]
-            chosen = took if "chosen" in extra else chosen
             turned = transposed_problem(of) if config[0] else of
             replaced = listed and drifts(turned, config[1], device)
-            replaced |= unplaced and sweep_rows.placed(config[1], device)
+            if not x.get("gpcs", False) and sweep_rows.placed(config[1], device):
+                replaced, least = True, min(took, least)
             if not replaced and not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
                 configs.append(config)
                 us.append(took)
+                chosen = took if "chosen" in extra else chosen
         held, settled = x.get("held_back", False), x["suite"] != CHAIN
-        if len(us) > 1:
+        if len(us) > 1 and min(us) <= least:
             scales = x.get("kind", "")
             family = f"fp8 {scales}" if scales else x["suite"]
             weight = OWN_WEIGHT if scales == "blocks" else 1.0

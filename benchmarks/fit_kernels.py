@@ -32,8 +32,8 @@ SPLITS = "; rates of splits by benchmarks.fit_kernels to "
 ADDED = "; new kernels by benchmarks.fit_kernels from "
 
 
-# rates that only kernels of splits have
-RATES = ("add", "add_rate", "full", "part_store")
+# rates of the launch that adds splits
+RATES = ("add", "add_rate", "full")
 SIXTEEN = tuple(known_kernels.KINDS[x] for x in (known_kernels.PLAIN, known_kernels.DEEP))
 
 

@@ -213,5 +213,6 @@ def labelled(label: str | None) -> Candidate | None:
 
 
 def placed(x: Candidate, device: Device) -> bool:
-    """Whether clusters of a candidate now have places by their GPCs (`kernel_fields.by_gpc`)."""
-    return bool(device.gpcs) and x.splits > x.depth
+    """Whether a candidate's splits have changed: clusters have places by GPC, or the adding launch spreads over SMs."""
+    known = device.gpcs.get(x.cluster[0] * x.cluster[1] * x.depth)
+    return x.splits > x.depth and (known is not None or x.reduction == "launch")

@@ -60,7 +60,7 @@ COUNTERS = "run.counters"  # base address of all counters of a run (`KernelPlan.
 INT32, INT64, FLOAT32 = "int32", "int64", "float32"
 Values = Mapping[str, Mapping[str, Any]]  # group -> field -> number, or triple of numbers
 
-# SMs whose clusters "order" has places for, and clusters in one of its numbers
+# most SMs of a GPU whose clusters have places ("order"), and places in one number
 MOST_SMS, ORDERED = 132, 4
 STRIDES = (EXTENT, EXTENT, EXTENT * EXTENT)
 

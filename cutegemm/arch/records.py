@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,18 @@ def _fitted(
     rates, kernels = (json.loads(x.read_text("utf-8")).get(name, {}) for x in (times, factors))
     fitted: dict[str, Any] = {part: kind(**rates[part]) for part, kind in _MODELS.items() if part in rates}
     if kernels:
-        own, others = kernels["kernels"], base.kernels if base else {}
+        own, others = kernels["kernels"], _unplaced(base.kernels) if base else {}
         fitted["kernels"] = {x: y for x, y in others.items() if x.replace("deep", "plain") not in own} | own
     return fitted
 
 
-# GPCs of the SMs of an H200: eight have four pairs, then seven have four, the first has four more, two have another
+def _unplaced(kernels: Mapping[str, float]) -> dict[str, float]:
+    """Factors without those of splits by a launch, which hold for clusters that have places by GPC."""
+    return {name: x for name, x in kernels.items() if not name.endswith(" launch")}
+
+
+# GPC 0 has eight pairs of SMs, four of which are placed first and hold no larger clusters; GPCs 1 to 5 have eight, 6
+# and 7 nine. Which GPCs have nine was not measured.
 _EACH, _LATER = tuple(range(8)), tuple(range(1, 8))
 
 H200 = Device(
@@ -44,7 +51,7 @@ H200 = Device(
     sms=132,
     # measured with cudaOccupancyMaxActiveClusters
     clusters=((1, 132), (2, 66), (4, 30), (8, 15)),
-    # measured: SMs of the CTAs of a launch, and which SMs' requests L2 sees once (`benchmarks/probes/gpcs.cu`)
+    # of the boards that were measured (`benchmarks/probes/gpcs.cu`); others may differ, which costs speed alone
     gpcs={
         1: 4 * (0,) + _EACH + 4 * (0,) + 7 * _EACH + 8 * _LATER + (6, 7, 6, 7),
         2: 4 * (0,) + 4 * _EACH + 4 * _LATER + (6, 7),
@@ -82,8 +89,9 @@ def added(times: Path = TIMES_FILE, factors: Path = KERNELS_FILE) -> tuple[Devic
     for name, data in json.loads(times.read_text("utf-8")).items():
         if known := data.get("properties"):
             own = known | {"clusters": tuple((size, count) for size, count in known["clusters"])}
-            fields = own | _fitted(name, DEFAULT, times, factors)
-            found.append(dataclasses.replace(DEFAULT, name=name, gpcs={}, **fields))
+            fields = own | {"gpcs": {}, "kernels": _unplaced(DEFAULT.kernels)}
+            fields |= _fitted(name, DEFAULT, times, factors)
+            found.append(dataclasses.replace(DEFAULT, name=name, **fields))
     return tuple(found)
 
 
@@ -115,6 +123,7 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
         name=name,
         sms=sms,
         gpcs={},
+        kernels=_unplaced(DEFAULT.kernels),
         clusters=DEFAULT.clusters if sms == DEFAULT.sms else (),
         l2_bytes=DEFAULT.l2_bytes if l2_bytes is None else l2_bytes,
         dram_gbs=DEFAULT.dram_gbs if dram_gbs is None else dram_gbs,

@@ -53,8 +53,8 @@ class KernelDraft(EpilogueConfig):
     input_stages: int  # subtiles of the matrix inputs that TMA holds ready
     persistent: bool
     raster: str  # axis along which consecutive tiles of a panel lie
-    serpentine: bool = False  # every second panel is traversed backwards, and every second work tile's K
-    by_gpc: bool = False  # clusters of a GPC take neighbouring work tiles of one split (`plans.gpcs`)
+    serpentine: bool = False  # panels, and K of a cluster's work tiles, run forwards and backwards in turn
+    by_gpc: bool = False  # clusters of a GPC compute neighbouring tiles of one split (`plans.gpcs`)
     ctas_per_sm: int = 1  # CTAs that share an SM's registers and shared memory
     # when the next launch may begin: "never" early, at this one's "start", or after the last of its "loads"
     trigger: str = "never"
@@ -65,14 +65,14 @@ class KernelDraft(EpilogueConfig):
     dynamic: bool = False  # clusters take work tiles from a counter
     grouped: str = ""  # axis along which a launch computes groups, whose ends lie in memory; "" is none
     masked: bool = False  # each group is the first rows of a batch of its own
-    # how splits are reduced: by a "cluster", by a tile's last CTA in "workspace", by the next "launch", or by "atomic"
-    # adds in the order of arrival
+    # splits are reduced by a "cluster", a tile's last CTA in "workspace", the next "launch", or "atomic" adds
     split_reduction: str = "none"
     cluster_splits: int = 1  # CTAs of a cluster along K, which reduce their splits first
     slices: int = 1  # CTAs that store a tile, each a share of its columns
     arithmetic: str = EXACT  # of the instruction (`arch.instructions`)
     promote: int = 0  # elements of K after which partial sums are added to fp32 accumulators; 0 is never
     adders: int = 1  # warpgroups of a CTA of the reduction launch, each with a share of the splits
+    most_on_sm: int = 0  # CTAs of the reduction launch that an SM holds; 0 is as many as fit
 
     @property
     def instruction(self) -> Instruction:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which clusters of a launch run in one GPC, and which of their loads reach L2 once.
+"""Which clusters of a launch run in one GPC, and which of their loads L2 sees once.
 
-A GPU places the clusters of a launch on its GPCs in turn. The SMs of a GPC request lines of L2 through a coalescer: of
-the requests for a line that are under way at the same time, L2 sees one (Nsight Compute documentation, L2 request
-coalescer). So clusters of a GPC should compute tiles that share operands. Requests that multicast are not merged with
-those of other clusters (`benchmarks/results/before_after/gpcs.json`).
+An idle GPU places the clusters of a launch on its GPCs in turn. The SMs of a GPC request lines of L2 through a
+coalescer: if several SMs request a line while the first request is under way, L2 sees one (Nsight Compute
+documentation, L2 request coalescer). So clusters of a GPC should compute tiles that share operands. Multicast requests
+of different clusters are not merged (`benchmarks/results/before_after/gpcs.json`). If clusters run elsewhere than
+assumed, the order costs speed, never correctness.
 """
 
 from __future__ import annotations
 
+import collections
+import statistics
 from collections.abc import Sequence
 
 # heights of a block of clusters, in clusters along M, that are compared
@@ -29,14 +32,16 @@ def order(gpcs: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def in_one(gpcs: Sequence[int]) -> int:
-    """Clusters that run in one GPC at once."""
-    return max(1, len(gpcs) // max(1, len(set(gpcs))))
+    """Clusters that most GPCs run at once, of GPCs in the order of a launch."""
+    return statistics.mode(collections.Counter(gpcs).values())
 
 
 def block_height(
     tiles: tuple[int, int], extents: tuple[int, int], cluster: tuple[int, int], clusters: int
 ) -> int:
-    """Clusters along M of the block that a GPC's clusters should compute: L2 then sees the fewest bytes.
+    """Clusters along M of the block that a GPC's clusters should compute: L2 then delivers the fewest bytes.
+
+    Panels of that height are equal, but for rounding.
 
     Args:
         tiles: clusters of the launch along (M, N).
@@ -45,9 +50,12 @@ def block_height(
         clusters: of the block.
     """
 
-    def seen(height: int) -> float:
-        high = min(height, tiles[0], clusters)
-        wide = min(-(-clusters // high), tiles[1])
-        return extents[0] / (1 if cluster[1] > 1 else wide) + extents[1] / (1 if cluster[0] > 1 else high)
+    def even(height: int) -> int:
+        panels = -(-tiles[0] // min(height, clusters))
+        return -(-tiles[0] // panels)
 
-    return min(min(HEIGHTS, key=seen), tiles[0], clusters)
+    def seen(height: int) -> float:
+        wide = min(-(-clusters // height), tiles[1])
+        return extents[0] / (1 if cluster[1] > 1 else wide) + extents[1] / (1 if cluster[0] > 1 else height)
+
+    return min(map(even, HEIGHTS), key=seen)

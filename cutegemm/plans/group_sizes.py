@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of very different sizes: a launch in the tiles of small groups, and one in those of large ones.
+"""Groups whose sizes the host does not know: their most work tiles, and two launches if sizes differ widely.
 
-The host does not know the sizes. Each launch reads the ends of all groups and computes those of its own sizes.
+One launch has the tiles of small groups, one those of large ones. Each reads the ends of all groups and computes those
+of its own sizes.
 """
 
 from __future__ import annotations
@@ -41,9 +42,6 @@ def by_size(small: KernelPlan, large: KernelPlan, most: int) -> KernelPlan:
     )
 
 
-__all__ = ["by_size"]
-
-
 def group_works(config: KernelConfig, extents: tuple[int, int, int, int], packed: int) -> int:
     """The most work tiles that a launch of groups may have, wherever the groups end.
 
@@ -59,3 +57,6 @@ def group_works(config: KernelConfig, extents: tuple[int, int, int, int], packed
         tiles[axis] = extents[axis] // each[axis] + min(packed, extents[axis])
     found: int = tiles[0] * tiles[1] * extents[3]
     return found
+
+
+__all__ = ["by_size", "group_works"]

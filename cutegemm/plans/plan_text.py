@@ -119,7 +119,7 @@ def _tensor_facts(plan: KernelPlan, config: KernelConfig) -> Iterator[tuple[str,
     if config.serpentine:
         along += ", there and back"
     if config.by_gpc:
-        along += ", neighbours in a GPC"
+        along += ", clusters of a GPC compute neighbouring tiles"
     operands = config.operands[:: -1 if plan.swapped else 1]
     loads = ", ".join(f"{y} by {x.load} ({plan.along(x.major)}-major)" for y, x in zip("AB", operands))
     assert plan.multiply is not None

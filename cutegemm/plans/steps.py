@@ -124,7 +124,7 @@ class Multiply:
     # byte offsets of its counters among the run's
     counted: Mapping[str, int] = field(default_factory=dict, hash=False)
     groups: Ends | None = None
-    order: tuple[int, ...] = ()  # the place of each cluster if they are ordered by GPC (`gpcs`)
+    order: tuple[int, ...] = ()  # the place of each cluster if they are ordered by GPC (`plans.gpcs`)
 
     @staticmethod
     def of(problem: Problem, views: tuple[Operand, Operand], **rest: Any) -> Multiply:

@@ -60,8 +60,8 @@ def test_the_h100_is_not_an_h200_with_another_name():
     assert H100.limits is H200.limits and H100.sms == H200.sms
     assert H100.dram_gbs < H200.dram_gbs and H100.l2_bytes < H200.l2_bytes
     assert H100.cost != H200.cost
-    # kernels with many stages that were measured with few keep their own factors
-    lost = H200.kernels.keys() - H100.kernels.keys()
+    # kernels with many stages that were measured with few keep their own factors; splits have none of the H200's
+    lost = {x for x in H200.kernels.keys() - H100.kernels.keys() if not x.endswith(" launch")}
     assert all(x.startswith("deep ") and x.replace("deep", "plain") in H100.kernels for x in lost)
     differ = sum(factor != H200.kernels.get(x) for x, factor in H100.kernels.items())
     assert 0 < differ < len(H200.kernels)

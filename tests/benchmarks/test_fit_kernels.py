@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from benchmarks import fit_cost, fit_kernels
@@ -18,6 +19,33 @@ def test_new_kernels_have_many_stages_or_tiles_in_turn():
     )
     assert not fit_kernels.is_new(f"plain 64x64x64 4x2 {how}")
     assert not fit_kernels.is_new(f"scaled 128x128x128 2x1 {how}")
+    for kind, expected in (("plain", True), ("promoted", False), ("scaled", False)):
+        assert fit_kernels.is_new(f"{kind} 128x128x64 1x1 cooperative 2 launch") is expected
+
+
+def test_rates_of_the_record_are_those_of_the_sweeps():
+    """Fitted again they are the same, whatever they were before; other rates stay."""
+    found = [x for name in fit_cost.FRESH[H200.name] for x in fit_cost.fresh(fit_cost.SWEEPS / name, H200)]
+    changed = dataclasses.replace(H200.cost, add=1.0, full=1.0)
+    assert fit_kernels.rated(found, dataclasses.replace(H200, cost=changed)).cost == H200.cost
+    alone = [x for x in found if all(c.reduction != "launch" for _, c in x.configs)]
+    assert alone and fit_kernels.rated(alone, H200) is H200
+
+
+def test_splits_of_before_are_left_out():
+    """They had no places by GPC; a problem whose fastest config was one of them is left out too."""
+    (new, old) = (fit_cost.fresh(fit_cost.SWEEPS / f"fresh_{i}_h200.json", H200) for i in (16, 13))
+    assert any(c.reduction == "launch" for x in new for _, c in x.configs)
+    assert not any(c.reduction == "launch" for x in old for _, c in x.configs)
+    anywhere = dataclasses.replace(H200, gpcs={})
+    assert not any(
+        c.reduction == "launch"
+        for x in fit_cost.fresh(fit_cost.SWEEPS / "fresh_13_h200.json", anywhere)
+        for _, c in x.configs
+    )
+    cases = json.loads((fit_cost.SWEEPS / "fresh_13_h200.json").read_text())["cases"]
+    fastest = [min(x["rows"], key=lambda row: row[11]) for x in cases]
+    assert len(old) == sum(row[10] != "launch" for row in fastest)
 
 
 def test_only_new_kernels_get_factors():
@@ -30,7 +58,7 @@ def test_only_new_kernels_get_factors():
 
 def test_each_half_is_judged_without_its_own_times(monkeypatch):
     """Whatever one half's new kernels take, its regret is that under the other half's factors."""
-    found = [x for x in fit_cost.fresh(fit_cost.SWEEPS / "fresh_12_h200.json", H200) if x.family == "deep_k"]
+    found = [x for x in fit_cost.fresh(fit_cost.SWEEPS / "fresh_16_h200.json", H200) if x.family == "deep_k"]
     asked = []
     monkeypatch.setattr(
         fit_kernels, "regret", lambda judged, by, device: asked.append((judged, by)) or judged

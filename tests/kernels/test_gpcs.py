@@ -27,7 +27,7 @@ SPLITS = GemmSpec(tile=Tile(64, 64, 64), swap=False, split_k=3, split_reduction=
 
 def scattered(size: int) -> tuple[int, ...]:
     """GPCs of clusters in an order that no GPU has."""
-    return tuple(random.Random(size).choices(range(5), k=132 // size))
+    return tuple(random.Random(size).choices(range(5), k=H200.resident_clusters(size)))
 
 
 def factors(m: int, n: int, k: int) -> list[torch.Tensor]:
@@ -51,10 +51,21 @@ def test_every_split_of_every_tile_is_computed(monkeypatch, cluster, reduction):
     assert_close(found.d, a, b)
 
 
+def test_batches_and_more_work_than_clusters(monkeypatch):
+    """Every place is read, and the clusters' next work tiles begin where the first ones end."""
+    known = dataclasses.replace(H200, gpcs={1: scattered(1)})
+    monkeypatch.setattr(path, "DEFAULT", known)
+    a, b = (torch.stack([x, x.flip(0)]) for x in factors(328, 328, 200))
+    made = plan(SPLITS, problem(328, 328, 200, batch=2), known)
+    assert made.config.by_gpc and made.steps[0].clusters == 132 and 3 * 72 == made.waves * 132
+    assert_close(emulator.run(Gemm(SPLITS), a, b).d, a, b)
+
+
 def test_a_place_that_two_clusters_have_leaves_a_split_out(monkeypatch):
     """The order decides what a cluster computes: if it is no permutation, D is wrong."""
-    a, b = factors(200, 264, 448)
+    a, b = factors(136, 264, 448)
     right = gpcs.order
+    # plans are cached: this problem is no other test's
     monkeypatch.setattr(gpcs, "order", lambda *args: (*right(*args)[:-1], right(*args)[0]))
     found = emulator.run(Gemm(SPLITS), a, b)
     with pytest.raises(AssertionError):
@@ -80,7 +91,12 @@ def test_others_take_their_own_number(changed):
 
 
 def test_two_ctas_of_the_adding_launch_fit_an_sm():
-    """Its shared memory leaves no room for a third: the SMs that are free first do not get most of its CTAs."""
-    adds = plan(SPLITS, problem(200, 264, 448)).steps[1].config
-    asked, whole = kernel_cache.artifact(adds).resources.smem_bytes, H200.limits.smem_bytes
-    assert smem_bytes(adds) < asked and 2 * (asked + SMEM_RESERVED) <= whole < 3 * (asked + SMEM_RESERVED)
+    """Its shared memory leaves no room for a third, so the SMs that are free first do not get most of its CTAs.
+
+    A launch of more CTAs asks for what it uses.
+    """
+    few, many = (plan(SPLITS, problem(m, 264, 448)).steps[1].config for m in (200, 4000))
+    asked, used = (kernel_cache.artifact(x).resources.smem_bytes for x in (few, many))
+    whole = H200.limits.smem_bytes + SMEM_RESERVED
+    assert 2 * (asked + SMEM_RESERVED) <= whole < 3 * (asked + SMEM_RESERVED)
+    assert few.most_on_sm == 2 and many.most_on_sm == 0 and used == smem_bytes(many) < asked

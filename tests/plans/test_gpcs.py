@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import pytest
 
-from cutegemm.arch.records import H100, H200
+from cutegemm.arch import records
+from cutegemm.arch.records import H100, H200, KERNELS_FILE
 from cutegemm.plans import gpcs
+
+BEFORE_AFTER = Path(__file__).parents[2] / "benchmarks" / "results" / "before_after"
 
 
 @pytest.mark.parametrize("size", H200.gpcs)
@@ -23,14 +28,27 @@ def test_clusters_of_a_gpc_follow_one_another(size):
         assert [gpc for gpc, _ in itertools.groupby(there)] == sorted(set(there))
 
 
-def test_a_record_without_gpcs_has_none():
-    """GPCs were measured on an H200 alone."""
-    assert not H100.gpcs and gpcs.in_one(()) == 1
+@pytest.mark.parametrize("gpu", [H100, records.find("NVIDIA H200", sms=78), records.find("another", sms=132)])
+def test_other_gpus_have_neither_gpcs_nor_factors_of_splits(gpu):
+    """GPCs were measured on an H200 alone, and the H200's factors of splits are of clusters with places by GPC."""
+    assert not gpu.gpcs
+    own = json.loads(KERNELS_FILE.read_text()).get(gpu.name, {"kernels": {}})["kernels"]
+    assert {x for x in gpu.kernels if x.endswith(" launch")} <= own.keys()
 
 
 def test_a_gpc_holds_its_share_of_clusters():
-    """An eighth of them, or fewer where a GPC holds no large clusters."""
-    assert [gpcs.in_one(H200.gpcs[size]) for size in (1, 2, 4)] == [16, 8, 3]
+    """Those of most GPCs: the first holds half as many clusters of four, two have another pair of SMs."""
+    assert [gpcs.in_one(H200.gpcs[size]) for size in (1, 2, 4)] == [16, 8, 4]
+
+
+def test_the_h200s_gpcs_are_the_measured_ones():
+    """The SMs whose requests L2 sees once are the SMs of one GPC, by the SMs of the CTAs of a launch in pairs."""
+    measured = json.loads((BEFORE_AFTER / "gpcs.json").read_text())
+    sms = measured["placed"]["sms"]
+    of = {sm: H200.gpcs[2][i // 2] for i, sm in enumerate(sms)}
+    for sm, merged in measured["merged"]["with"].items():
+        # which GPC has each of the last four SMs was not measured
+        assert {x for x in sms[:-4] if of[x] == of[int(sm)]} == {int(sm), *merged}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +66,8 @@ def test_a_gpc_holds_its_share_of_clusters():
         ((16, 16), (128, 128), (1, 2), 8, 8),
         ((7, 3), (64, 176), (1, 2), 8, 7),
         ((16, 16), (128, 128), (2, 2), 4, 1),
+        # panels are equal
+        ((9, 6), (64, 88), (1, 2), 8, 5),
     ],
 )
 def test_a_block_requests_the_fewest_bytes(tiles, extents, cluster, clusters, expected):

@@ -74,9 +74,11 @@ def raster_of(plan: KernelPlan, at_once: int) -> Raster:
         elif config.streamed:
             note = "the last tiles are split along K so that all clusters end together"
         elif config.by_gpc:
-            note = f"in each of {config.splits // config.cluster_splits} splits of K; clusters of a GPC are neighbours"
+            note = (
+                f"in each of {config.outer_splits} splits of K; clusters of a GPC compute neighbouring tiles"
+            )
         elif config.splits > config.cluster_splits:
-            note = f"each tile comes {config.splits // config.cluster_splits} times in a row, once per split of K"
+            note = f"each tile comes {config.outer_splits} times in a row, once per split of K"
             at_once = max(1, at_once * config.cluster_splits // config.splits)
     down, across = math.ceil(m / rows), math.ceil(n / columns)
     count = min(down * across, MOST)

@@ -217,7 +217,7 @@ def _serpentine(x: KernelDraft) -> Number:
 
 
 def _by_gpc(x: KernelDraft) -> Number:
-    """The launch gives a place to each of at most as many clusters as fit the SMs, which have splits."""
+    """The launch has a place for every cluster that the SMs hold at once; without splits there is no gain."""
     listed = ((x.streamed | x.dynamic) ^ True) & x.persistent & (x.grouped == "")
     return implies(x.by_gpc, listed & (x.splits > x.cluster_splits) & (x.ctas_per_sm == 1))
 
@@ -368,7 +368,12 @@ LATER = (
     ),
     Rule(
         _by_gpc,
-        lambda x: ("by_gpc", True, "only splits of K have places by GPC, one CTA per SM, no counter", False),
+        lambda x: (
+            "by_gpc",
+            True,
+            "must be False without splits of K, with several CTAs per SM or a counter",
+            False,
+        ),
         needs_tile=False,
     ),
 )

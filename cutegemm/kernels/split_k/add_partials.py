@@ -33,9 +33,6 @@ from cutegemm.kernels.schedule.tile_scheduler import TileScheduler
 from cutegemm.kernels.schedule.work import Work
 from cutegemm.kernels.split_k.partial_sums import VECTOR, PartialSums, aligned
 
-# CTAs on an SM. While the GEMM ends, SMs become free one by one; the first would otherwise get most CTAs of the launch
-MOST_ON_SM = 2
-
 
 class AddPartials:
     """The driver of one `KernelConfig` of family "add_partials"."""
@@ -50,10 +47,18 @@ class AddPartials:
         self.kernel(tensors, atoms, shape, numbers, schedule).launch(
             grid=(named(self.config, "schedule", schedule)["clusters"], 1, 1),
             block=(self.config.threads, 1, 1),
-            smem=max(smem_bytes(self.config), self.config.limits.smem_bytes // (MOST_ON_SM + 1)),
             use_pdl=self.config.trigger != "never",
             stream=stream,
+            **self._spread(),
         )
+
+    def _spread(self) -> dict[str, int]:
+        """So much shared memory that an SM holds `most_on_sm` CTAs.
+
+        While the GEMM ends, SMs become free one by one. The first would otherwise get most CTAs of the launch.
+        """
+        most, limit = self.config.most_on_sm, self.config.limits.smem_bytes
+        return {"smem": max(smem_bytes(self.config), limit // (most + 1))} if most else {}
 
     @cute.kernel
     def kernel(self, tensors, atoms, shape, numbers, schedule):
