@@ -31,7 +31,6 @@ from cutegemm.planning import known_kernels
 SPLITS = "; rates of splits by benchmarks.fit_kernels to "
 ADDED = "; new kernels by benchmarks.fit_kernels from "
 
-
 # rates of the launch that adds splits
 RATES = ("add", "add_rate", "full")
 SIXTEEN = tuple(known_kernels.KINDS[x] for x in (known_kernels.PLAIN, known_kernels.DEEP))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as data: the launches of a problem and their arguments. It does not say how a kernel is chosen (`planning`).
+"""A plan as data: the launches of a problem and their arguments, and what is known of them beforehand.
+
+How a kernel is chosen is `planning`'s.
 
 `kernel_plan`     `KernelPlan`, the candidates that it was chosen from (`Why`), and the arguments of its launches
 `steps`           the launches, a `Step` each
