@@ -106,7 +106,7 @@ def test_the_same_command_goes_on_and_writes_the_record(new, tmp_path, monkeypat
     for told in ("thresholds", "rates of fp8", "CUDA cores", "factors of kernels"):
         assert told in made.note
     assert made.thresholds == H200.thresholds and made.cost.lift == H200.cost.lift
-    lost = H200.kernels.keys() - made.kernels.keys()
+    lost = {x for x in H200.kernels.keys() - made.kernels.keys() if not x.endswith(" launch")}
     assert all(x.startswith("deep ") and x.replace("deep", "plain") in made.kernels for x in lost)
     # rates of the H200 predict its times too low, those of the record do not
     of = contenders.problem(Case(suite="small", dtype="bf16", majors="kk", m=512, n=512, k=512))

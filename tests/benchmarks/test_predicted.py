@@ -67,10 +67,10 @@ def test_a_gpu_without_a_record_is_fitted_to_its_own_sweeps(tmp_path, monkeypatc
     """Its rates are written under its name; without sweeps it is refused."""
     wrote = {}
     monkeypatch.setattr(fit_cost, "write", lambda *x: wrote.update({x[0]: x[1:]}))
-    sweep = str(fit_cost.SWEEPS / "fresh_5_h200.json")
+    sweep = str(fit_cost.SWEEPS / "fresh_16_h200.json")
     assert fit_cost.main(["--gpu", "NVIDIA GH200 480GB", "--sweeps", sweep, "--write"]) == 0
     model, _, source = wrote["NVIDIA GH200 480GB"]
-    assert model != fit_cost.START and source == "fitted by benchmarks.fit_cost to fresh_5_h200.json"
+    assert model != fit_cost.START and source == "fitted by benchmarks.fit_cost to fresh_16_h200.json"
     assert "deep_k" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         fit_cost.main(["--gpu", "NVIDIA GH200 480GB"])
