@@ -26,7 +26,7 @@ def order(gpcs: Sequence[int], count: int) -> tuple[int, ...]:
         count: clusters of the launch.
     """
     found = [0] * count
-    for place, cluster in enumerate(sorted(range(count), key=lambda x: gpcs[x])):
+    for place, cluster in enumerate(sorted(range(count), key=gpcs.__getitem__)):
         found[cluster] = place
     return tuple(found)
 
