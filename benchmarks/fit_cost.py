@@ -154,7 +154,7 @@ def fresh(path: Path, device: Device) -> list[Measured]:
             took, _, extra = row[len(sweep_draws.COLUMNS) :]
             turned = transposed_problem(of) if config[0] else of
             replaced = listed and drifts(turned, config[1], device)
-            if not x.get("gpcs", False) and sweep_rows.placed(config[1], device):
+            if not x.get("gpcs", False) and sweep_rows.splits_changed(config[1], device):
                 replaced, least = True, min(took, least)
             if not replaced and not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
                 configs.append(config)
@@ -181,7 +181,7 @@ def older(paths: Sequence[Path], device: Device) -> list[Measured]:
     found = []
     for x in sweep_rows.read(list(paths), dataclasses.replace(device, cost=START, kernels={})):
         of = x.problem
-        same = (c for c in x.us if not (drifts(of, c, device) or sweep_rows.placed(c, device)))
+        same = (c for c in x.us if not (drifts(of, c, device) or sweep_rows.splits_changed(c, device)))
         us = {c: x.us[c] for c in same if c.reduction in REDUCTIONS}
         aligned = of.a.tma_reason() is None and of.b.tma_reason() is None
         if x.gpu == device.name and aligned and len(us) > 1:

@@ -2,7 +2,7 @@
 """Adds factors of new kinds of kernels, and rates of splits, to a GPU's record; its other rates and factors stay.
 
     python -m benchmarks.fit_kernels --gpu "NVIDIA H200"            # fit and print regret per family
-    python -m benchmarks.fit_kernels --gpu "NVIDIA H200" --write    # also write `cutegemm/arch/kernels.json`
+    python -m benchmarks.fit_kernels --gpu "NVIDIA H200" --write    # also write the record in `cutegemm/arch`
 
 `benchmarks.fit_cost` fits everything anew, these kernels included. Then plans change for groups and operand types too
 that the newest sweeps did not measure. This command replaces only factors of kernels that such plans do not have: with
@@ -120,8 +120,9 @@ def main(arguments: list[str]) -> int:
     if args.write:
         files = ", ".join(sorted(x.name for x in paths))
         written(args.gpu, factors, files)
-        known = json.loads(TIMES_FILE.read_text())[args.gpu]["cost_source"].split(SPLITS)[0]
-        fit.put(args.gpu, "cost", made.cost, f"{known}{SPLITS}{files}")
+        if made is not device:
+            known = json.loads(TIMES_FILE.read_text())[args.gpu]["cost_source"].split(SPLITS)[0]
+            fit.put(args.gpu, "cost", made.cost, f"{known}{SPLITS}{files}")
     return 0
 
 

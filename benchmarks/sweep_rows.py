@@ -212,7 +212,7 @@ def labelled(label: str | None) -> Candidate | None:
     return whole._replace(splits=count, depth=count, reduction="cluster") if count <= MAX_CLUSTER else None
 
 
-def placed(x: Candidate, device: Device) -> bool:
-    """Whether a candidate's splits have changed: clusters have places by GPC, or the adding launch spreads over SMs."""
+def splits_changed(x: Candidate, device: Device) -> bool:
+    """Whether a candidate's splits are not as before: clusters have places by GPC, or a changed launch adds."""
     known = device.gpcs.get(x.cluster[0] * x.cluster[1] * x.depth)
     return x.splits > x.depth and (known is not None or x.reduction == "launch")

@@ -185,9 +185,9 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
         ],
         # passed by value, in the graph's order; a group cannot be empty
         numbers=numbers or [Field("no.number", FLOAT32, 0.0)],
-        # tiles per panel, clusters launched, partial results per result over rows, columns and all; for groups
-        # the form of their ends (`kernels.schedule.group_ends`), whether rows outside all groups are zeroed, and of
-        # how many rows the groups are that the launch computes
+        # tiles per panel, clusters launched, partial results per result over rows, columns and all; of splits by GPC
+        # the clusters' places; for groups the form of their ends (`kernels.schedule.group_ends`), whether rows outside
+        # all groups are zeroed, and of how many rows the groups are that the launch computes
         schedule=[
             *(Field(x, INT32, 1) for x in ("group", "clusters", "partials.m", "partials.n", "partials.all")),
             *_order(config),

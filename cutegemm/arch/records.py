@@ -81,6 +81,8 @@ H100 = dataclasses.replace(
 )
 
 DEFAULT = H200
+# what other GPUs do not share with the default one
+_OTHERS: dict[str, Any] = {"gpcs": {}, "kernels": _unplaced(DEFAULT.kernels)}
 
 
 def added(times: Path = TIMES_FILE, factors: Path = KERNELS_FILE) -> tuple[Device, ...]:
@@ -89,8 +91,7 @@ def added(times: Path = TIMES_FILE, factors: Path = KERNELS_FILE) -> tuple[Devic
     for name, data in json.loads(times.read_text("utf-8")).items():
         if known := data.get("properties"):
             own = known | {"clusters": tuple((size, count) for size, count in known["clusters"])}
-            fields = own | {"gpcs": {}, "kernels": _unplaced(DEFAULT.kernels)}
-            fields |= _fitted(name, DEFAULT, times, factors)
+            fields = own | _OTHERS | _fitted(name, DEFAULT, times, factors)
             found.append(dataclasses.replace(DEFAULT, name=name, **fields))
     return tuple(found)
 
@@ -122,12 +123,11 @@ def find(name: str, *, sms: int, l2_bytes: int | None = None, dram_gbs: float | 
         DEFAULT,
         name=name,
         sms=sms,
-        gpcs={},
-        kernels=_unplaced(DEFAULT.kernels),
         clusters=DEFAULT.clusters if sms == DEFAULT.sms else (),
         l2_bytes=DEFAULT.l2_bytes if l2_bytes is None else l2_bytes,
         dram_gbs=DEFAULT.dram_gbs if dram_gbs is None else dram_gbs,
         note=f"no record of {name}: planned with the times of {DEFAULT.name} and this GPU's {sms} SMs",
+        **_OTHERS,
     )
 
 

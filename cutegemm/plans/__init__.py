@@ -5,7 +5,7 @@ How a kernel is chosen is `planning`'s.
 
 `kernel_plan`     `KernelPlan`, the candidates that it was chosen from (`Why`), and the arguments of its launches
 `steps`           the launches, a `Step` each
-`group_sizes`     a launch for small groups and one for large ones
+`group_sizes`     groups whose sizes the host does not know: their most work tiles, a launch for small and one for large
 `group_tiles`     how many tiles groups of random sizes have
 `gpcs`            which clusters run in one GPC, and in which order they take work tiles
 `launch_limits`   what a grid, a tile scheduler and a copy can count

@@ -39,7 +39,7 @@ def factors(m: int, n: int, k: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (2, 2)])
 @pytest.mark.parametrize("reduction", ["launch", "workspace"])
 def test_every_split_of_every_tile_is_computed(monkeypatch, cluster, reduction):
-    """In every order of the CTAs, without races, as without GPCs."""
+    """Without races, in an order of the CTAs that is drawn."""
     known = dataclasses.replace(H200, gpcs={size: scattered(size) for size in (1, 2, 4)})
     monkeypatch.setattr(path, "DEFAULT", known)
     spec = dataclasses.replace(SPLITS, cluster=cluster, split_reduction=reduction)

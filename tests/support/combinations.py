@@ -15,7 +15,7 @@ LIGHT_TILE = 64 * 128
 def light(case: Case) -> bool:
     """Whether a case takes the emulator a few seconds: its tile is small, K is short, few sums are added atomically.
 
-    The race detector keeps every atomic addition; several waves of eight splits took it 23 GB.
+    For each atomic addition the race detector keeps a set of those before it, 10 GB for several waves of eight splits.
     """
     m, n, k = (
         x if y == AUTO else int(y)

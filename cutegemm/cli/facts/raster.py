@@ -74,9 +74,7 @@ def raster_of(plan: KernelPlan, at_once: int) -> Raster:
         elif config.streamed:
             note = "the last tiles are split along K so that all clusters end together"
         elif config.by_gpc:
-            note = (
-                f"in each of {config.outer_splits} splits of K; clusters of a GPC compute neighbouring tiles"
-            )
+            note = f"in each of {config.outer_splits} splits of K; neighbouring tiles are computed in a GPC"
         elif config.splits > config.cluster_splits:
             note = f"each tile comes {config.outer_splits} times in a row, once per split of K"
             at_once = max(1, at_once * config.cluster_splits // config.splits)
