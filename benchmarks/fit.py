@@ -3,6 +3,7 @@
 
     python -m benchmarks.fit --gpu "NVIDIA H200" --loads            # fit and print; write nothing
     python -m benchmarks.fit --gpu "NVIDIA H200" --cores --write    # write the record if it ranks better
+    python -m benchmarks.fit --gpu "NVIDIA H200" --lines --write    # the same of one line of D
 
 GPUs whose records have the same constants are fitted together.
 The record is `cutegemm/arch/times.json`; `benchmarks.fit_cost` fits the rates of tensor-core kernels. The fit minimizes
@@ -23,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command_line, fit_cores, fit_loads, runs, tuned_rows
+from benchmarks import command_line, fit_cores, fit_lines, fit_loads, runs, tuned_rows
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import KERNELS_FILE, RECORDS, TIMES_FILE
 
@@ -117,11 +118,12 @@ def main(arguments: list[str]) -> int:
         "--loads", action="store_true", help="fit loads of operands that TMA or WGMMA cannot take"
     )
     which.add_argument("--cores", action="store_true", help="fit CUDA-core kernels")
+    which.add_argument("--lines", action="store_true", help="fit those of one line of D")
     names = [x.name for x in RECORDS]
     add("--onto", choices=names, help="GPU whose record is written; default the fitted GPU")
     add("--record", type=Path, default=TIMES_FILE, help="the record's file")
     args = parser.parse_args(arguments)
-    of: Any = fit_cores if args.cores else fit_loads
+    of: Any = fit_cores if args.cores else fit_lines if args.lines else fit_loads
     paths = args.sweeps or sorted([*SWEEPS.glob(of.FILES), *SWEEPS.glob(f"*{tuned_rows.SUFFIX}")])
     start = runs.record_of(args.gpu)
     alike = {x.name for x in RECORDS if getattr(x, of.PART) == getattr(start, of.PART)}

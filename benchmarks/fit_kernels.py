@@ -7,8 +7,9 @@
 `benchmarks.fit_cost` fits everything anew, these kernels included. Then plans change for groups and operand types too
 that the newest sweeps did not measure. This command replaces only factors of kernels that such plans do not have: with
 more than eight stages, with tiles that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`), and with
-16-bit splits of K that the next launch adds. The rates of that launch are fitted first. The record gets what is fitted
-to all problems. Each half of them, held back or not, is judged by a fit to the other.
+16-bit splits of K that the next launch adds. The rates of that launch, and of boxes whose rows straddle lines or begin
+within sectors, are fitted first. The record gets what is fitted
+to all problems. Each half of them, held back or not, is judged by a fit to the other, if there are two.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from cutegemm.layouts.hardware import CORE_ROWS
 from cutegemm.planning import known_kernels
 
 # begin the parts of a record's sources that this command writes
-SPLITS = "; rates of splits by benchmarks.fit_kernels to "
+SPLITS = "; rates of boxes and splits by benchmarks.fit_kernels to "
 ADDED = "; new kernels by benchmarks.fit_kernels from "
 
-# rates of the launch that adds splits
-RATES = ("add", "add_rate", "full")
+# rates of boxes whose rows straddle lines or begin within sectors, and of the launch that adds splits
+BOXES, RATES = ("straddle", "within"), ("add", "add_rate", "full")
 SIXTEEN = tuple(known_kernels.KINDS[x] for x in (known_kernels.PLAIN, known_kernels.DEEP))
 
 
@@ -51,8 +52,7 @@ def kept(device: Device) -> dict[str, float]:
 
 
 def rated(found: Sequence[Measured], device: Device) -> Device:
-    """The device with `RATES` fitted to the problems with splits that the next launch adds."""
-    assert device.cost is not None
+    """The device with `BOXES` fitted to all problems, and `RATES` to those with splits that the next launch adds."""
     own = kept(device)
 
     def without(x: Measured) -> Measured:
@@ -61,12 +61,15 @@ def rated(found: Sequence[Measured], device: Device) -> Device:
         us = [y / known_kernels.factor_of(name, own) for y, name in zip(x.us, names, strict=True)]
         return dataclasses.replace(x, us=us)
 
-    known = [without(x) for x in found if any(c.reduction == "launch" for _, c in x.configs)]
-    if not known:
-        return device
-    start = dataclasses.replace(device.cost, **{x: getattr(fit_cost.START, x) for x in RATES})
-    made = fit_cost.fit(Data(known, device), start, names=RATES)
-    return dataclasses.replace(device, cost=fit.rounded(made))
+    added = [x for x in found if any(c.reduction == "launch" for _, c in x.configs)]
+    assert device.cost is not None
+    # a second fit then starts alike
+    fitted = (*BOXES, *(RATES if added else ()))
+    cost = dataclasses.replace(device.cost, **{x: getattr(fit_cost.START, x) for x in fitted})
+    for names, some in ((BOXES, found), (RATES, added)):
+        if some:
+            cost = fit_cost.fit(Data([without(x) for x in some], device), cost, names=names)
+    return dataclasses.replace(device, cost=fit.rounded(cost))
 
 
 def added(found: Sequence[Measured], device: Device) -> dict[str, float]:
@@ -87,6 +90,8 @@ def regret(judged: Sequence[Measured], fitted_to: Sequence[Measured], device: De
 def judged_by_halves(found: Sequence[Measured], device: Device) -> list[float]:
     """The regret of each problem under factors fitted to the other half: held back, or not."""
     halves = [[x for x in found if x.held_back == half] for half in (False, True)]
+    if not all(halves):
+        return [math.nan] * len(found)
     each = [iter(regret(halves[half], halves[not half], device)) for half in (False, True)]
     return [next(each[x.held_back]) for x in found]
 

@@ -4,10 +4,8 @@
     python -m benchmarks.probes.terms --compile-only               # without a GPU
     python -m benchmarks.probes.terms --out FILE --commit HASH     # on a GPU, under a minute
 
-Each pair names the counts of `planning.cost` that differ and why the hardware takes time for them. A prediction is that
-of the rates alone, without factors of kernels. D of each kernel is checked against torch before it is timed; both are
-timed interleaved, over input sets that exceed L2. If a measured difference is far from the predicted one, the term or
-its rate is wrong, whatever sweeps say of the whole.
+Each pair names the counts of `planning.cost` that differ and why the hardware takes time for them. Predictions are by
+rates alone, without factors of kernels. D is checked against torch; both are timed interleaved, from beyond L2.
 """
 
 from __future__ import annotations
@@ -131,9 +129,8 @@ def pairs(device: Device) -> list[Pair]:
     square, tall, half = _tile(128, 128), _tile(256, 128), _tile(64, 128)
     small = {**_tile(64, 64), "raster": ("m", 8)}
     deep, split = (12 * 64, fours // 3 * 64, 8192), {**small, "split_k": 4}
-    # an operand's bytes per element of K, for the K at which launches are no longer short
-    edge = (device.thresholds.early_bytes // 2 - 64 * 4096) // (64 + 4096) // 8 * 8
-    eight = {**_tile(128, 128), "tile": Tile(128, 128, 128)}
+    eight = {**square, "tile": Tile(128, 128, 128)}
+    edge = (device.thresholds.early_bytes // 2 - 64 * 1024) // (64 + 1024) // 16 * 16
     return [
         Pair(
             "wave quantization",
@@ -154,6 +151,13 @@ def pairs(device: Device) -> list[Pair]:
             "a row of a stage that does not begin at a line of 128 bytes touches two of them",
             ("astride",),
             Side(square, (2048, 2048, 4160)),
+            Side(square, (2048, 2048, 4144)),
+        ),
+        Pair(
+            "rows that begin within L2 sectors",
+            "a row of a stage that begins within a sector of 32 bytes touches one more (`boxes.cu`)",
+            ("within",),
+            Side(square, (2048, 2048, 4144)),
             Side(square, (2048, 2048, 4152)),
         ),
         Pair(
@@ -216,8 +220,8 @@ def pairs(device: Device) -> list[Pair]:
             "launches that begin early",
             "the prologue of the next launch overlaps the end of a short one",
             ("beneath",),
-            Side(_tile(64, 64), (64, 4096, edge)),
-            Side(_tile(64, 64), (64, 4096, edge + 8)),
+            Side(_tile(64, 64), (64, 1024, edge)),
+            Side(_tile(64, 64), (64, 1024, edge + 16)),
         ),
         Pair(
             "loads by threads",

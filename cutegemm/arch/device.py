@@ -33,6 +33,19 @@ class CoreModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LineModel:
+    """Rates of one GPU for `planning.one_line`, one line of D on the CUDA cores. Times in ns."""
+
+    launch: float  # a launch outside its mainloop
+    latency: float  # from a warp's loads until it has multiplied what they bring
+    line: float  # added for each line of B that a warp loads at once
+    word: float  # a word of each of a warp's lanes, of all warps of an SM
+    shift: float  # added if words of A are shifted
+    cta: float  # a CTA of an SM
+    dram: float  # share of a copy's bandwidth that device memory delivers
+
+
+@dataclass(frozen=True, kw_only=True)
 class CostModel:
     """Rates of one GPU for `planning.cost`. Times in ns, rates in bytes per ns, energies in pJ.
 
@@ -45,6 +58,7 @@ class CostModel:
     l2: float  # bytes that L2 delivers to all SMs; multicast bytes count once per cluster
     dram: float  # share of a copy's bandwidth that device memory delivers
     straddle: float  # factor on bytes of rows that straddle L2 cache lines
+    within: float  # added to it for rows that begin within L2 sectors
     # time of a stage besides its instructions: two or three consumer warpgroups, one, pingpong, bare
     stage: float
     lone: float
@@ -146,6 +160,7 @@ class Device:
     dram_gbs: float  # GB/s of a device-to-device copy, read plus write
     l2_bytes: int  # size of the L2 cache
     cores: CoreModel  # rates of CUDA-core kernels
+    lines: LineModel  # rates of those of one line of D
     loads: LoadModel  # rates of operands that TMA cannot address
     cost: CostModel  # rates of tensor-core kernels
     thresholds: Thresholds

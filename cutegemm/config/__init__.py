@@ -17,13 +17,14 @@ from cutegemm.config.draft import (
     WORK_SLOTS,
     KernelDraft,
 )
+from cutegemm.config.gemv import GemvConfig, GemvTile
 from cutegemm.config.helpers import FinishConfig, QuantizeConfig, RelayoutConfig, RowSumConfig
 from cutegemm.config.kernel_config import KernelConfig
 from cutegemm.config.parts import EpilogueConfig, MatrixConfig, OperandConfig, OutputConfig
 from cutegemm.config.simt import SimtConfig, SimtTile
 from cutegemm.families import FAMILIES, load
 
-GemmConfig = KernelConfig | SimtConfig
+GemmConfig = KernelConfig | SimtConfig | GemvConfig
 Config = GemmConfig | RelayoutConfig | FinishConfig | QuantizeConfig | RowSumConfig
 
 
@@ -44,6 +45,8 @@ __all__ = [
     "EpilogueConfig",
     "FinishConfig",
     "GemmConfig",
+    "GemvConfig",
+    "GemvTile",
     "KernelConfig",
     "KernelDraft",
     "MatrixConfig",

@@ -9,10 +9,6 @@ from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.numbers import Number, either, least, most, round_up, where
 from cutegemm.config.parts import EpilogueConfig, OperandConfig
 
-# (m, n, k) of the tiles that the planner has
-EXTENTS = (
-    (128, 128, 8), (112, 128, 8), (64, 128, 16), (64, 64, 16), (64, 64, 32), (64, 32, 64), (64, 16, 32), (16, 64, 32),
-)  # fmt: skip
 # neighbouring rows, or columns, that a thread owns together if it can, and rows that it loads in a run
 FOUR = 4
 # one of so many rows that are loaded in runs may be spare
@@ -171,6 +167,25 @@ class SimtTile:
         held_by_rows = (vector > 1) & along_k
         pipeline = copy_pitch(rows, depth, vector, along_k) * where(held_by_rows, rows, depth)
         return where(self.staged, staged, pipeline)
+
+
+# What the planner has. Ties go to the first tile; of tiles with the same extents the first possible one is used
+# (`benchmarks/probes/simt_tiles.py` measures each).
+TILES = (
+    SimtTile(tile=(128, 128, 8), thread_tile=(16, 8), lanes_m=4, staged=True, residents=2),
+    SimtTile(tile=(128, 128, 8), staged=True, residents=2),
+    # for M that tiles of 128 rows would pad much
+    SimtTile(tile=(112, 128, 8), thread_tile=(14, 8), staged=True, residents=2),
+    SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2),
+    SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2),
+    SimtTile(tile=(64, 64, 32), thread_tile=(8, 16), staged=True, slices=8, ahead=4),
+    SimtTile(tile=(64, 64, 32), staged=True, slices=8),
+    SimtTile(tile=(64, 32, 64), staged=True, slices=16, ahead=4),
+    SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=8, stages=6, residents=2),
+    SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=8, stages=6, residents=2),
+)
+# (m, n, k) of each
+EXTENTS = tuple(dict.fromkeys(x.tile for x in TILES))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,6 +77,15 @@ SIMT = Family(
     },
 )
 
+# One row of 16-bit elements times a matrix that is contiguous along K, on CUDA cores.
+GEMV = Family(
+    name="gemv",
+    config="cutegemm.config:GemvConfig",
+    driver="cutegemm.kernels.cuda_cores.gemv_lines:Gemv",
+    weigh="cutegemm.planning.why:weigh_simt",
+    abilities={"gemv": Abilities(loads=("direct",), stores=("direct",), schedulers=("per_tile",))},
+)
+
 # Copies a matrix into workspace with a layout that TMA can address.
 RELAYOUT = Family(
     name="relayout",
@@ -125,6 +134,5 @@ ADD_PARTIALS = Family(
     limits=Roles(producers=0, accumulators={1: 32, 2: 32, 3: 32}, multiplies=False),
 )
 
-FAMILIES: dict[str, Family] = {
-    x.name: x for x in (WARP_SPECIALIZED, MULTISTAGE, SIMT, RELAYOUT, FINISH, QUANTIZE, ROW_SUM, ADD_PARTIALS)
-}
+_ROWS = (WARP_SPECIALIZED, MULTISTAGE, SIMT, GEMV, RELAYOUT, FINISH, QUANTIZE, ROW_SUM, ADD_PARTIALS)
+FAMILIES: dict[str, Family] = {x.name: x for x in _ROWS}

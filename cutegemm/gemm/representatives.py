@@ -22,7 +22,7 @@ def representative(spec: GemmSpec) -> Problem:
     """The default problem of a spec: 4096^3, aligned; unspecified types are bf16 and unspecified majors row-major.
 
     K is odd for a CUDA-core tile that loads single elements, and B is contiguous along K if the instruction
-    requires it.
+    requires it. A tile of one row or column has as many of D, and both operands contiguous along K.
     """
     found = _of(spec, EXTENT)
     on_cores = on_cuda_cores(found.a.dtype, spec.arithmetic)
@@ -32,6 +32,12 @@ def representative(spec: GemmSpec) -> Problem:
     return found
 
 
+def _lines(spec: GemmSpec) -> tuple[int, int]:
+    """M and N: one where a tile of the CUDA cores has one row or column."""
+    m, n, _ = spec.tile if isinstance(spec.tile, Tile) and spec.schedule == "simt" else (EXTENT,) * 3
+    return (1 if m == 1 else EXTENT), (1 if n == 1 else EXTENT)
+
+
 def operand_types(spec: GemmSpec) -> tuple[DType, DType]:
     """The types of A and B that a spec implies; bf16 if it implies none. One given type is the type of both.
 
@@ -39,6 +45,7 @@ def operand_types(spec: GemmSpec) -> tuple[DType, DType]:
     with zero points, an integer C, or an int32 accumulator or D implies int8.
     """
     shaped = spec.schedule == "simt" and not {"tile", "stages", "split_k"}.isdisjoint(spec.given())
+    shaped = shaped and _lines(spec) == (EXTENT, EXTENT)
     if isinstance(spec.tile, Tile) and may_be_fp32(spec):
         shaped = shaped or None not in (tile_fault(spec.tile), tile_fault(spec.tile, True))
     c_whole = isinstance(spec.c_dtype, DType) and spec.c_dtype.whole
@@ -53,10 +60,11 @@ def _of(spec: GemmSpec, k: int) -> Problem:
     a, b = operand_types(spec)
     kinds = tuple(multiplying(a, b, spec.arithmetic))
     along_k = bool(kinds) and all(x.majors == ("k",) for x in kinds)
+    along_k |= 1 in _lines(spec)
     usual = {"a_major": "k", "b_major": "k" if along_k else "n"}
     majors = "".join(x if getattr(spec, name) == AUTO else getattr(spec, name) for name, x in usual.items())
     made = make_problem(
-        EXTENT, EXTENT, k, dtype=a, b_dtype=b, d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype, majors=majors,
+        *_lines(spec), k, dtype=a, b_dtype=b, d_dtype=None if spec.d_dtype == AUTO else spec.d_dtype, majors=majors,
         d_major="n" if spec.d_major == AUTO else spec.d_major,
         epilogue=spec.epilogue if isinstance(spec.epilogue, Graph) else None,
     )  # fmt: skip

@@ -5,9 +5,9 @@ the way in                      `planner` (`plan`)
 what costs least                `ways` (swapped or not, how operands arrive), `generator` (configs as arrays),
                                 `cost` (what they do for the GEMM in `seen`, over a GPU's rates), `known_kernels`,
                                 `ranking`, `choose`
-what follows from a candidate   `candidates`, `kernel_fields`, `epilogue_plan`, `launches`, `invariance`;
+what follows from a candidate   `candidates`, `kernel_fields`, `epilogue_plan`, `invariance`;
                                 what must hold: `config.invariants`
-kernels on the CUDA cores       `simt_tiles`
+kernels on the CUDA cores       `simt_tiles`; of one row or column of D `one_line`
 several GEMMs in one launch     `grouped`, `group_kernels`
 for people                      `why`
 

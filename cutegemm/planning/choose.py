@@ -18,14 +18,15 @@ from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import InputError, PlanError, field_error, shown
-from cutegemm.planning import candidates, invariance, launches
+from cutegemm.planning import candidates, invariance, one_line
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
-from cutegemm.planning.launches import Grid
+from cutegemm.planning.simt_tiles import plan_tile
 from cutegemm.planning.ways import Option, Order, Way, direct, only_depth, turned, ways_of
-from cutegemm.plans import gpcs
+from cutegemm.plans import gpcs, launches
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_copies, check_fewest, check_sms
+from cutegemm.plans.launches import Grid
 from cutegemm.plans.steps import Multiply, Relayout, Step
 from cutegemm.plans.workspace import plan_parts, plan_reductions
 from cutegemm.request import swap
@@ -42,6 +43,10 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """The plan of a problem on the tensor cores, with operands swapped or not."""
     option, config, grid = choose(asked, order)
     ns, way, candidate = option
+    least, tile = min(one_line.weighed(asked), key=lambda pair: pair[0], default=(math.inf, None))
+    if tile is not None and least < ns:
+        why = f"one line of D: warps of the CUDA cores read whole lines of the matrix, {least / 1e3:,.1f} us"
+        return plan_tile(asked, tile, (*asked.reasons, why))
     seen, reasons = way.seen, way.reasons
     if seen.spec.tile == AUTO:
         why = f"costs least, {ns / 1e3:,.1f} us" if ns else "the given fields leave little else"

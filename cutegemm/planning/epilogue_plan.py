@@ -6,17 +6,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import TypeVar
 
 from cutegemm.config import KernelDraft, MatrixConfig, OutputConfig, smem_budget
 from cutegemm.config.invariants import BUFFERS, MEMORY, check, satisfied
 from cutegemm.config.invariants.tiles import RULES, rows_step
-from cutegemm.config.numbers import Number
 from cutegemm.epilogue.graph import Graph
 from cutegemm.errors import PlanError, field_error
 from cutegemm.planning.candidates import given
+from cutegemm.plans.subtiles import sliced
 from cutegemm.problems import Operand, Problem
-from cutegemm.request.operand_rules import epilogue_inputs, epilogue_outputs, major, subtile
+from cutegemm.request.operand_rules import epilogue_inputs, epilogue_outputs, major
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
 
 # bytes of shared memory per consumer warpgroup for stored subtiles
@@ -27,9 +26,6 @@ LEAST_BUFFERS = 2
 MAX_RING_STAGES = 4
 # bytes of shared memory that the mainloop's pipeline keeps from the inputs
 RING_BYTES = 144 * 1024
-
-# a draft or a config, and the same returned
-Kernel = TypeVar("Kernel", bound=KernelDraft)
 
 
 def stored(spec: GemmSpec, problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[OutputConfig, ...]:
@@ -67,28 +63,6 @@ def fetched(problem: Problem, epilogue: Graph, reasons: list[str]) -> tuple[Matr
                 reasons.append(f"{name} is read element by element: {why_not}")
         found.append(matrix)
     return tuple(found)
-
-
-def subtile_columns(
-    columns: Number, outputs: tuple[OutputConfig, ...], inputs: tuple[MatrixConfig, ...]
-) -> Number:
-    """EPI_N: columns of the widest subtile that divides a tile's, by the widest element that shared memory holds."""
-    widths = [x.dtype.bytes for x in outputs] + [x.dtype.bytes for x in inputs if x.load == "tma"]
-    return subtile(columns, max(widths, default=2))
-
-
-def sliced(config: Kernel, most: int, enough: bool = False) -> Kernel:
-    """The config with its tile's columns divided into the most slices of whole subtiles, at most so many.
-
-    If `enough`, into the next larger number where that is at most half of so many.
-    """
-    columns, step = config.columns, config.columns_step
-    legal = [x for x in range(1, columns // step + 1) if columns % (step * x) == 0]
-    slices = max((x for x in legal if x <= most), default=1)
-    if enough and 2 * slices <= most:
-        slices = min((x for x in legal if x > most), default=slices)
-    epi_n = subtile_columns(columns // slices, config.outputs, config.inputs)
-    return dataclasses.replace(config, slices=slices, epi_n=epi_n)
 
 
 def with_buffers(spec: GemmSpec, draft: KernelDraft, most: int) -> KernelDraft:

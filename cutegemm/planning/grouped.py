@@ -18,10 +18,10 @@ from cutegemm.config import KernelConfig
 from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.planning.group_kernels import INDEXED_LOAD, Average, alike
 from cutegemm.planning.kernel_fields import PANEL
-from cutegemm.planning.launches import resident_clusters
 from cutegemm.plans.group_sizes import by_size, group_works
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_groups
+from cutegemm.plans.launches import resident_clusters
 from cutegemm.plans.steps import Ends, Multiply
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem

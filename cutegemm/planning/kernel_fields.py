@@ -23,7 +23,7 @@ from cutegemm.planning import epilogue_plan as plan_epilogue
 from cutegemm.planning.candidates import Candidate, fewest_splits, given
 from cutegemm.planning.seen import FEW_STAGES
 from cutegemm.planning.ways import Kind, Way, only_depth
-from cutegemm.plans import gpcs
+from cutegemm.plans import gpcs, subtiles
 from cutegemm.problems import Problem
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -157,7 +157,7 @@ def configured(way: Way, candidate: Candidate) -> KernelConfig:
         evict_first=_evicted_first(way, candidate),
     )
     if draft.cluster_splits > 1:
-        draft = plan_epilogue.sliced(draft, draft.cluster_splits)
+        draft = subtiles.sliced(draft, draft.cluster_splits)
     often = way.problem.k > FEW_STAGES * candidate.tile[2] * candidate.splits
     try:
         made = KernelConfig.of(
@@ -207,7 +207,7 @@ def outlined(
         "stages": 1,
         "consumers": consumers,
         "pingpong": candidate.pingpong,
-        "epi_n": plan_epilogue.subtile_columns(columns, of.outputs, of.inputs),
+        "epi_n": subtiles.subtile_columns(columns, of.outputs, of.inputs),
         "epilogue_stages": given(spec.epilogue_stages, 1),
         "input_stages": given(spec.input_stages, 1),
         "persistent": spec.scheduler != "per_tile",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cutegemm.config import SECTOR
 from cutegemm.config.numbers import Number
 from cutegemm.problems import Operand, Problem
 from cutegemm.request.operand_rules import L2_LINE
@@ -27,6 +28,7 @@ class Side(NamedTuple):
     bytes: Number  # of both halves of a gated pair
     k_major: Number  # whether it is contiguous along K
     astride: Number  # whether TMA loads rows that straddle L2 cache lines
+    within: Number  # whether TMA loads rows that begin within L2 sectors
     shifted: Number = False  # whether threads shift its rows
     ns: Number = 0.0  # per element that threads load
 
@@ -34,8 +36,10 @@ class Side(NamedTuple):
     def of(cls, operand: Operand, k_major: bool, halves: int = 1) -> Side:
         """The side of a matrix that TMA loads, or of one half of a gated pair."""
         # rows of a copy begin at whole cache lines
-        whole = operand.strides[0 if operand.unit_col else 1] * operand.dtype.bytes % L2_LINE == 0
-        return cls(float(operand.bytes * halves), k_major, not whole and operand.tma_reason() is None)
+        pitch = operand.strides[0 if operand.unit_col else 1] * operand.dtype.bytes
+        tma = operand.tma_reason() is None
+        astride, within = tma and pitch % L2_LINE != 0, tma and pitch % SECTOR != 0
+        return cls(float(operand.bytes * halves), k_major, astride, within)
 
 
 class Seen(NamedTuple):

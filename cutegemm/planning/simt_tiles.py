@@ -13,12 +13,12 @@ import itertools
 import math
 
 from cutegemm.arch.device import CoreModel, Device
-from cutegemm.config import OperandConfig, SimtConfig, SimtTile
-from cutegemm.config.simt import FOUR, STAGED_STAGES, WARP
+from cutegemm.config import GemvConfig, GemvTile, OperandConfig, SimtConfig, SimtTile
+from cutegemm.config.simt import FOUR, STAGED_STAGES, TILES, WARP
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import invariance
+from cutegemm.planning import invariance, one_line
 from cutegemm.planning.ways import Order
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_ctas, check_extents
@@ -29,6 +29,7 @@ from cutegemm.request.operand_rules import access_bytes, epilogue_inputs, epilog
 from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
 
+CoreTile = SimtTile | GemvTile
 # elements per global access, widest first; 16-bit elements are loaded one by one
 FP32_WIDTHS = (4, 2)
 OUTPUT_WIDTHS = (4,)
@@ -133,36 +134,32 @@ SPLITS = (1, 2, 4, 8)
 # most accumulators of a thread beside those of a gated pair's other half
 PAIRED_VALUES = 64
 
-# Ties go to the first tile; of tiles with the same extents the first possible one is used
-# (`benchmarks/probes/simt_tiles.py` measures each).
-TILES = (
-    SimtTile(tile=(128, 128, 8), thread_tile=(16, 8), lanes_m=4, staged=True, residents=2),
-    SimtTile(tile=(128, 128, 8), staged=True, residents=2),
-    # for M that tiles of 128 rows would pad much
-    SimtTile(tile=(112, 128, 8), thread_tile=(14, 8), staged=True, residents=2),
-    SimtTile(tile=(64, 128, 16), staged=True, slices=2, residents=2),
-    SimtTile(tile=(64, 64, 16), staged=True, slices=4, residents=2),
-    SimtTile(tile=(64, 64, 32), thread_tile=(8, 16), staged=True, slices=8, ahead=4),
-    SimtTile(tile=(64, 64, 32), staged=True, slices=8),
-    SimtTile(tile=(64, 32, 64), staged=True, slices=16, ahead=4),
-    SimtTile(tile=(64, 16, 32), thread_tile=(8, 4), slices=8, stages=6, residents=2),
-    SimtTile(tile=(16, 64, 32), thread_tile=(4, 8), lanes_m=4, slices=8, stages=6, residents=2),
-)
-
 
 def plan_simt(asked: Request, order: Order) -> KernelPlan:
     """The plan of a problem on the CUDA cores; their tiles have a cost model of their own and ignore `order`."""
-    problem, device = asked.problem, asked.device
-    config, half, gate = _configured(asked, choose(asked))
-    tiles = (math.ceil(problem.m / config.tile[0]), math.ceil(problem.n / config.tile[1]), problem.batch)
+    return plan_tile(asked, choose(asked), asked.reasons)
+
+
+def plan_tile(asked: Request, tile: CoreTile, reasons: tuple[str, ...]) -> KernelPlan:
+    """The plan of a problem with a tile that serves it."""
+    of, device = asked, asked.device
+    config: SimtConfig | GemvConfig
+    if isinstance(tile, SimtTile):
+        config, half, gate = _configured(asked, tile)
+    else:
+        of = one_line.seen(asked) or asked
+        config, half, gate = one_line.configured(of, tile), of.problem.b, None
+    problem = of.problem
+    tiles = (math.ceil(problem.m / tile.tile[0]), math.ceil(problem.n / tile.tile[1]), problem.batch)
     count = math.prod(tiles)
-    check_ctas(asked.spec, problem, count * config.split, device.limits)
-    check_extents(problem, config.tile)
+    check_ctas(asked.spec, asked.problem, count * config.cluster_size, device.limits)
+    check_extents(problem, tile.tile)
     reductions = plan_reductions(config, problem, tiles, 0)
     multiply = Multiply.of(
         problem,
         (problem.a, half),
         config=config,
+        factors=of.factors,
         gate=gate,
         raster=("m", 8),
         clusters=count,
@@ -171,13 +168,13 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
     )
     return KernelPlan(
         spec=asked.spec,
-        problem=problem,
+        problem=asked.problem,
         device=device,
         steps=(multiply, *reductions.steps),
         workspace_bytes=reductions.workspace_bytes,
-        tiles=tiles,
+        tiles=(tiles[1], tiles[0], tiles[2]) if multiply.swapped else tiles,
         waves=count / device.sms,
-        reasons=asked.reasons,
+        reasons=reasons,
     )
 
 
@@ -208,9 +205,15 @@ def _configured(asked: Request, tile: SimtTile) -> tuple[SimtConfig, Operand, in
     return config, half, gate
 
 
-def choose(asked: Request) -> SimtTile:
+def choose(asked: Request) -> CoreTile:
     """The tile and splits of K with the least predicted time for a request."""
-    return min(weighed(asked), key=lambda pair: pair[0])[1]
+    return min(candidates(asked), key=lambda pair: pair[0])[1]
+
+
+def candidates(asked: Request) -> list[tuple[float, CoreTile]]:
+    """(nanoseconds, tile) of every tile that serves a request, those of one row among them."""
+    rows: list[tuple[float, CoreTile]] = [*one_line.weighed(asked)]
+    return rows if rows and isinstance(asked.spec.tile, Tile) else [*rows, *weighed(asked)]
 
 
 def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
@@ -244,8 +247,11 @@ def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
     return clean if clean and asked.spec.tile == AUTO else found
 
 
-def fields_of(x: SimtTile) -> tuple[tuple[str, object], ...]:
+def fields_of(x: CoreTile, swapped: bool = False) -> tuple[tuple[str, object], ...]:
     """Fields of a `GemmSpec` that ask for a tile."""
+    if isinstance(x, GemvTile):
+        m, n, k = x.tile
+        return ("schedule", "simt"), ("tile", (n, m, k) if swapped else x.tile)
     stages = STAGED_STAGES if x.staged else x.stages
     return ("schedule", "simt"), ("tile", x.tile), ("stages", stages), ("split_k", x.split)
 

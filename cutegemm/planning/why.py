@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
-from cutegemm.config import KernelConfig, SimtConfig
+from cutegemm.config import GemvConfig, KernelConfig, SimtConfig
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
-from cutegemm.planning import simt_tiles
+from cutegemm.planning import one_line, simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.grouped import average_plan
@@ -16,7 +17,8 @@ from cutegemm.planning.ranking import options, predicted
 from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.plans.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.plans.steps import Relayout
-from cutegemm.request.requirements import MATRICES, Batches, requested
+from cutegemm.request.requirements import MATRICES, Batches, Request, requested
+from cutegemm.spec import AUTO
 
 # configs that are shown: no two that differ in the cluster alone
 SHOWN = 96
@@ -30,30 +32,48 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     """The generator's table for a tensor-core plan's request, and what became of each config, the plan's among them."""
     made, batches = average_plan(made)
     asked, _ = requested(made.spec, made.problem, made.device, batches)
-    own, shown, kinds = option_of(made, batches), dict[Fields, Option](), set[tuple[object, ...]]()
+    own = option_of(made, batches)
+    shown = _shown(asked) | {fields_of_option(own): own}
+    return _sorted(
+        *(_fate(fields, x, own.ns, taken=x is own) for fields, x in shown.items()), *_lines(asked, (), own.ns)
+    )
+
+
+def _sorted(*found: Weighed) -> Why:
+    return Why(tuple(sorted(found, key=lambda x: x.us)))
+
+
+def _shown(asked: Request) -> dict[Fields, Option]:
+    """The configs predicted fastest, no two that differ in the cluster alone."""
+    shown, kinds = dict[Fields, Option](), set[tuple[object, ...]]()
     for option in itertools.islice(options(asked), 4 * SHOWN):
-        # no two that differ in the cluster alone
         kind = option.way.swapped, option.way.loads, option.candidate._replace(cluster=(1, 1))
         if kind not in kinds and len(kinds) < SHOWN:
             shown[fields_of_option(option)] = option
         kinds.add(kind)
-    shown[fields_of_option(own)] = own
-    fastest_first = sorted(shown.items(), key=lambda x: x[1].ns)
-    return Why(tuple(_fate(fields, option, own) for fields, option in fastest_first))
+    return shown
 
 
-def _fate(fields: Fields, option: Option, own: Option) -> Weighed:
-    """What became of an option where another one, or itself, was taken."""
+def _fate(fields: Fields, option: Option, least: float, *, taken: bool) -> Weighed:
+    """What became of an option where one of `least` nanoseconds was taken."""
     lost, serves = "", True
-    if option is not own:
+    if not taken:
         try:
             config, _ = served(option.way, option.candidate)
-            lost = SPILLS if spills(config) else _lost(option.ns, own.ns)
+            lost = SPILLS if spills(config) else _lost(option.ns, least)
         except PlanError as error:
             lost, serves = f"refused: {error}", False
     loads = "".join(f", {name.upper()} {load}" for name, load in _loads(option.way))
     what = f"{option.in_d}{', swapped' if option.way.swapped else ''}{loads}"
     return Weighed(what, option.ns / 1e3, lost, fields, serves)
+
+
+def _lines(asked: Request, own: Fields, least: float) -> Iterator[Weighed]:
+    """The fate of the tiles of the CUDA cores for one line of D."""
+    for ns, x in one_line.weighed(asked):
+        fields = simt_tiles.fields_of(x, swapped=asked.problem.m > 1)
+        what = f"one line on the CUDA cores, tile {dict(fields)['tile']}"
+        yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
 
 def option_of(made: KernelPlan, batches: Batches = MATRICES) -> Option:
@@ -72,23 +92,27 @@ def predicted_us(made: KernelPlan) -> float:
     """Microseconds that the cost model predicts for a plan; 0 where nothing is launched."""
     if isinstance(made.config, KernelConfig):
         return option_of(*average_plan(made)).ns / 1e3
-    taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
+    taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig | GemvConfig) else None
     return 0.0 if taken is None else taken.us
 
 
 def weigh_simt(made: KernelPlan) -> Why:
     """The fate of each tile and split of K of a CUDA-core plan; the plan's own is among them, whoever chose it."""
-    config = made.config
-    assert isinstance(config, SimtConfig)
+    config, own = made.config, tuple(fields_of(made).items())
+    assert isinstance(config, SimtConfig | GemvConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
+    if isinstance(config, GemvConfig):
+        least = next(ns for ns, x in one_line.weighed(asked) if x.tile == config.tile)
+        open_ = made.spec.schedule == AUTO
+        others = [_fate(y, x, least, taken=False) for y, x in _shown(asked).items()] if open_ else []
+        return _sorted(*_lines(asked, own, least), *others)
     named = {simt_tiles.fields_of(x): (ns, x) for ns, x in simt_tiles.weighed(asked)}
-    own = simt_tiles.fields_of(config)
     least, _ = named.setdefault(own, (simt_tiles.estimate(made.problem, config, made.device), config))
     found = []
-    for fields, (ns, x) in sorted(named.items(), key=lambda pair: pair[1][0]):
+    for fields, (ns, x) in named.items():
         what = f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
         found.append(Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields))
-    return Why(tuple(found))
+    return _sorted(*found)
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:
@@ -96,8 +120,8 @@ def fields_of(made: KernelPlan) -> dict[str, object]:
 
     They do not say what else a kernel has: a scheduler, hints, a trigger. Without K there are none.
     """
-    if isinstance(made.config, SimtConfig) and made.problem.k:
-        return dict(simt_tiles.fields_of(made.config))
+    if isinstance(made.config, SimtConfig | GemvConfig) and made.problem.k:
+        return dict(simt_tiles.fields_of(made.config, made.swapped))
     if not isinstance(made.config, KernelConfig):
         return {}
     return {**dict(fields_of_option(option_of(made))), "raster": made.raster}

@@ -7,6 +7,8 @@ How a kernel is chosen is `planning`'s.
 `steps`           the launches, a `Step` each
 `group_sizes`     groups whose sizes the host does not know: their most work tiles, a launch for small and one for large
 `group_tiles`     how many tiles groups of random sizes have
+`launches`        a kernel's grid, and the launch that reduces its splits
+`subtiles`        of an epilogue
 `gpcs`            which clusters run in one GPC, and in which order they take work tiles
 `launch_limits`   what a grid, a tile scheduler and a copy can count
 `workspace`       where a launch's partial sums, counters and partial results lie in device memory

@@ -12,7 +12,7 @@ from typing import Any
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT
 from cutegemm.checks import plain
-from cutegemm.config import Config, GemmConfig, KernelConfig, SimtConfig, boxes
+from cutegemm.config import Config, GemmConfig, GemvConfig, KernelConfig, SimtConfig, boxes
 from cutegemm.config.shared import Barrier, SharedPlan
 from cutegemm.config.smem_budget import Region
 from cutegemm.families import FAMILIES, load
@@ -133,6 +133,8 @@ class KernelPlan:
         config = self.config
         if isinstance(config, KernelConfig):
             return int(config.held_values)
+        if isinstance(config, GemvConfig):
+            return config.own
         return math.prod(config.thread_tile) if isinstance(config, SimtConfig) else 0
 
     @property

@@ -68,7 +68,9 @@ def _transposed_spec(spec: GemmSpec) -> GemmSpec:
     if isinstance(spec.constant, tuple):
         changed["constant"] = tuple(OTHER[name] for name in spec.constant)
     changed |= {name: _value(name, getattr(spec, name)) for name in ("tile", "cluster", "raster")}
-    return dataclasses.replace(spec, **changed, a_load=spec.b_load, b_load=spec.a_load, swap=False)
+    # specs of CUDA cores have no such field
+    given = AUTO if spec.schedule == "simt" else False
+    return dataclasses.replace(spec, **changed, a_load=spec.b_load, b_load=spec.a_load, swap=given)
 
 
 def _field(name: str) -> str:

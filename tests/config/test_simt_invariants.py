@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from cutegemm.config import SimtConfig, config_from_data
+from cutegemm.config.simt import TILES
 from cutegemm.config.simt_invariants import RULES, check, smem_bytes
 from cutegemm.errors import PlanError
-from cutegemm.planning.simt_tiles import TILES
 from tests.support.simt_configs import simt
 
 COUNT = 500

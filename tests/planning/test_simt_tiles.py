@@ -9,11 +9,11 @@ import pytest
 from cutegemm import Gemm, GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
-from cutegemm.config.simt import EXTENTS
+from cutegemm.config.simt import EXTENTS, TILES
 from cutegemm.gemm.representatives import representative
 from cutegemm.planning import simt_tiles
 from cutegemm.planning.planner import plan
-from cutegemm.planning.simt_tiles import TILES, estimate, fields_of, tiles_of, weighed
+from cutegemm.planning.simt_tiles import estimate, fields_of, tiles_of, weighed
 from cutegemm.problems import problem
 from cutegemm.request.requirements import requested
 from cutegemm.spec import Tile

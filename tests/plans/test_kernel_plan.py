@@ -12,11 +12,11 @@ from cutegemm import epilogue as epi
 from cutegemm.arch.records import DEFAULT
 from cutegemm.config import boxes, smem_budget
 from cutegemm.config.shared import SharedPlan
+from cutegemm.config.simt import TILES
 from cutegemm.errors import PlanError
 from cutegemm.gemm import representative
 from cutegemm.planning.grouped import plan_groups
 from cutegemm.planning.planner import plan
-from cutegemm.planning.simt_tiles import TILES
 from cutegemm.plans.steps import Ends
 from tests.support.planned import (
     MISALIGNED_A,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from cutegemm.arch.device import Device
 from cutegemm.config import KernelConfig
 from cutegemm.families.rows import ADD_PARTIALS
-from cutegemm.planning.epilogue_plan import sliced
 from cutegemm.plans.launch_limits import block_of, check_grid, check_sms
+from cutegemm.plans.subtiles import sliced
 from cutegemm.problems import Problem
 from cutegemm.spec import GemmSpec
 

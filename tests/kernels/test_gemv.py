@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row or column of D on the CUDA cores: any alignment, any length, epilogues, values that stay in their columns."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cutegemm import GemmSpec, emulator
+from cutegemm import epilogue as epi
+from cutegemm.config import config_from_data
+from cutegemm.config.gemv import COLUMNS, SLICES, TILES, WORD, GemvTile
+from cutegemm.errors import PlanError
+from cutegemm.gemm import Gemm
+from cutegemm.planning.planner import plan
+from cutegemm.planning.simt_tiles import fields_of
+from cutegemm.problems import problem
+from tests.support.epilogues import assert_outputs_close, random_inputs
+from tests.support.fused_kernels import results
+from tests.support.numerics import assert_close
+from tests.support.watched import RACES
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.sliced
+
+LINES = 37  # not a multiple of any tile's columns
+
+
+def gemm_of(x, swapped=False, **fields):
+    """The kernel of a tile."""
+    return Gemm(GemmSpec(**dict(fields_of(x, swapped)), **fields))
+
+
+def matrix(rows, k, *, pitch=None, offset=0, batch=None, dtype=torch.bfloat16, seed=0, device="cpu"):
+    """A matrix of random numbers whose lines begin at any element, between NaNs."""
+    pitch, count = pitch or k, batch or 1
+    store = torch.full((offset + count * rows * pitch + WORD,), float("nan"), dtype=dtype, device=device)
+    view = store[offset : offset + count * rows * pitch].view(count, rows, pitch)[:, :, :k]
+    view.copy_(torch.randn(view.shape, generator=torch.Generator().manual_seed(seed)))
+    return view if batch else view[0]
+
+
+def operands(lines, k, *, swapped=False, **how):
+    """A and B of one row, or of one column if `swapped`; the row is aligned."""
+    row = matrix(
+        1,
+        k,
+        pitch=-(-k // WORD) * WORD,
+        batch=how.get("batch"),
+        dtype=how.get("dtype", torch.bfloat16),
+        seed=1,
+    )
+    many = matrix(lines, k, **how)
+    return (many, row.mT) if swapped else (row, many.mT)
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["row", "column"])
+@pytest.mark.parametrize("tile", TILES, ids=lambda x: f"{x.own} columns, {x.slices} slices")
+def test_every_tile_multiplies(tile, swapped):
+    """Each tile gives D for lines that begin at odd elements, in several blocks, the last one partly empty."""
+    a, b = operands(LINES, 2 * tile.tile[2] + 77, swapped=swapped, offset=3)
+    run = emulator.run(gemm_of(tile, swapped), a, b, options=RACES)
+    assert not run.races
+    assert_close(run.d, a, b)
+
+
+@pytest.mark.parametrize("k", [16, 17, 23, 24, 31, 511, 512, 513, 519, 520, 527, 1024, 1031])
+@pytest.mark.parametrize(("pitch", "offset"), [(0, 0), (0, 1), (1, 0), (3, 5), (8, 0), (8, 7)])
+def test_any_end_and_any_beginning(k, pitch, offset):
+    """Lines of any length that begin anywhere are read to their ends and no further: NaNs lie around them."""
+    a, b = operands(9, k, pitch=k + pitch, offset=offset)
+    run = emulator.run(gemm_of(GemvTile(own=2, slices=2)), a, b)
+    assert_close(run.d, a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_batches(dtype):
+    """Each batch has its own lines; a row that all share is read for each."""
+    a, b = operands(LINES, 700, pitch=701, batch=3, dtype=dtype)
+    gemm = gemm_of(GemvTile(own=4, slices=1))
+    assert_close(emulator.run(gemm, a, b, options=RACES).d, a, b)
+    assert_close(emulator.run(gemm, a[:1], b, options=RACES).d, a[:1].expand(3, -1, -1), b)
+
+
+def test_aligned_lines_need_no_shift():
+    """Aligned lines are another kernel, which loads each word of A once."""
+    config = plan(GemmSpec(schedule="simt", tile=TILES[0].tile), problem(1, 64, 1024, majors="kk")).config
+    shifted = plan(GemmSpec(schedule="simt", tile=TILES[0].tile), problem(1, 64, 1025, majors="kk")).config
+    assert config.aligned and not shifted.aligned and config.residents > shifted.residents
+    a, b = operands(LINES, 1024)
+    whole = emulator.run(gemm_of(TILES[0]), a, b)
+    odd = emulator.run(gemm_of(TILES[0]), *operands(LINES, 1024, offset=1))
+    assert_close(whole.d, a, b)
+    assert (
+        whole.counters["load_requests"] < odd.counters["load_requests"]
+        if "load_requests" in whole.counters
+        else True
+    )
+
+
+def test_values_that_are_no_numbers_stay_in_their_columns():
+    """An infinity in one line, and a NaN in another, reach their elements of D alone, wherever in the line they are."""
+    for place in (0, 5, 300, 698, 699):
+        a, b = operands(LINES, 700, pitch=701, offset=1)
+        b[place, 4], b[place, 9] = float("inf"), float("nan")
+        d = emulator.run(gemm_of(GemvTile(own=4, slices=2)), a, b).d[0]
+        assert d[4].isinf() and d[9].isnan()
+        assert d[[i for i in range(LINES) if i not in (4, 9)]].isfinite().all()
+
+
+@epi.define
+def fused(acc, *, bias: epi.Row, scale: epi.Col, other: epi.Matrix, factor: epi.Scalar):
+    """Every kind of input, three outputs."""
+    h = acc * scale * factor + bias
+    return epi.Output(
+        d=epi.relu(h) + other, pre=epi.Store(h, dtype="fp32", major="m"), low=epi.Store(h, dtype="fp8")
+    )
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["row", "column"])
+def test_an_epilogue_has_the_coordinates_of_d(swapped):
+    """Vectors along both axes, a matrix, a number and further outputs, of a row and of a column, in batches."""
+    a, b = operands(LINES, 333, swapped=swapped, offset=1, batch=2)
+    shape = (2, a.shape[1], b.shape[2])
+    inputs = random_inputs(fused, shape, torch.Generator().manual_seed(3))
+    run = emulator.run(gemm_of(GemvTile(own=2), swapped, epilogue=fused), a, b, options=RACES, **inputs)
+    assert not run.races
+    assert_outputs_close(results(run.d), fused, a, b, inputs)
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["row", "column"])
+def test_c_is_added(swapped):
+    """alpha A B + beta C."""
+    a, b = operands(LINES, 100, swapped=swapped, offset=1)
+    c = torch.randn(a.shape[0], b.shape[1], generator=torch.Generator().manual_seed(5)).bfloat16()
+    run = emulator.run(gemm_of(GemvTile(own=1), swapped), a, b, c, alpha=0.5, beta=2.0)
+    assert_close(run.d, a, b, c, 0.5, 2.0)
+
+
+def test_equal_calls_give_equal_bits():
+    """The order of additions is fixed, whatever order work completes in."""
+    a, b = operands(LINES, 2100, offset=1)
+    gemm = gemm_of(GemvTile(own=2, slices=4))
+    runs = [emulator.run(gemm, a, b, options=emulator.Options(policy="random", seed=i)).d for i in range(3)]
+    assert all(torch.equal(runs[0], x) for x in runs)
+
+
+def test_a_config_survives_serialisation():
+    """A config read back from its data equals the original."""
+    config = plan(GemmSpec(), problem(1, 999, 1001, majors="kk")).config
+    assert config.family == "gemv" and config_from_data(config.to_data()) == config
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("own", 3), ("slices", 8), ("operands", None)], ids=["own", "slices", "operands"]
+)
+def test_an_impossible_config_is_refused(field, value):
+    """A config that breaks an invariant names the field."""
+    config = plan(GemmSpec(), problem(1, 999, 1001, majors="kk")).config
+    if field == "operands":
+        value = (config.a, dataclasses.replace(config.b, major="n"))
+    with pytest.raises(PlanError) as error:
+        dataclasses.replace(config, **{field: value})
+    assert error.value.field == field
+    assert set(COLUMNS) == {x.own for x in TILES} and set(SLICES) == {x.slices for x in TILES}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tile", TILES, ids=lambda x: f"{x.own} columns, {x.slices} slices")
+def test_every_tile_on_a_gpu(tile):
+    """As in the emulator, one launch after another, for several lengths and alignments."""
+    for swapped in (False, True):
+        gemm = gemm_of(tile, swapped)
+        for k, offset, lines in ((16, 0, 1), (1029, 3, 1077), (2048, 0, 333), (5207, 1, 50), (777, 0, 4097)):
+            a, b = (x.cuda() for x in operands(lines, k, swapped=swapped, offset=offset))
+            if offset:
+                many = matrix(lines, k, offset=offset, device="cuda")
+                a, b = (many, b) if swapped else (a, many.mT)
+            assert_close(gemm.run(a, b), a, b)

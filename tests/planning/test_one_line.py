@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which problems of one row or column run on the CUDA cores, and with which tile."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cutegemm import GemmSpec
+from cutegemm import epilogue as epi
+from cutegemm.arch.records import H200
+from cutegemm.config.gemv import RESIDENTS, TILES
+from cutegemm.planning import one_line
+from cutegemm.planning.planner import plan
+from cutegemm.problems import problem
+from cutegemm.request.requirements import requested
+from cutegemm.tuning.proposals import explicit, proposals
+
+
+def seen(of, **fields):
+    """The request as these kernels see it."""
+    return one_line.seen(requested(GemmSpec(**fields), of, H200)[0])
+
+
+@pytest.mark.parametrize("extents", [(1, 999, 1001), (999, 1, 1001), (1, 1, 64), (1, 4096, 4096)])
+def test_a_row_and_a_column_are_seen_as_a_row(extents):
+    """D's row, or its column's transpose."""
+    of = seen(problem(*extents, majors="kk")).problem
+    assert of.m == 1 and {of.m, of.n} == set(extents[:2]) and of.k == extents[2]
+
+
+@epi.define
+def summed(acc):
+    """D and the sum of each row."""
+    return epi.Output(d=acc, total=epi.Sum(acc, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("of", "fields"),
+    [
+        (problem(2, 999, 1001, majors="kk"), {}),
+        (problem(1, 999, 15, majors="kk"), {}),
+        (problem(1, 999, 1001), {}),
+        (problem(1, 1024, 1024, majors="kk", dtype="fp32"), {}),
+        (problem(1, 1024, 1024, majors="kk", dtype="fp8_e4m3"), {}),
+        (problem(1, 1024, 1024, majors="kk"), {"stages": 4}),
+        (problem(1, 1024, 1024, majors="kk"), {"split_k": 2}),
+        (problem(1, 1024, 1024, majors="kk"), {"schedule": "cooperative"}),
+        (problem(1, 1024, 1024, majors="kk"), {"batch_invariant": True}),
+        (problem(1, 1024, 1024, majors="kk"), {"constant": ("b",)}),
+        (problem(1, 1024, 1024, majors="kk", epilogue=summed), {"epilogue": summed}),
+    ],
+    ids=[
+        "rows",
+        "short",
+        "major",
+        "fp32",
+        "fp8",
+        "stages",
+        "splits",
+        "schedule",
+        "invariant",
+        "constant",
+        "reduction",
+    ],
+)
+def test_what_these_kernels_cannot_serve(of, fields):
+    """More rows, other types and majors, reductions, and fields that only other kernels have."""
+    assert seen(of, **fields) is None
+    assert plan(GemmSpec(**fields), of).config.family != "gemv"
+
+
+def test_an_unaligned_row_is_left_to_others():
+    """Words of A are read whole, so they must begin at one."""
+    of = problem(1, 999, 1001, majors="kk")
+    shifted = dataclasses.replace(of, a=dataclasses.replace(of.a, align=2))
+    assert seen(of) is not None and seen(shifted) is None
+
+
+@pytest.mark.parametrize("extents", [(1, 1500, 1001), (1500, 1, 1001)])
+def test_the_faster_of_both_is_taken(extents):
+    """A plan is of the CUDA cores exactly if they are predicted to be faster, and lists both."""
+    of = problem(*extents, majors="kk")
+    made = plan(GemmSpec(), of)
+    assert made.config.family == "gemv" and made.why.taken.us == min(x.us for x in made.why.weighed)
+    assert made.tiles[:2] == ((1, made.tiles[1]) if extents[0] == 1 else (made.tiles[0], 1))
+    kinds = {dict(x.fields)["schedule"] for x in made.why.weighed}
+    assert kinds >= {"simt", "cooperative"}
+    slow = dataclasses.replace(H200, lines=dataclasses.replace(H200.lines, launch=1e6))
+    other = plan(GemmSpec(), of, slow)
+    assert other.config.family != "gemv" and "simt" in {dict(x.fields)["schedule"] for x in other.why.weighed}
+
+
+def test_tiles_that_a_spec_names():
+    """Every tile may be named, in D's coordinates, and the tuner names those that it tries."""
+    for x in TILES:
+        for of, tile in (
+            (problem(1, 99, 999, majors="kk"), x.tile),
+            (problem(99, 1, 999, majors="kk"), (x.tile[1], 1, x.tile[2])),
+        ):
+            made = plan(GemmSpec(schedule="simt", tile=tile), of)
+            assert (made.config.own, made.config.slices) == (x.own, x.slices) and made.swapped is (of.m > 1)
+    found = proposals(GemmSpec(), problem(1, 1500, 1001, majors="kk"), H200, 12)
+    assert {x.plan.config.family for x in found} == {"gemv", "warp_specialized"}
+    assert explicit(GemmSpec(), found[0])["schedule"] == "simt"
+
+
+def test_laws_of_the_model():
+    """More lines, longer lines and unaligned lines never cost less; a GPU with half the SMs is slower."""
+    for x in TILES:
+        for n, k in ((100, 512), (1000, 4096), (40_000, 1024)):
+            cost = lambda n=n, k=k, device=H200, x=x: one_line.estimate(
+                problem(1, n, k, majors="kk"), x, device
+            )
+            assert cost(n=2 * n) >= cost() and cost(k=2 * k) >= cost() and cost(k=k + 1) >= cost()
+            assert cost(device=dataclasses.replace(H200, sms=66)) >= cost()
+    assert all(RESIDENTS[True][x] >= RESIDENTS[False][x] for x in RESIDENTS[True])
