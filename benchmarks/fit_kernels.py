@@ -61,12 +61,12 @@ def rated(found: Sequence[Measured], device: Device) -> Device:
         us = [y / known_kernels.factor_of(name, own) for y, name in zip(x.us, names, strict=True)]
         return dataclasses.replace(x, us=us)
 
-    added = [x for x in found if any(c.reduction == "launch" for _, c in x.configs)]
+    split = [x for x in found if any(c.reduction == "launch" for _, c in x.configs)]
     assert device.cost is not None
     # a second fit then starts alike
-    fitted = (*BOXES, *(RATES if added else ()))
+    fitted = (*BOXES, *(RATES if split else ()))
     cost = dataclasses.replace(device.cost, **{x: getattr(fit_cost.START, x) for x in fitted})
-    for names, some in ((BOXES, found), (RATES, added)):
+    for names, some in ((BOXES, found), (RATES, split)):
         if some:
             cost = fit_cost.fit(Data([without(x) for x in some], device), cost, names=names)
     return dataclasses.replace(device, cost=fit.rounded(cost))
@@ -125,9 +125,8 @@ def main(arguments: list[str]) -> int:
     if args.write:
         files = ", ".join(sorted(x.name for x in paths))
         written(args.gpu, factors, files)
-        if made is not device:
-            known = json.loads(TIMES_FILE.read_text())[args.gpu]["cost_source"].split(SPLITS)[0]
-            fit.put(args.gpu, "cost", made.cost, f"{known}{SPLITS}{files}")
+        known = json.loads(TIMES_FILE.read_text())[args.gpu]["cost_source"].split(SPLITS)[0]
+        fit.put(args.gpu, "cost", made.cost, f"{known}{SPLITS}{files}")
     return 0
 
 

@@ -34,6 +34,7 @@ from cutegemm.planning import one_line, ranking
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import fields_of
 from cutegemm.planning.why import fields_of_option
+from cutegemm.request.one_row import as_row
 from cutegemm.request.requirements import requested
 
 # the constants, the part of a device that holds them, and what is measured
@@ -70,7 +71,7 @@ def read(paths: Sequence[Path]) -> list[Timed]:
 def predicted(of: Timed, device: Device) -> dict[GemvTile, float]:
     """Predicted microseconds of each tile."""
     asked, _ = requested(GemmSpec(), of.problem, device)
-    seen = one_line.seen(asked)
+    seen = as_row(asked)
     assert seen is not None
     return {x: one_line.estimate(seen.problem, x, device) / 1e3 for x in of.us}
 
@@ -98,10 +99,13 @@ def jobs(seeds: Sequence[int], counts: dict[str, int], device: Device) -> dict[s
     for seed, case in lines(seeds, counts):
         of, spec = contenders.problem(case), GemmSpec()
         asked, _ = requested(spec, of, device)
-        if one_line.seen(asked) is None:
+        seen = as_row(asked)
+        if seen is None:
             continue
         best = fields_of_option(next(iter(ranking.options(asked))))
-        wanted = {TENSOR: dict(best)} | {_name(x): dict(fields_of(x, swapped=of.m > 1)) for x in TILES}
+        wanted = {TENSOR: dict(best)} | {
+            _name(x): dict(fields_of(x, swapped=seen.factors != asked.factors)) for x in TILES
+        }
         configs = []
         for name, fields in wanted.items():
             made = plan(refined(spec, fields), of, device)

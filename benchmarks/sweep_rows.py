@@ -168,7 +168,9 @@ def _swept(data: dict[str, Any], device: Device) -> Iterator[Measured]:
             made = plan(specs.spec(row["spec"]), of, device)
         except GemmError:
             continue
-        own = Candidate.of(made.config) if isinstance(made.config, KernelConfig) else None
+        if not isinstance(made.config, KernelConfig):
+            continue
+        own = Candidate.of(made.config)
         candidate = labelled(row.get("plan")) if row["spec"] == {} else own
         # one CTA per SM is the default
         given = {name for name, value in row["spec"].items() if (name, value) != ("ctas_per_sm", 1)}

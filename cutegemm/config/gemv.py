@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.invariants.rule import Refusal, Rule, check_all
 from cutegemm.config.parts import EpilogueConfig
+from cutegemm.families import FAMILIES
 
 # warps of a CTA
 WARPS = 8
@@ -19,8 +20,8 @@ WORDS = 2
 # elements of K that a warp loads of a column at once
 DEPTH = WORD * WORDS * LIMITS.warp
 COLUMNS, SLICES = (1, 2, 4), (1, 2, 4)
-# CTAs that the registers of an SM hold, by whether lines are aligned and by the columns of a warp
-RESIDENTS = {True: {1: 8, 2: 6, 4: 4}, False: {1: 6, 2: 5, 4: 3}}
+# CTAs that the registers of an SM hold, by the columns of a warp: of aligned lines, of these in slices, of others
+RESIDENTS = {1: (8, 8, 6), 2: (6, 6, 5), 4: (4, 3, 3)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,11 @@ class GemvTile:
         return 1, self.columns, DEPTH * self.slices
 
 
+def residents(x: GemvTile, aligned: bool) -> int:
+    """CTAs that the registers of an SM hold."""
+    return RESIDENTS[x.own][(0 if x.slices == 1 else 1) if aligned else 2]
+
+
 TILES = tuple(GemvTile(own=own, slices=slices) for slices in SLICES for own in COLUMNS)
 
 
@@ -53,7 +59,8 @@ TILES = tuple(GemvTile(own=own, slices=slices) for slices in SLICES for own in C
 class GemvConfig(GemvTile, EpilogueConfig):
     """A kernel for one row of 16-bit elements times a matrix that is contiguous along K, on the CUDA cores.
 
-    A begins at a whole word. If B is `aligned`, so do all its lines, and they end at whole words; else anywhere.
+    A begins at a whole word in every batch. If B is `aligned`, so do all its lines, and they end at whole words; else
+    they begin and end anywhere.
     """
 
     aligned: bool = False
@@ -70,7 +77,7 @@ class GemvConfig(GemvTile, EpilogueConfig):
     @property
     def residents(self) -> int:
         """CTAs that the registers of an SM hold."""
-        return RESIDENTS[self.aligned][self.own]
+        return residents(self, self.aligned)
 
     @property
     def cluster_size(self) -> int:
@@ -89,8 +96,11 @@ class GemvConfig(GemvTile, EpilogueConfig):
 
 
 def _operands(x: GemvConfig) -> bool:
-    plain = all(y.dtype.bytes == ELEMENT_BYTES and y.major == "k" and y.load == "direct" for y in x.operands)
-    return plain and all(y.load == "direct" for y in x.inputs) and all(y.store == "direct" for y in x.outputs)
+    """16-bit lines along K, and every matrix loaded and stored as the table of families says."""
+    row = FAMILIES[x.family].abilities["gemv"]
+    lines = all(y.dtype.bytes == ELEMENT_BYTES and y.major == "k" for y in x.operands)
+    loads = all(y.load in row.loads for y in (*x.operands, *x.inputs))
+    return lines and loads and all(y.store in row.stores for y in x.outputs)
 
 
 def _operands_refused(x: GemvConfig) -> Refusal:
@@ -104,6 +114,10 @@ def _operands_refused(x: GemvConfig) -> Refusal:
 
 
 RULES = (
+    Rule(
+        lambda x: x.family in FAMILIES and "gemv" in FAMILIES[x.family].abilities,
+        lambda x: ("family", x.family, "is that of kernels of one line", "gemv"),
+    ),
     Rule(
         lambda x: x.own in COLUMNS,
         lambda x: ("own", x.own, f"a warp computes {', '.join(map(str, COLUMNS))} columns", COLUMNS[-1]),

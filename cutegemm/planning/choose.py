@@ -22,7 +22,7 @@ from cutegemm.planning import candidates, invariance, one_line
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.simt_tiles import plan_tile
-from cutegemm.planning.ways import Option, Order, Way, direct, only_depth, turned, ways_of
+from cutegemm.planning.ways import Option, Order, Way, by_cost, direct, only_depth, turned, ways_of
 from cutegemm.plans import gpcs, launches
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_copies, check_fewest, check_sms
@@ -43,7 +43,8 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """The plan of a problem on the tensor cores, with operands swapped or not."""
     option, config, grid = choose(asked, order)
     ns, way, candidate = option
-    least, tile = min(one_line.weighed(asked), key=lambda pair: pair[0], default=(math.inf, None))
+    lines = one_line.weighed(asked) if order is by_cost else []
+    least, tile = min(lines, key=lambda pair: pair[0], default=(math.inf, None))
     if tile is not None and least < ns:
         why = f"one line of D: warps of the CUDA cores read whole lines of the matrix, {least / 1e3:,.1f} us"
         return plan_tile(asked, tile, (*asked.reasons, why))

@@ -75,9 +75,7 @@ class Counts(NamedTuple):
     fetched: Column  # bytes of a stage that L2 delivers to an SM
     landed: Column  # bytes of a stage that arrive in an SM
     astride: Column  # bytes of a stage fetched in rows that straddle L2 cache lines
-    within: (
-        Column  # bytes of a stage fetched in rows that begin within L2 sectors (`benchmarks/probes/boxes.cu`)
-    )
+    within: Column  # bytes of a stage fetched in rows that begin within L2 sectors
     void: Column  # bytes of a CTA's boxes outside the operands, which TMA fills with zeros
     short: Column  # whether a stage has less than two L2 cache lines of each row
     traffic: Column  # bytes that L2 delivers to all SMs

@@ -35,10 +35,10 @@ class Side(NamedTuple):
     @classmethod
     def of(cls, operand: Operand, k_major: bool, halves: int = 1) -> Side:
         """The side of a matrix that TMA loads, or of one half of a gated pair."""
-        # rows of a copy begin at whole cache lines
+        # rows of a copy begin at whole cache lines; a single row has no pitch
         pitch = operand.strides[0 if operand.unit_col else 1] * operand.dtype.bytes
-        tma = operand.tma_reason() is None
-        astride, within = tma and pitch % L2_LINE != 0, tma and pitch % SECTOR != 0
+        several = (operand.rows if operand.unit_col else operand.cols) > 1 and operand.tma_reason() is None
+        astride, within = several and pitch % L2_LINE != 0, several and pitch % SECTOR != 0
         return cls(float(operand.bytes * halves), k_major, astride, within)
 
 

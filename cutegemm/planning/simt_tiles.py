@@ -25,6 +25,7 @@ from cutegemm.plans.launch_limits import check_ctas, check_extents
 from cutegemm.plans.steps import Multiply
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem
+from cutegemm.request.one_row import as_row
 from cutegemm.request.operand_rules import access_bytes, epilogue_inputs, epilogue_outputs, gated_half, major
 from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
@@ -147,13 +148,14 @@ def plan_tile(asked: Request, tile: CoreTile, reasons: tuple[str, ...]) -> Kerne
     if isinstance(tile, SimtTile):
         config, half, gate = _configured(asked, tile)
     else:
-        of = one_line.seen(asked) or asked
+        of = as_row(asked) or asked
         config, half, gate = one_line.configured(of, tile), of.problem.b, None
     problem = of.problem
     tiles = (math.ceil(problem.m / tile.tile[0]), math.ceil(problem.n / tile.tile[1]), problem.batch)
     count = math.prod(tiles)
-    check_ctas(asked.spec, asked.problem, count * config.cluster_size, device.limits)
-    check_extents(problem, tile.tile)
+    if isinstance(tile, SimtTile):
+        check_ctas(asked.spec, problem, count * config.cluster_size, device.limits)
+        check_extents(problem, tile.tile)
     reductions = plan_reductions(config, problem, tiles, 0)
     multiply = Multiply.of(
         problem,
@@ -173,7 +175,7 @@ def plan_tile(asked: Request, tile: CoreTile, reasons: tuple[str, ...]) -> Kerne
         steps=(multiply, *reductions.steps),
         workspace_bytes=reductions.workspace_bytes,
         tiles=(tiles[1], tiles[0], tiles[2]) if multiply.swapped else tiles,
-        waves=count / device.sms,
+        waves=count / (device.sms * (1 if isinstance(config, SimtConfig) else config.residents)),
         reasons=reasons,
     )
 
@@ -213,7 +215,16 @@ def choose(asked: Request) -> CoreTile:
 def candidates(asked: Request) -> list[tuple[float, CoreTile]]:
     """(nanoseconds, tile) of every tile that serves a request, those of one row among them."""
     rows: list[tuple[float, CoreTile]] = [*one_line.weighed(asked)]
-    return rows if rows and isinstance(asked.spec.tile, Tile) else [*rows, *weighed(asked)]
+    if rows and isinstance(asked.spec.tile, Tile):
+        return rows
+    given = asked.spec.tile
+    if isinstance(given, Tile) and 1 in (given.m, given.n):
+        rule = (
+            "a tile of one row or column is one of config.gemv.TILES, for a D of one whose 16-bit operands are "
+            "contiguous along K, and an epilogue without reductions and gates"
+        )
+        raise field_error(PlanError, "tile", given, rule)
+    return [*rows, *weighed(asked)]
 
 
 def weighed(asked: Request) -> list[tuple[float, SimtTile]]:

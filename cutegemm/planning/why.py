@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from cutegemm.config import GemvConfig, KernelConfig, SimtConfig
+from cutegemm.config import GemvConfig, KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
 from cutegemm.planning import one_line, simt_tiles
@@ -17,6 +17,7 @@ from cutegemm.planning.ranking import options, predicted
 from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.plans.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.plans.steps import Relayout
+from cutegemm.request.one_row import as_row
 from cutegemm.request.requirements import MATRICES, Batches, Request, requested
 from cutegemm.spec import AUTO
 
@@ -70,8 +71,9 @@ def _fate(fields: Fields, option: Option, least: float, *, taken: bool) -> Weigh
 
 def _lines(asked: Request, own: Fields, least: float) -> Iterator[Weighed]:
     """The fate of the tiles of the CUDA cores for one line of D."""
+    of = as_row(asked) or asked
     for ns, x in one_line.weighed(asked):
-        fields = simt_tiles.fields_of(x, swapped=asked.problem.m > 1)
+        fields = simt_tiles.fields_of(x, swapped=of.factors != asked.factors)
         what = f"one line on the CUDA cores, tile {dict(fields)['tile']}"
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
@@ -97,22 +99,31 @@ def predicted_us(made: KernelPlan) -> float:
 
 
 def weigh_simt(made: KernelPlan) -> Why:
-    """The fate of each tile and split of K of a CUDA-core plan; the plan's own is among them, whoever chose it."""
+    """The fate of each tile and split of K of a CUDA-core plan; the plan's own is among them, whoever chose it.
+
+    Where the tensor cores might serve one line, their configs are listed, too.
+    """
     config, own = made.config, tuple(fields_of(made).items())
-    assert isinstance(config, SimtConfig | GemvConfig)
     asked, _ = requested(made.spec, made.problem, made.device)
     if isinstance(config, GemvConfig):
         least = next(ns for ns, x in one_line.weighed(asked) if x.tile == config.tile)
-        open_ = made.spec.schedule == AUTO
-        others = [_fate(y, x, least, taken=False) for y, x in _shown(asked).items()] if open_ else []
-        return _sorted(*_lines(asked, own, least), *others)
-    named = {simt_tiles.fields_of(x): (ns, x) for ns, x in simt_tiles.weighed(asked)}
-    least, _ = named.setdefault(own, (simt_tiles.estimate(made.problem, config, made.device), config))
-    found = []
+        others = _shown(asked).items() if made.spec.schedule == AUTO else ()
+        found = [_fate(fields, x, least, taken=False) for fields, x in others]
+    named = {simt_tiles.fields_of(x): (ns, x) for ns, x in _cores(asked)}
+    if isinstance(config, SimtConfig):
+        estimated = simt_tiles.estimate(made.problem, config, made.device), config
+        (least, _), found = named.setdefault(own, estimated), []
     for fields, (ns, x) in named.items():
         what = f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
         found.append(Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields))
-    return _sorted(*found)
+    return _sorted(*found, *_lines(asked, own, least))
+
+
+def _cores(asked: Request) -> list[tuple[float, SimtTile]]:
+    """The tiles of the CUDA cores for several lines, where a plan considers them."""
+    tensor = asked.spec.schedule == AUTO and asked.problem.a.dtype.bytes < 4 and asked.problem.k > 0
+    found = [] if tensor else simt_tiles.candidates(asked)
+    return [(ns, x) for ns, x in found if isinstance(x, SimtTile)]
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:

@@ -79,7 +79,9 @@ def facts(plan: KernelPlan) -> Iterator[tuple[str, str]]:
     if isinstance(plan.config, KernelConfig):
         yield from _tensor_facts(plan, plan.config)
     elif plan.config is not None:
-        yield "kernel", f"{plan.config.family}, tile {plan.config.tile}, {plan.config.threads} threads"
+        assert plan.multiply is not None
+        tile, swapped = plan.multiply.along_d(plan.config.tile), ", on the transposes" if plan.swapped else ""
+        yield "kernel", f"{plan.config.family}, tile {tile}, {plan.config.threads} threads{swapped}"
         yield "epilogue", str(plan.config.epilogue)
     for step in plan.steps[1:]:
         if isinstance(step, Multiply) and step.groups and isinstance(step.config, KernelConfig):

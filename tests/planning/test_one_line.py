@@ -10,17 +10,19 @@ import pytest
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
-from cutegemm.config.gemv import RESIDENTS, TILES
+from cutegemm.config.gemv import TILES, residents
+from cutegemm.errors import PlanError
 from cutegemm.planning import one_line
 from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
+from cutegemm.request.one_row import MOST, as_row
 from cutegemm.request.requirements import requested
 from cutegemm.tuning.proposals import explicit, proposals
 
 
 def seen(of, **fields):
     """The request as these kernels see it."""
-    return one_line.seen(requested(GemmSpec(**fields), of, H200)[0])
+    return as_row(requested(GemmSpec(**fields), of, H200)[0])
 
 
 @pytest.mark.parametrize("extents", [(1, 999, 1001), (999, 1, 1001), (1, 1, 64), (1, 4096, 4096)])
@@ -48,7 +50,6 @@ def summed(acc):
         (problem(1, 1024, 1024, majors="kk"), {"split_k": 2}),
         (problem(1, 1024, 1024, majors="kk"), {"schedule": "cooperative"}),
         (problem(1, 1024, 1024, majors="kk"), {"batch_invariant": True}),
-        (problem(1, 1024, 1024, majors="kk"), {"constant": ("b",)}),
         (problem(1, 1024, 1024, majors="kk", epilogue=summed), {"epilogue": summed}),
     ],
     ids=[
@@ -69,6 +70,46 @@ def test_what_these_kernels_cannot_serve(of, fields):
     """More rows, other types and majors, reductions, and fields that only other kernels have."""
     assert seen(of, **fields) is None
     assert plan(GemmSpec(**fields), of).config.family != "gemv"
+
+
+def test_a_single_element_is_a_row_or_a_column():
+    """Its tile may have either form, and the aligned one of both lines is the row."""
+    of = problem(1, 1, 640, majors="kk")
+    assert plan(GemmSpec(schedule="simt", tile=(1, 8, 512)), of).swapped is False
+    assert plan(GemmSpec(schedule="simt", tile=(8, 1, 512)), of).swapped is True
+    shifted = dataclasses.replace(of, a=dataclasses.replace(of.a, align=2))
+    assert seen(of).factors == ("a", "b") and seen(shifted).factors == ("b", "a")
+
+
+def test_constant_operands_need_not_be_loaded_early():
+    """The permission is not a wish: what is fastest is taken."""
+    of = problem(1, 1045, 731, majors="kk")
+    assert plan(GemmSpec(constant=("b",)), of).config.family == "gemv"
+
+
+def test_an_order_of_the_caller_is_of_other_kernels():
+    """A function that orders options has no word on these kernels, so none of them is taken."""
+    of = problem(1, 1500, 1001, majors="kk")
+    assert plan(GemmSpec(), of).config.family == "gemv"
+    assert plan(GemmSpec(), of, order=lambda found: found).config.family == "warp_specialized"
+
+
+def test_extents_that_its_integers_cannot_count():
+    """A K within a block of the greatest integer is left to the tensor cores."""
+    row = problem(1, 2000, 1024, majors="kk")
+    deep = dataclasses.replace(
+        row,
+        k=MOST + 1,
+        a=dataclasses.replace(row.a, cols=MOST + 1),
+        b=dataclasses.replace(row.b, rows=MOST + 1, strides=(1, 0, 0)),
+    )
+    assert seen(row) is not None and seen(deep) is None
+
+
+def test_a_tile_of_one_row_is_refused_elsewhere():
+    """The error says what such a tile needs."""
+    with pytest.raises(PlanError, match="a tile of one row or column"):
+        plan(GemmSpec(schedule="simt", tile=(1, 8, 512)), problem(1, 1024, 1024))
 
 
 def test_an_unaligned_row_is_left_to_others():
@@ -115,4 +156,4 @@ def test_laws_of_the_model():
             )
             assert cost(n=2 * n) >= cost() and cost(k=2 * k) >= cost() and cost(k=k + 1) >= cost()
             assert cost(device=dataclasses.replace(H200, sms=66)) >= cost()
-    assert all(RESIDENTS[True][x] >= RESIDENTS[False][x] for x in RESIDENTS[True])
+    assert all(residents(x, True) >= residents(x, False) for x in TILES)

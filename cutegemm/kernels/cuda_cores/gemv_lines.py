@@ -11,7 +11,7 @@ word of A: they are shifted together from two. So nothing outside the matrices i
 
     head    0 .. 7 elements
     words   K / 8 of them, one less behind a head, since the word of A behind the last one must be inside A
-    tail    0 .. 15 elements
+    tail    0 .. 14 elements
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind
 from cutegemm.kernels.epilogue.partial_reductions import across_lanes
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
-from cutegemm.kernels.load.unaligned_words import align
-from cutegemm.kernels.memory_views import REGISTER, elements_at, word_at
+from cutegemm.kernels.load.unaligned_words import align, registers
+from cutegemm.kernels.memory_views import REGISTER, elements_at
 from cutegemm.kernels.schedule.tile_scheduler import cluster_tiles
 
-FP32_BYTES = 4
 # registers of a word
 REGISTERS = WORD * ELEMENT_BYTES // REGISTER
 # lanes that a warp's sum is added over, by the bits of their numbers
@@ -75,7 +74,7 @@ class Gemv:
         lane, warp = thread % hw.WARP, cute.arch.make_warp_uniform(thread // hw.WARP)
         tiles = cluster_tiles(extents["n"], config.columns, 1)
         batch = block // tiles
-        first = ((block - batch * tiles) * WARPS + warp) // config.slices * config.own
+        first = ((block - batch * tiles) * (WARPS // config.slices) + warp // config.slices) * config.own
         cute.arch.griddepcontrol_launch_dependents()
         cute.arch.griddepcontrol_wait()
         a, b = (
@@ -108,7 +107,7 @@ class Gemv:
         """A column's sum over the slices, in their order, in the first slice's lanes."""
         own, slices = self.config.own, self.config.slices
         layout = cute.make_layout((own, WARPS))  # (COLUMN, WARP)
-        sX = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, layout, FP32_BYTES)
+        sX = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, layout, REGISTER)
         if lane < own:
             sX[lane, warp] = value
         cute.arch.sync_threads()
@@ -183,7 +182,7 @@ class Mainloop:
         """Add the products of a lane's words of a block: `first`, and every `_together`-th after it."""
         steps = [i * self._together * WORD for i in range(WORDS)]
         starts = [_at(line, first * WORD + head) for line, head in zip(self.b, heads, strict=True)]
-        words = [[_word(_at(start, x)) for start in starts] for x in steps]
+        words = [[registers(_at(start, x)) for start in starts] for x in steps]
         a = _at(self.a, first * WORD)
         for word, x in zip(words, steps, strict=True):
             self._add(sums, word, self._factors(_at(a, x), _at(a, x + WORD)), heads)
@@ -193,7 +192,7 @@ class Mainloop:
         places = [first + i * self._together for i in range(WORDS)]
         words = [
             [
-                _word(_at(line, cutlass.min(place, count - 1) * WORD + head))
+                registers(_at(line, cutlass.min(place, count - 1) * WORD + head))
                 for line, head, count in zip(self.b, heads, counts, strict=True)
             ]
             for place in places
@@ -205,7 +204,7 @@ class Mainloop:
 
     def _factors(self, first: Any, second: Any) -> list:
         """The registers of the words of A that a word of B may meet."""
-        return [*_word(first), *([] if self.config.aligned else _word(second))]
+        return [*registers(first), *([] if self.config.aligned else registers(second))]
 
     def _add(
         self, sums: cute.Tensor, words: list, factors: list, heads: list, inside: list | None = None
@@ -239,13 +238,6 @@ class Mainloop:
     def _element(self, line: Any, place: Any) -> Any:
         """One element of a line as fp32."""
         return elements_at(self.numeric, _at(line, place))[0].to(cutlass.Float32)
-
-
-def _word(address: Any) -> list:
-    """The registers of the word at an address."""
-    rX = cute.make_rmem_tensor(REGISTERS, cutlass.Uint32)
-    cute.autovec_copy(word_at(address), rX)
-    return [rX[i] for i in range(REGISTERS)]
 
 
 def _registers(word: list) -> cute.Tensor:

@@ -58,10 +58,11 @@ def clear(rD: cute.Tensor, count: Any, size: int) -> None:
 
 def around(address: Any) -> list[Any]:
     """The registers of the aligned words that hold the 16 bytes at `address`; twice the same if they are one."""
-    return [x for low in (address & -WORD, address + (WORD - 1) & -WORD) for x in _registers(low)]
+    return [x for low in (address & -WORD, address + (WORD - 1) & -WORD) for x in registers(low)]
 
 
-def _registers(address: Any) -> list[Any]:
+def registers(address: Any) -> list[Any]:
+    """The registers of the word at an address, which is a multiple of 16."""
     rW = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
     cute.autovec_copy(word_at(address), rW)
     return [rW[x] for x in range(WORD // REGISTER)]
