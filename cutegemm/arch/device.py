@@ -137,16 +137,26 @@ class Thresholds:
     filled: float  # share of tiles that D must fill so that a preferred tile pays
 
 
+# bytes of the narrowest cp.async (PTX ISA)
+NARROW = 4
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadModel:
     """Rates of one GPU for operands that TMA cannot address. Times in ns, rates in bytes per ns and SM."""
 
     shift: float  # by a producer warpgroup with unaligned loads ("shift")
     gather: float  # single elements per ns that it loads ("gather")
-    copy: float  # with cp.async
+    copy: float  # with cp.async of 8 or 16 bytes
+    copy_narrow: float  # with cp.async of 4 bytes
     stage: float  # an operand of a stage, besides its bytes
     first: float  # extra time until the first stage, compared with TMA
     relayout: float  # a launch that copies operands, besides the time for its bytes
+
+    def rate(self, load: str, width: int, size: int) -> float:
+        """Bytes per ns that an SM's threads load of elements of `size` bytes; `width` is that of copies."""
+        copied = self.copy_narrow if width == NARROW else self.copy
+        return {"shift": self.shift, "cp_async": copied}.get(load, self.gather * size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ def gemm_of(way: Way) -> Seen:
         side = Side.of(view, along_k(view, operand.role), operand.halves * how.parts)
         if operand.load in THREAD_LOADS:
             size = operand.dtype.bytes
-            rate = {"shift": x.shift, "cp_async": x.copy}.get(operand.load, x.gather * size)
+            rate = x.rate(operand.load, operand.width, size)
             side, by_threads = side._replace(shifted=operand.load == "shift", ns=size / rate), by_threads + 1
         sides.append(side)
     once = x.first if by_threads else 0.0

@@ -211,6 +211,8 @@ def _loaded(asked: Request) -> Iterator[Way]:
         why_not[name] = _no_tma(asked, operand, name)
         left[name] = _possible(asked, operand, name, beside, why_not[name])
     thin, wide = sorted(AXES, key=lambda name: getattr(problem, name).bytes)
+    if asked.spec.a_load == asked.spec.b_load == AUTO:
+        left[thin] = left[thin][:2]  # what loads the smaller operand matters little
     for first, second in itertools.product(*left.values()):
         how = {"a": first, "b": second}
         if how[wide] == "relayout" and how[thin] in THREAD_LOADS and min(map(len, left.values())) > 1:
@@ -263,9 +265,7 @@ def _possible(
         # threads load by words what has at least 16 bits and is contiguous along an axis
         if bytewise or how.ignored or not contiguous:
             return "relayout", "gather"
-        rates = asked.device.loads
-        copies = access_bytes(operand, COPY_WIDTHS, gate) and rates.copy > rates.shift
-        return "relayout", "cp_async" if copies else "shift"
+        return ("relayout", "shift", *(["cp_async"] if access_bytes(operand, COPY_WIDTHS, gate) else []))
     pieces = given in ("shift", "cp_async")
     if how.parts > 1 and given != "relayout":
         rule, nearest = f"{why_not}, which a copy makes", "relayout"

@@ -15,8 +15,8 @@ from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, Tile
 LEAST_K = 16
 # elements along N and K that the kernel's 32-bit integers count, rounded up to any tile
 MOST = LIMITS.max_extent - max(x for tile in TILES for x in tile.tile)
-# fields of a spec that only other kernels have; constant operands may be loaded early, but need not be
-OTHERS = (*(x for x in TENSOR_CORE_FIELDS if x != "constant"), "stages", "split_k")
+# fields of a spec that only other kernels have; early loads of constant operands save them more than is gained here
+OTHERS = (*TENSOR_CORE_FIELDS, "stages", "split_k")
 
 
 def as_row(asked: Request) -> Request | None:

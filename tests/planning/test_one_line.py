@@ -50,6 +50,7 @@ def summed(acc):
         (problem(1, 1024, 1024, majors="kk"), {"split_k": 2}),
         (problem(1, 1024, 1024, majors="kk"), {"schedule": "cooperative"}),
         (problem(1, 1024, 1024, majors="kk"), {"batch_invariant": True}),
+        (problem(1, 1024, 1024, majors="kk"), {"constant": ("b",)}),
         (problem(1, 1024, 1024, majors="kk", epilogue=summed), {"epilogue": summed}),
     ],
     ids=[
@@ -79,12 +80,6 @@ def test_a_single_element_is_a_row_or_a_column():
     assert plan(GemmSpec(schedule="simt", tile=(8, 1, 512)), of).swapped is True
     shifted = dataclasses.replace(of, a=dataclasses.replace(of.a, align=2))
     assert seen(of).factors == ("a", "b") and seen(shifted).factors == ("b", "a")
-
-
-def test_constant_operands_need_not_be_loaded_early():
-    """The permission is not a wish: what is fastest is taken."""
-    of = problem(1, 1045, 731, majors="kk")
-    assert plan(GemmSpec(constant=("b",)), of).config.family == "gemv"
 
 
 def test_an_order_of_the_caller_is_of_other_kernels():
