@@ -71,11 +71,11 @@ LEVEL, HELD_BACK = 4.0, 0.3
 FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
 # start of the swept GPU: datasheet clocks, else guesses of the right magnitude; other GPUs start from its rates
 START = CostModel(
-    mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.2, within=1.0, stage=10.0, lone=30.0, turn=10.0,
-    bare=20.0, mma_turn=0.97, scaled=130.0, scale_read=6.0, promoted=0.2, latency=900.0, in_use=1.5, least_free=0.5,
-    void=60.0, tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0, store=35.0,
-    line=0.06, partial=2.5, inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0, add=2500.0,
-    add_rate=1900.0, full=300.0, fill=0.15, fill_beneath=0.2, short_rows=0.02, bare_dram=0.02, asked=0.1,
+    mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.2, within=1.0, slim=0.3, stage=10.0, lone=30.0,
+    turn=10.0, bare=20.0, mma_turn=0.97, scaled=130.0, scale_read=6.0, promoted=0.2, latency=900.0, in_use=1.5,
+    least_free=0.5, void=60.0, tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0,
+    store=35.0, line=0.06, partial=2.5, inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0,
+    add=2500.0, add_rate=1900.0, full=300.0, fill=0.15, fill_beneath=0.2, short_rows=0.02, bare_dram=0.02, asked=0.1,
     asked_power=0.7, flop=0.75, flop_eight=0.6, lift=60.0, l2_energy=9.0, dram_energy=30.0, watts=600.0, slows=1.0,
     launch=900.0, apart=500.0, cluster=180.0, first=500.0, first_bare=300.0, early_full=1000.0, early_cluster=100.0,
     early_sum=600.0, early_bare=400.0, early_fill=0.15,

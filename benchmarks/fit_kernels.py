@@ -7,9 +7,9 @@
 `benchmarks.fit_cost` fits everything anew, these kernels included. Then plans change for groups and operand types too
 that the newest sweeps did not measure. This command replaces only factors of kernels that such plans do not have: with
 more than eight stages, with tiles that the CTAs of a cluster load in turn (`config.stage.StageItem.shares`), and with
-16-bit splits of K that the next launch adds. The rates of that launch, and of boxes whose rows straddle lines or begin
-within sectors, are fitted first. The record gets what is fitted
-to all problems. Each half of them, held back or not, is judged by a fit to the other, if there are two.
+16-bit splits of K that the next launch adds. Rates of that launch, and of boxes by the place and length of their rows,
+are fitted first. The record gets what is fitted to all problems. Each half of them, held back or not, is judged by a
+fit to the other, if there are two.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from cutegemm.planning import known_kernels
 SPLITS = "; rates of boxes and splits by benchmarks.fit_kernels to "
 ADDED = "; new kernels by benchmarks.fit_kernels from "
 
-# rates of boxes whose rows straddle lines or begin within sectors, and of the launch that adds splits
-BOXES, RATES = ("straddle", "within"), ("add", "add_rate", "full")
+# rates of boxes by their rows' place and length, and of the launch that adds splits
+BOXES, RATES = ("straddle", "within", "slim"), ("add", "add_rate", "full")
 SIXTEEN = tuple(known_kernels.KINDS[x] for x in (known_kernels.PLAIN, known_kernels.DEEP))
 
 

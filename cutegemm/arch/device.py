@@ -59,6 +59,7 @@ class CostModel:
     dram: float  # share of a copy's bandwidth that device memory delivers
     straddle: float  # factor on bytes of rows that straddle L2 cache lines
     within: float  # added to it for rows that begin within L2 sectors
+    slim: float  # added to it for rows of less than an L2 cache line
     # time of a stage besides its instructions: two or three consumer warpgroups, one, pingpong, bare
     stage: float
     lone: float

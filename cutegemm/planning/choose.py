@@ -43,8 +43,9 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """The plan of a problem on the tensor cores, with operands swapped or not."""
     option, config, grid = choose(asked, order)
     ns, way, candidate = option
-    lines = one_line.weighed(asked) if order is by_cost else []
-    least, tile = min(lines, key=lambda pair: pair[0], default=(math.inf, None))
+    may_serve = 1 in (asked.problem.m, asked.problem.n) and order is by_cost
+    lines = one_line.weighed(asked) if may_serve else []
+    least, tile = min(lines, key=lambda pair: pair[0]) if lines else (math.inf, None)
     if tile is not None and least < ns:
         why = f"one line of D: warps of the CUDA cores read whole lines of the matrix, {least / 1e3:,.1f} us"
         return plan_tile(asked, tile, (*asked.reasons, why))

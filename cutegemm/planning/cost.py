@@ -76,6 +76,7 @@ class Counts(NamedTuple):
     landed: Column  # bytes of a stage that arrive in an SM
     astride: Column  # bytes of a stage fetched in rows that straddle L2 cache lines
     within: Column  # bytes of a stage fetched in rows that begin within L2 sectors
+    slim: Column  # bytes of a stage fetched in rows of less than an L2 cache line
     void: Column  # bytes of a CTA's boxes outside the operands, which TMA fills with zeros
     short: Column  # whether a stage has less than two L2 cache lines of each row
     traffic: Column  # bytes that L2 delivers to all SMs
@@ -230,15 +231,16 @@ def _outputs(x: Seen, of: Rows, waves: Column, team: Column, partial: float) -> 
 
 def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
     """What a stage's boxes cost by their place in the operands and in L2 cache lines."""
-    astride, within, void = np.zeros((3, len(of.m)))
+    astride, within, slim, void = np.zeros((4, len(of.m)))
     sides = (
         (x.a, x.m, here, of.across, of.along, x.adjacent_m),
         (x.b, x.n, of.n, of.along, of.across, x.adjacent_n),
     )
     for operand, extent, lines, others, sharers, adjacent in sides:
-        each, along_k = lines / sharers, of.k * x.size
-        astride = astride + operand.astride * each * along_k
-        within = within + operand.within * each * along_k
+        along_k = of.k * x.size
+        brought = lines / sharers * along_k
+        astride, within = astride + operand.astride * brought, within + operand.within * brought
+        slim = slim + brought * (lines * x.size % L2_LINE != 0) * (1 - operand.k_major)
         # the parts of the last clusters' tiles that are outside, averaged over all tiles
         tiles = np.ceil(extent / (lines * others)) * others
         outside = tiles * lines - extent
@@ -246,12 +248,12 @@ def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
         each = lines / (1 + (sharers - 1) * (lines % (CORE_ROWS * sharers) == 0))
         outside = np.floor(outside / lines) * each + np.minimum(outside % lines, each)
         void = void + operand.k_major * outside / tiles * along_k * np.logical_not(adjacent)
-    return {"astride": astride, "within": within, "void": void}
+    return {"astride": astride, "within": within, "slim": slim, "void": void}
 
 
 def nanoseconds(of: Counts, x: CostModel) -> Column:
     """Nanoseconds of each config, its launches included."""
-    fetched = of.fetched + (x.straddle - 1) * of.astride + x.within * of.within
+    fetched = of.fetched + (x.straddle - 1) * of.astride + x.within * of.within + x.slim * of.slim
     stage = _stage(of, x, fetched)
     if of.loaded.any():
         stage = _longest(stage, of.loaded)

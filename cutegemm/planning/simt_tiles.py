@@ -215,16 +215,13 @@ def choose(asked: Request) -> CoreTile:
 def candidates(asked: Request) -> list[tuple[float, CoreTile]]:
     """(nanoseconds, tile) of every tile that serves a request, those of one row among them."""
     rows: list[tuple[float, CoreTile]] = [*one_line.weighed(asked)]
-    if rows and isinstance(asked.spec.tile, Tile):
-        return rows
     given = asked.spec.tile
-    if isinstance(given, Tile) and 1 in (given.m, given.n):
-        rule = (
-            "a tile of one row or column is one of config.gemv.TILES, for a D of one whose 16-bit operands are "
-            "contiguous along K, and an epilogue without reductions and gates"
-        )
+    if not isinstance(given, Tile) or not (rows or 1 in (given.m, given.n)):
+        return [*rows, *weighed(asked)]
+    if not rows:
+        rule = "a tile of config.gemv needs a D of one row or column, 16-bit lines along K, and no reductions"
         raise field_error(PlanError, "tile", given, rule)
-    return [*rows, *weighed(asked)]
+    return rows
 
 
 def weighed(asked: Request) -> list[tuple[float, SimtTile]]:

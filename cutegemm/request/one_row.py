@@ -28,7 +28,10 @@ def as_row(asked: Request) -> Request | None:
         return None
     if graph.gated or graph.reductions or graph.scales or graph.blocks or spec.batch_invariant is True:
         return None
-    if any(getattr(spec, x) != AUTO for x in OTHERS) or spec.schedule not in (AUTO, "simt"):
+    # a tile without a schedule is one of the tensor cores
+    if spec.schedule != "simt" and (spec.schedule != AUTO or isinstance(spec.tile, Tile)):
+        return None
+    if any(getattr(spec, x) != AUTO for x in OTHERS):
         return None
     ways: list[Request] = [asked] if problem.m == 1 else []
     ways += [swap.transposed(asked)] if problem.n == 1 else []

@@ -101,9 +101,16 @@ def test_extents_that_its_integers_cannot_count():
     assert seen(row) is not None and seen(deep) is None
 
 
+@pytest.mark.parametrize("extents", [(999, 1, 1001), (1, 999, 1001)])
+def test_a_tile_without_a_schedule_is_of_the_tensor_cores(extents):
+    """It is honoured, of a row and of a column, whichever way it may be turned."""
+    made = plan(GemmSpec(tile=(64, 16, 64)), problem(*extents, majors="kk"))
+    assert made.config.family == "warp_specialized"
+
+
 def test_a_tile_of_one_row_is_refused_elsewhere():
     """The error says what such a tile needs."""
-    with pytest.raises(PlanError, match="a tile of one row or column"):
+    with pytest.raises(PlanError, match="needs a D of one row or column"):
         plan(GemmSpec(schedule="simt", tile=(1, 8, 512)), problem(1, 1024, 1024))
 
 

@@ -4,7 +4,7 @@
 import dataclasses
 
 from cutegemm import DType, Operand, Tile, problem
-from cutegemm.config import RelayoutConfig, SimtConfig
+from cutegemm.config import GemvConfig, RelayoutConfig, SimtConfig
 from cutegemm.errors import PlanError
 from cutegemm.families import THREAD_LOADS
 from cutegemm.planning.planner import plan
@@ -69,16 +69,18 @@ def check_honoured(spec, p):
         if operand is not None and f"{name}_dtype" in given_fields:
             assert operand.dtype is given_fields[f"{name}_dtype"]
             assert matrices[name].dtype is operand.dtype
-    if isinstance(config, SimtConfig):
+    if isinstance(config, SimtConfig | GemvConfig):
         open_fields = {"a_dtype", "b_dtype", "c_dtype", "d_dtype", "acc_dtype", "a_major", "b_major", "c_major",
                        "d_major", "schedule", "epilogue", "tile", "stages", "split_k"}  # fmt: skip
         if p.problem.k:
-            assert set(given_fields) <= open_fields
-            made = {
-                "tile": Tile(*config.tile),
-                "stages": 2 if config.staged else config.stages,
-                "split_k": config.split,
-            }
+            # the transposes' spec says that these are not swapped again
+            turned = {"swap"} if isinstance(config, GemvConfig) else set()
+            assert set(given_fields) - turned <= open_fields
+            made = {"tile": Tile(*config.tile)}
+            if isinstance(config, SimtConfig):
+                made |= {"stages": 2 if config.staged else config.stages, "split_k": config.split}
+            else:
+                assert not {"stages", "split_k"} & set(given_fields)
             assert all(made[name] == value for name, value in given_fields.items() if name in made)
         return
     cluster = config.cluster if spec.depth is None else (*config.cluster, config.cluster_splits)
