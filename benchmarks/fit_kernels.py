@@ -63,7 +63,7 @@ def rated(found: Sequence[Measured], device: Device) -> Device:
 
     split = [x for x in found if any(c.reduction == "launch" for _, c in x.configs)]
     assert device.cost is not None
-    # a second fit then starts alike
+    # start from constants, so that repeated fits give the same rates
     fitted = (*BOXES, *(RATES if split else ()))
     cost = dataclasses.replace(device.cost, **{x: getattr(fit_cost.START, x) for x in fitted})
     for names, some in ((BOXES, found), (RATES, split)):

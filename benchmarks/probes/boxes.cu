@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast TMA loads boxes with rows of 128, 64 or 32 bytes, at pitches that are multiples of a cache line or not.
+// How fast TMA loads boxes with rows of 128, 64 or 32 bytes, at pitches of whole cache lines (4608, 4480), of whole
+// sectors (4384) and of neither (4400).
 //
 //   nvcc -O2 -std=c++17 -gencode arch=compute_90a,code=sm_90a -o boxes benchmarks/probes/boxes.cu
 //   ./boxes
@@ -100,9 +101,9 @@ int main() {
   std::printf("ctas,sms,same,width,pitch,cycles_per_stage,bytes_per_cycle,rows_per_cycle\n");
   for (int ctas : {1, 2})
     for (int grid : {2, 132})
-     for (bool same : {false, true})
+      for (bool same : {false, true})
       for (int width : {128, 64, 32})
-        for (int pitch : {4608, 4416 + 64, 4400, 4384}) {
+        for (int pitch : {4608, 4480, 4400, 4384}) {
           CUtensorMap map;
           const int deep = 36;
           const cuuint64_t extent[2] = {2048, static_cast<cuuint64_t>(deep * kRows)}, stride[1] = {static_cast<cuuint64_t>(pitch)};

@@ -124,7 +124,7 @@ class Pair:
 
 
 def pairs(device: Device) -> list[Pair]:
-    """The pairs, in sizes that suit a GPU's SMs and clusters."""
+    """The pairs, in sizes that suit a GPU's SMs and clusters; `edge`: greatest K, in sectors, of a short launch."""
     sms, columns, fours = device.sms, 128 * (device.sms - 12), device.resident_clusters(4)
     square, tall, half = _tile(128, 128), _tile(256, 128), _tile(64, 128)
     small = {**_tile(64, 64), "raster": ("m", 8)}

@@ -59,7 +59,7 @@ class CostModel:
     dram: float  # share of a copy's bandwidth that device memory delivers
     straddle: float  # factor on bytes of rows that straddle L2 cache lines
     within: float  # added to it for rows that begin within L2 sectors
-    slim: float  # added to it for rows of less than an L2 cache line
+    slim: float  # added to it for boxes whose rows are less than an L2 cache line
     # time of a stage besides its instructions: two or three consumer warpgroups, one, pingpong, bare
     stage: float
     lone: float
@@ -138,8 +138,8 @@ class Thresholds:
     filled: float  # share of tiles that D must fill so that a preferred tile pays
 
 
-# bytes of the narrowest cp.async (PTX ISA)
-NARROW = 4
+# bytes of the narrowest and of the widest cp.async (PTX ISA)
+NARROW, WIDE = 4, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,15 +148,16 @@ class LoadModel:
 
     shift: float  # by a producer warpgroup with unaligned loads ("shift")
     gather: float  # single elements per ns that it loads ("gather")
-    copy: float  # with cp.async of 8 or 16 bytes
-    copy_narrow: float  # with cp.async of 4 bytes
+    copy_wide: float  # with cp.async of 16 bytes
+    copy: float  # of 8 bytes
+    copy_narrow: float  # of 4 bytes
     stage: float  # an operand of a stage, besides its bytes
     first: float  # extra time until the first stage, compared with TMA
     relayout: float  # a launch that copies operands, besides the time for its bytes
 
     def rate(self, load: str, width: int, size: int) -> float:
         """Bytes per ns that an SM's threads load of elements of `size` bytes; `width` is that of copies."""
-        copied = self.copy_narrow if width == NARROW else self.copy
+        copied = {WIDE: self.copy_wide, NARROW: self.copy_narrow}.get(width, self.copy)
         return {"shift": self.shift, "cp_async": copied}.get(load, self.gather * size)
 
 

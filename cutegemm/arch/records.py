@@ -165,7 +165,7 @@ def from_properties(
         dram_gbs=dram_gbs,
         cores=scaled(device.cores, ("slot",)),
         lines=scaled(device.lines, ("word", "shift")),
-        loads=scaled(device.loads, ("stage",), ("shift", "gather", "copy", "copy_narrow")),
+        loads=scaled(device.loads, ("stage",), ("shift", "gather", "copy_wide", "copy", "copy_narrow")),
         cost=scaled(device.cost, ("mma", "smem"), ("port", "l2")),
         note=f"{device.note}, {queried}",
     )

@@ -20,7 +20,8 @@ WORDS = 2
 # elements of K that a warp loads of a column at once
 DEPTH = WORD * WORDS * LIMITS.warp
 COLUMNS, SLICES = (1, 2, 4), (1, 2, 4)
-# CTAs that the registers of an SM hold, by the columns of a warp: of aligned lines, of these in slices, of others
+# CTAs that the registers of an SM hold, by the columns of a warp: for aligned columns, for aligned columns in slices of
+# K, and for unaligned columns
 RESIDENTS = {1: (8, 8, 6), 2: (6, 6, 5), 4: (4, 3, 3)}
 
 
@@ -116,7 +117,7 @@ def _operands_refused(x: GemvConfig) -> Refusal:
 RULES = (
     Rule(
         lambda x: x.family in FAMILIES and "gemv" in FAMILIES[x.family].abilities,
-        lambda x: ("family", x.family, "is that of kernels of one line", "gemv"),
+        lambda x: ("family", x.family, "is that of kernels for one row", "gemv"),
     ),
     Rule(
         lambda x: x.own in COLUMNS,

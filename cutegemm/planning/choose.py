@@ -47,7 +47,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     lines = one_line.weighed(asked) if may_serve else []
     least, tile = min(lines, key=lambda pair: pair[0]) if lines else (math.inf, None)
     if tile is not None and least < ns:
-        why = f"one line of D: warps of the CUDA cores read whole lines of the matrix, {least / 1e3:,.1f} us"
+        why = f"one row or column of D: the CUDA cores are predicted to be faster, {least / 1e3:,.1f} us"
         return plan_tile(asked, tile, (*asked.reasons, why))
     seen, reasons = way.seen, way.reasons
     if seen.spec.tile == AUTO:

@@ -76,7 +76,7 @@ class Counts(NamedTuple):
     landed: Column  # bytes of a stage that arrive in an SM
     astride: Column  # bytes of a stage fetched in rows that straddle L2 cache lines
     within: Column  # bytes of a stage fetched in rows that begin within L2 sectors
-    slim: Column  # bytes of a stage fetched in rows of less than an L2 cache line
+    slim: Column  # bytes of a stage fetched in boxes whose rows are less than an L2 cache line
     void: Column  # bytes of a CTA's boxes outside the operands, which TMA fills with zeros
     short: Column  # whether a stage has less than two L2 cache lines of each row
     traffic: Column  # bytes that L2 delivers to all SMs
@@ -233,14 +233,16 @@ def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
     """What a stage's boxes cost by their place in the operands and in L2 cache lines."""
     astride, within, slim, void = np.zeros((4, len(of.m)))
     sides = (
-        (x.a, x.m, here, of.across, of.along, x.adjacent_m),
-        (x.b, x.n, of.n, of.along, of.across, x.adjacent_n),
+        (x.a, x.m, here, of.across, of.along, x.adjacent_m, x.halves),
+        (x.b, x.n, of.n, of.along, of.across, x.adjacent_n, x.gates),
     )
-    for operand, extent, lines, others, sharers, adjacent in sides:
+    for operand, extent, lines, others, sharers, adjacent, halves in sides:
         along_k = of.k * x.size
         brought = lines / sharers * along_k
         astride, within = astride + operand.astride * brought, within + operand.within * brought
-        slim = slim + brought * (lines * x.size % L2_LINE != 0) * (1 - operand.k_major)
+        slim = slim + brought * (lines / halves * x.size % L2_LINE != 0) * (1 - operand.k_major) * (
+            operand.ns == 0
+        )
         # the parts of the last clusters' tiles that are outside, averaged over all tiles
         tiles = np.ceil(extent / (lines * others)) * others
         outside = tiles * lines - extent

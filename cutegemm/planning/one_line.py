@@ -26,9 +26,9 @@ def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
     of = as_row(asked)
     if of is None:
         return []
-    legal = [x for x in TILES if ctas(of.problem, x) <= of.device.limits.max_grid]
-    tiles = [x for x in legal if of.spec.tile in (AUTO, Tile(*x.tile))]
-    return [(estimate(of.problem, x, of.device), x) for x in tiles]
+    tiles = [x for x in TILES if of.spec.tile in (AUTO, Tile(*x.tile))]
+    most = of.device.limits.max_grid
+    return [(estimate(of.problem, x, of.device), x) for x in tiles if ctas(of.problem, x) <= most]
 
 
 def ctas(problem: Problem, x: GemvTile) -> int:

@@ -87,9 +87,9 @@ def gemm_of(way: Way) -> Seen:
     for operand, view in zip(way.operands, way.views, strict=True):
         side = Side.of(view, along_k(view, operand.role), operand.halves * how.parts)
         if operand.load in THREAD_LOADS:
-            size = operand.dtype.bytes
-            rate = x.rate(operand.load, operand.width, size)
-            side, by_threads = side._replace(shifted=operand.load == "shift", ns=size / rate), by_threads + 1
+            size, by_threads = operand.dtype.bytes, by_threads + 1
+            ns = size / x.rate(operand.load, operand.width, size)
+            side = side._replace(shifted=operand.load == "shift", ns=ns)
         sides.append(side)
     once = x.first if by_threads else 0.0
     if way.copies:

@@ -25,7 +25,7 @@ from cutegemm.plans.launch_limits import check_ctas, check_extents
 from cutegemm.plans.steps import Multiply
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem
-from cutegemm.request.one_row import as_row
+from cutegemm.request.one_row import NEEDS, as_row
 from cutegemm.request.operand_rules import access_bytes, epilogue_inputs, epilogue_outputs, gated_half, major
 from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
@@ -219,8 +219,7 @@ def candidates(asked: Request) -> list[tuple[float, CoreTile]]:
     if not isinstance(given, Tile) or not (rows or 1 in (given.m, given.n)):
         return [*rows, *weighed(asked)]
     if not rows:
-        rule = "a tile of config.gemv needs a D of one row or column, 16-bit lines along K, and no reductions"
-        raise field_error(PlanError, "tile", given, rule)
+        raise field_error(PlanError, "tile", given, f"a tile of one row or column needs {NEEDS}")
     return rows
 
 

@@ -24,7 +24,6 @@ from cutegemm.spec import AUTO
 # configs that are shown: no two that differ in the cluster alone
 SHOWN = 96
 SPILLS = "its threads' registers do not hold the accumulators and what the epilogue adds to them"
-
 # of a `GemmSpec`, by name
 Fields = tuple[tuple[str, object], ...]
 
@@ -74,7 +73,7 @@ def _lines(asked: Request, own: Fields, least: float) -> Iterator[Weighed]:
     of = as_row(asked) or asked
     for ns, x in one_line.weighed(asked):
         fields = simt_tiles.fields_of(x, swapped=of.factors != asked.factors)
-        what = f"one line on the CUDA cores, tile {dict(fields)['tile']}"
+        what = f"one row or column on the CUDA cores, tile {dict(fields)['tile']}"
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
 
@@ -94,15 +93,15 @@ def predicted_us(made: KernelPlan) -> float:
     """Microseconds that the cost model predicts for a plan; 0 where nothing is launched."""
     if isinstance(made.config, KernelConfig):
         return option_of(*average_plan(made)).ns / 1e3
-    taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig | GemvConfig) else None
+    if isinstance(made.config, GemvConfig):
+        asked, _ = requested(made.spec, made.problem, made.device)
+        return next(ns for ns, x in one_line.weighed(asked) if x.tile == made.config.tile) / 1e3
+    taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
     return 0.0 if taken is None else taken.us
 
 
 def weigh_simt(made: KernelPlan) -> Why:
-    """The fate of each tile and split of K of a CUDA-core plan; the plan's own is among them, whoever chose it.
-
-    Where the tensor cores might serve one line, their configs are listed, too.
-    """
+    """The fate of each tile of a CUDA-core plan, its own among them, and of tensor-core configs if they might serve."""
     config, own = made.config, tuple(fields_of(made).items())
     asked, _ = requested(made.spec, made.problem, made.device)
     if isinstance(config, GemvConfig):

@@ -15,7 +15,12 @@ from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, Tile
 LEAST_K = 16
 # elements along N and K that the kernel's 32-bit integers count, rounded up to any tile
 MOST = LIMITS.max_extent - max(x for tile in TILES for x in tile.tile)
-# fields of a spec that only other kernels have; early loads of constant operands save them more than is gained here
+# what `as_row` checks
+NEEDS = (
+    f"D of one row or column, 16-bit operands contiguous along K with K of {LEAST_K:,} to {MOST:,}, the vector aligned "
+    "to 16 bytes, an epilogue without gates, scales and reductions, and no stages, split_k or batch_invariant"
+)
+# fields that only other kernels have. `constant` is among them: its early loads save more than these kernels gain
 OTHERS = (*TENSOR_CORE_FIELDS, "stages", "split_k")
 
 

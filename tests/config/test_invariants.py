@@ -105,7 +105,7 @@ BROKEN = {
     "buffers that are never filled": ("plain, gemm", {"epilogue_stages": 99}, "epilogue_stages", None),
     "a swizzle wider than the tile": ("plain, gemm", {"operands": "swizzle", "tile": (128, 128, 32)}, "swizzle", None),
     "tiles dealt out to threads that load": ("shifted, gemm", {"dynamic": True}, "scheduler", "persistent"),
-    "groups there and back": ("plain, gemm", {"grouped": "m", "serpentine": True}, "grouped", ""),
+    "groups there and back": ("three that promote, gemm", {"grouped": "m", "serpentine": True}, "grouped", ""),
     "bytes copied that must be rounded": ("tf32, gemm", {"operands": "cp_async"}, "a_load", "relayout"),
     "stages that one warpgroup's turn waits for": ("three that promote, gemm", {"stages": 1}, "stages", 2),
 }  # fmt: skip

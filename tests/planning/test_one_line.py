@@ -110,7 +110,7 @@ def test_a_tile_without_a_schedule_is_of_the_tensor_cores(extents):
 
 def test_a_tile_of_one_row_is_refused_elsewhere():
     """The error says what such a tile needs."""
-    with pytest.raises(PlanError, match="needs a D of one row or column"):
+    with pytest.raises(PlanError, match="needs D of one row or column"):
         plan(GemmSpec(schedule="simt", tile=(1, 8, 512)), problem(1, 1024, 1024))
 
 
