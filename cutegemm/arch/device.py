@@ -34,11 +34,11 @@ class CoreModel:
 
 @dataclass(frozen=True, kw_only=True)
 class LineModel:
-    """Rates of one GPU for `planning.one_line`, one line of D on the CUDA cores. Times in ns."""
+    """Rates of one GPU for `planning.one_line`, one row or column of D on the CUDA cores. Times in ns."""
 
     launch: float  # a launch outside its mainloop
     latency: float  # from a warp's loads until it has multiplied what they bring
-    line: float  # added for each line of B that a warp loads at once
+    line: float  # added for each column of B that a warp loads at once
     word: float  # a word of each of a warp's lanes, of all warps of an SM
     shift: float  # added if words of A are shifted
     cta: float  # a CTA of an SM
@@ -172,7 +172,7 @@ class Device:
     dram_gbs: float  # GB/s of a device-to-device copy, read plus write
     l2_bytes: int  # size of the L2 cache
     cores: CoreModel  # rates of CUDA-core kernels
-    lines: LineModel  # rates of those of one line of D
+    lines: LineModel  # rates of those of one row or column of D
     loads: LoadModel  # rates of operands that TMA cannot address
     cost: CostModel  # rates of tensor-core kernels
     thresholds: Thresholds

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning one row, or one column, of D of 16-bit operands on the CUDA cores: which warps read which lines of B.
+"""Planning one row or column of D of 16-bit operands on the CUDA cores: which warps read which columns of B.
 
-The tensor cores would compute rows that do not exist, and TMA loads only aligned lines. Here a line costs its bytes.
+Tensor cores would compute rows that do not exist, and TMA loads only aligned columns. Here a column costs its bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARPNESS = 4
 
 
 def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
-    """(nanoseconds, tile) of every tile that serves a request."""
+    """(nanoseconds, tile) of every tile that a request allows."""
     of = as_row(asked)
     if of is None:
         return []

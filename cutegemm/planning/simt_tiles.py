@@ -142,7 +142,7 @@ def plan_simt(asked: Request, order: Order) -> KernelPlan:
 
 
 def plan_tile(asked: Request, tile: CoreTile, reasons: tuple[str, ...]) -> KernelPlan:
-    """The plan of a problem with a tile that serves it."""
+    """The plan of a problem with one of the tiles that it allows."""
     of, device = asked, asked.device
     config: SimtConfig | GemvConfig
     if isinstance(tile, SimtTile):
@@ -213,7 +213,7 @@ def choose(asked: Request) -> CoreTile:
 
 
 def candidates(asked: Request) -> list[tuple[float, CoreTile]]:
-    """(nanoseconds, tile) of every tile that serves a request, those of one row among them."""
+    """(nanoseconds, tile) of every tile that a request allows, those of one row among them."""
     rows: list[tuple[float, CoreTile]] = [*one_line.weighed(asked)]
     given = asked.spec.tile
     if not isinstance(given, Tile) or not (rows or 1 in (given.m, given.n)):

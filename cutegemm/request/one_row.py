@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that kernels of one row or column of D can serve (`planning.one_line`)."""
+"""Requests that kernels of one row or column of D support (`planning.one_line`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERS = (*TENSOR_CORE_FIELDS, "stages", "split_k")
 
 
 def as_row(asked: Request) -> Request | None:
-    """The request with D's row along M, of D's transpose if D is a column; None if these kernels cannot serve it."""
+    """The request with D's row along M, of D's transpose if D is a column; None if no kernel of one row supports it."""
     problem, spec, graph = asked.problem, asked.spec, asked.epilogue
     if 1 not in (problem.m, problem.n) or asked.batches != MATRICES:
         return None
