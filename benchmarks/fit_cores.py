@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import candidates as specs
 from benchmarks import tuned_rows
-from benchmarks.fit_loads import fared
+from benchmarks.fit_loads import Timed, fared
 from cutegemm import Problem, problem
 from cutegemm.arch.device import CoreModel, Device
 from cutegemm.arch.records import RECORDS
@@ -32,16 +31,7 @@ FILES = "*.json"
 # spec fields that determine a tile
 CHOSEN = {"schedule", "tile", "stages", "split_k"}
 SUITE = "cores"
-
-
-@dataclass(frozen=True)
-class Timed:
-    """Microseconds of one problem's tiles, timed in one run or relative to one baseline."""
-
-    gpu: str
-    suite: str
-    problem: Problem
-    us: dict[SimtTile, float]
+Tiles = Timed[SimtTile]
 
 
 def name_of(x: SimtTile) -> str:
@@ -70,12 +60,12 @@ def _extents(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split("x")))
 
 
-def read(paths: Sequence[Path]) -> list[Timed]:
+def read(paths: Sequence[Path]) -> list[Tiles]:
     """The problems with two or more timed tiles."""
-    found: dict[tuple[str, Problem, Path], Timed] = {}
+    found: dict[tuple[str, Problem, Path], Tiles] = {}
     for path in paths:
         for gpu, suite, of, tile, us in _rows(path):
-            group = found.setdefault((gpu, of, path), Timed(gpu, suite, of, {}))
+            group = found.setdefault((gpu, of, path), Tiles(gpu, suite, of, {}))
             group.us[tile] = min(us, group.us.get(tile, us))
     return [x for x in found.values() if len(x.us) > 1]
 
@@ -114,11 +104,11 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, SimtTile, 
             yield data["environment"]["gpu"], row.get("suite", SUITE), of, tile, baseline_us / row["ratio"]
 
 
-def predicted(of: Timed, device: Device) -> dict[SimtTile, float]:
+def predicted(of: Tiles, device: Device) -> dict[SimtTile, float]:
     """Predicted microseconds of each tile."""
     return {x: estimate(of.problem, x, device) / 1e3 for x in of.us}
 
 
-def score(of: Timed, device: Device, blur: float) -> tuple[float, float, float]:
+def score(of: Tiles, device: Device, blur: float) -> tuple[float, float, float]:
     """How well the device's model ranks the tiles of a problem (`fit_loads.fared`)."""
     return fared(predicted(of, device), of.us, blur)

@@ -18,14 +18,13 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import command_line, contenders, fresh_draws, runs, sweep_draws, sweep_jobs
-from benchmarks.fit_loads import fared
+from benchmarks.fit_loads import Timed, fared
 from benchmarks.results import CASE_FIELDS, Case, Row
-from cutegemm import GemmSpec, Problem, problem
+from cutegemm import GemmSpec, problem
 from cutegemm.arch.device import Device, LineModel
 from cutegemm.config import GemvTile
 from cutegemm.config.gemv import TILES
@@ -44,19 +43,10 @@ FILES = "lines_*.json"
 # problems of a family among which those of one line are looked for
 LOOKED = 600
 TENSOR = "tensor cores"
+Tiles = Timed[GemvTile]
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Microseconds of one problem's tiles, timed in one run."""
-
-    gpu: str
-    suite: str
-    problem: Problem
-    us: dict[GemvTile, float]
-
-
-def read(paths: Sequence[Path]) -> list[Timed]:
+def read(paths: Sequence[Path]) -> list[Tiles]:
     """The problems of tables of this command; other files have none."""
     found = []
     for path in paths:
@@ -64,11 +54,11 @@ def read(paths: Sequence[Path]) -> list[Timed]:
         for x in data["lines"] if path.match(FILES) else ():
             of = problem(x["m"], x["n"], x["k"], batch=x["batch"], dtype=x["dtype"], majors=x["majors"])
             us = {tile: x["us"][_name(tile)] for tile in TILES if _name(tile) in x["us"]}
-            found.append(Timed(data["gpu"], x["suite"], of, us))
+            found.append(Tiles(data["gpu"], x["suite"], of, us))
     return found
 
 
-def predicted(of: Timed, device: Device) -> dict[GemvTile, float]:
+def predicted(of: Tiles, device: Device) -> dict[GemvTile, float]:
     """Predicted microseconds of each tile."""
     asked, _ = requested(GemmSpec(), of.problem, device)
     seen = as_row(asked)
@@ -76,7 +66,7 @@ def predicted(of: Timed, device: Device) -> dict[GemvTile, float]:
     return {x: one_line.estimate(seen.problem, x, device) / 1e3 for x in of.us}
 
 
-def score(of: Timed, device: Device, blur: float) -> tuple[float, float, float]:
+def score(of: Tiles, device: Device, blur: float) -> tuple[float, float, float]:
     """How well the device's model ranks the tiles of a problem (`fit_loads.fared`)."""
     return fared(predicted(of, device), of.us, blur)
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -39,16 +39,21 @@ CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reductio
           "a_load", "b_load"}  # fmt: skip
 # (load of A, load of B), whether operands are swapped, the candidate of the kernel's GEMM
 Config = tuple[tuple[str, str], bool, Candidate]
+# what kernels are told apart by: a config or a tile
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """Microseconds of one problem's configs, timed in one run or relative to one baseline."""
+class Timed(Generic[Kind]):
+    """Microseconds of one problem's kernels, timed in one run or relative to one baseline."""
 
     gpu: str
     suite: str
     problem: Problem
-    us: dict[Config, float]
+    us: dict[Kind, float]
+
+
+Loaded = Timed[Config]
 
 
 def read(paths: Sequence[Path]) -> list[Loaded]:

@@ -211,11 +211,12 @@ def _loaded(asked: Request) -> Iterator[Way]:
         why_not[name] = _no_tma(asked, operand, name)
         left[name] = _possible(asked, operand, name, beside, why_not[name])
     thin, wide = sorted(AXES, key=lambda name: getattr(problem, name).bytes)
-    if asked.spec.a_load == asked.spec.b_load == AUTO and left["a"][1:] and left["b"][1:]:
+    several = left["a"][1:] and left["b"][1:]  # loads of each
+    if several and asked.spec.a_load == asked.spec.b_load == AUTO:
         left[thin] = left[thin][:2]  # beside the other's, the smaller operand's load matters little
     for first, second in itertools.product(*left.values()):
         how = {"a": first, "b": second}
-        if how[wide] == "relayout" and how[thin] in THREAD_LOADS and min(map(len, left.values())) > 1:
+        if how[wide] == "relayout" and how[thin] in THREAD_LOADS and several:
             # copying the smaller one instead costs less and saves more loads by threads
             continue
         why = (

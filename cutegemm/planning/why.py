@@ -19,7 +19,6 @@ from cutegemm.plans.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.plans.steps import Relayout
 from cutegemm.request.one_row import as_row
 from cutegemm.request.requirements import MATRICES, Batches, Request, requested
-from cutegemm.spec import AUTO
 
 # configs that are shown: no two that differ in the cluster alone
 SHOWN = 96
@@ -77,6 +76,11 @@ def _lines(asked: Request, own: Fields, least: float) -> Iterator[Weighed]:
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
 
+def _line_ns(asked: Request, config: GemvConfig) -> float:
+    """The predicted time of a kernel for one line of D."""
+    return next(ns for ns, x in one_line.weighed(asked) if x.tile == config.tile)
+
+
 def option_of(made: KernelPlan, batches: Batches = MATRICES) -> Option:
     """The option that a plan's tensor-core kernel comes from, with its predicted time."""
     assert isinstance(made.config, KernelConfig)
@@ -95,7 +99,7 @@ def predicted_us(made: KernelPlan) -> float:
         return option_of(*average_plan(made)).ns / 1e3
     if isinstance(made.config, GemvConfig):
         asked, _ = requested(made.spec, made.problem, made.device)
-        return next(ns for ns, x in one_line.weighed(asked) if x.tile == made.config.tile) / 1e3
+        return _line_ns(asked, made.config) / 1e3
     taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
     return 0.0 if taken is None else taken.us
 
@@ -103,12 +107,15 @@ def predicted_us(made: KernelPlan) -> float:
 def weigh_simt(made: KernelPlan) -> Why:
     """The fate of each tile of a CUDA-core plan, its own among them, and of tensor-core configs if they might serve."""
     config, own = made.config, tuple(fields_of(made).items())
-    asked, _ = requested(made.spec, made.problem, made.device)
+    asked, family = requested(made.spec, made.problem, made.device)
+    cores = family.name == "simt"
     if isinstance(config, GemvConfig):
-        least = next(ns for ns, x in one_line.weighed(asked) if x.tile == config.tile)
-        others = _shown(asked).items() if made.spec.schedule == AUTO else ()
+        least = _line_ns(asked, config)
+        others = () if cores else _shown(asked).items()
         found = [_fate(fields, x, least, taken=False) for fields, x in others]
-    named = {simt_tiles.fields_of(x): (ns, x) for ns, x in _cores(asked)}
+    # tiles for several lines are considered only where tensor cores are not
+    several = [(ns, x) for ns, x in simt_tiles.candidates(asked) if isinstance(x, SimtTile)] if cores else []
+    named = {simt_tiles.fields_of(x): (ns, x) for ns, x in several}
     if isinstance(config, SimtConfig):
         estimated = simt_tiles.estimate(made.problem, config, made.device), config
         (least, _), found = named.setdefault(own, estimated), []
@@ -116,13 +123,6 @@ def weigh_simt(made: KernelPlan) -> Why:
         what = f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
         found.append(Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields))
     return _sorted(*found, *_lines(asked, own, least))
-
-
-def _cores(asked: Request) -> list[tuple[float, SimtTile]]:
-    """The tiles of the CUDA cores for several lines, where a plan considers them."""
-    tensor = asked.spec.schedule == AUTO and asked.problem.a.dtype.bytes < 4 and asked.problem.k > 0
-    found = [] if tensor else simt_tiles.candidates(asked)
-    return [(ns, x) for ns, x in found if isinstance(x, SimtTile)]
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:

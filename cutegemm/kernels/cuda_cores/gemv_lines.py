@@ -211,11 +211,8 @@ class Mainloop:
     ) -> None:
         """Add the products of a word of each line; of one that is not `inside`, none."""
         for j, (word, head) in enumerate(zip(words, heads, strict=True)):
-            rA = cute.make_rmem_tensor(REGISTERS, cutlass.Uint32)
-            if self.config.aligned:
-                for i in range(REGISTERS):
-                    rA[i] = factors[i]
-            else:
+            rA = _registers(factors[:REGISTERS])
+            if not self.config.aligned:
                 align(factors, head * ELEMENT_BYTES, ELEMENT_BYTES, rA)
             total, a, b = sums[j], self._numbers(rA), self._numbers(_registers(word))
             for i in range(WORD):
