@@ -3,7 +3,7 @@
 
     python -m benchmarks.fit --gpu "NVIDIA H200" --loads            # fit and print; write nothing
     python -m benchmarks.fit --gpu "NVIDIA H200" --cores --write    # write the record if it ranks better
-    python -m benchmarks.fit --gpu "NVIDIA H200" --lines --write    # the same of one line of D
+    python -m benchmarks.fit --gpu "NVIDIA H200" --lines --write    # the same of a few lines of D
 
 GPUs whose records have the same constants are fitted together.
 The record is `cutegemm/arch/times.json`; `benchmarks.fit_cost` fits the rates of tensor-core kernels. The fit minimizes
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
         "--loads", action="store_true", help="fit loads of operands that TMA or WGMMA cannot take"
     )
     which.add_argument("--cores", action="store_true", help="fit CUDA-core kernels")
-    which.add_argument("--lines", action="store_true", help="fit those of one line of D")
+    which.add_argument("--lines", action="store_true", help="fit those of a few lines of D")
     names = [x.name for x in RECORDS]
     add("--onto", choices=names, help="GPU whose record is written; default the fitted GPU")
     add("--record", type=Path, default=TIMES_FILE, help="the record's file")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured kernels of one line of D, and how well their cost model ranks them (`cutegemm.planning.one_line`).
+"""Measured kernels of a few lines of D, and how well their cost model ranks them (`cutegemm.planning.few_lines`).
 
     python -m benchmarks.fit_lines draw --seeds 155,156 --counts odd_skinny=12,decode=8 --out jobs.json
     python -m benchmarks.sweep_jobs --jobs jobs.json --out sweep.jsonl          # measures them
     python -m benchmarks.fit_lines table --jobs jobs.json --lines sweep.jsonl --out .../sweeps/lines_h200.json
     python -m benchmarks.fit --lines --write                                    # fits the record
 
-A sweep has every tile of problems with one row or column that training seeds draw, and the config of the tensor cores
+A sweep has every tile of problems with few rows or columns that training seeds draw, and the config of the tensor cores
 that the model predicts fastest.
 """
 
@@ -27,20 +27,20 @@ from benchmarks.results import CASE_FIELDS, Case, Row
 from cutegemm import GemmSpec, problem
 from cutegemm.arch.device import Device, LineModel
 from cutegemm.config import GemvTile
-from cutegemm.config.gemv import TILES
+from cutegemm.config.gemv import MOST_ROWS, TILES
 from cutegemm.database.entry import refined
-from cutegemm.planning import one_line, ranking
+from cutegemm.planning import few_lines, ranking
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import fields_of
 from cutegemm.planning.why import fields_of_option
-from cutegemm.request.one_row import as_row
+from cutegemm.request.few_rows import aligned, allowed, as_rows
 from cutegemm.request.requirements import requested
 
 # the constants, the part of a device that holds them, and what is measured
 NAMES = tuple(x.name for x in dataclasses.fields(LineModel))
 PART, WHAT = "lines", "tiles"
 FILES = "lines_*.json"
-# problems of a family among which those of one line are looked for
+# problems of a family among which those of few lines are looked for
 LOOKED = 600
 TENSOR = "tensor cores"
 Tiles = Timed[GemvTile]
@@ -61,9 +61,9 @@ def read(paths: Sequence[Path]) -> list[Tiles]:
 def predicted(of: Tiles, device: Device) -> dict[GemvTile, float]:
     """Predicted microseconds of each tile."""
     asked, _ = requested(GemmSpec(), of.problem, device)
-    seen = as_row(asked)
+    seen = as_rows(asked)
     assert seen is not None
-    return {x: one_line.estimate(seen.problem, x, device) / 1e3 for x in of.us}
+    return {x: few_lines.estimate(seen.problem, x, device, aligned(seen)) / 1e3 for x in of.us}
 
 
 def score(of: Tiles, device: Device, blur: float) -> tuple[float, float, float]:
@@ -76,10 +76,10 @@ def _name(x: GemvTile) -> str:
 
 
 def lines(seeds: Sequence[int], counts: dict[str, int]) -> Iterator[tuple[int, Case]]:
-    """(Seed, problem) of each family's first problems with one row or column, over all seeds."""
+    """(Seed, problem) of each family's first problems with few rows or columns, over all seeds."""
     for family, count in counts.items():
         drawn = ((seed, case) for seed in seeds for case in fresh_draws.draw(family, seed, LOOKED))
-        yield from itertools.islice((x for x in drawn if 1 in (x[1].m, x[1].n)), count)
+        yield from itertools.islice((x for x in drawn if min(x[1].m, x[1].n) <= MOST_ROWS), count)
 
 
 def jobs(seeds: Sequence[int], counts: dict[str, int], device: Device) -> dict[str, list[Row]]:
@@ -89,12 +89,12 @@ def jobs(seeds: Sequence[int], counts: dict[str, int], device: Device) -> dict[s
     for seed, case in lines(seeds, counts):
         of, spec = contenders.problem(case), GemmSpec()
         asked, _ = requested(spec, of, device)
-        seen = as_row(asked)
+        seen = as_rows(asked)
         if seen is None:
             continue
         best = fields_of_option(next(iter(ranking.options(asked))))
         wanted = {TENSOR: dict(best)} | {
-            _name(x): dict(fields_of(x, swapped=seen.factors != asked.factors)) for x in TILES
+            _name(x): dict(fields_of(x, swapped=seen.factors != asked.factors)) for x in allowed(seen)
         }
         configs = []
         for name, fields in wanted.items():

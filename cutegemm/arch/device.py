@@ -34,13 +34,18 @@ class CoreModel:
 
 @dataclass(frozen=True, kw_only=True)
 class LineModel:
-    """Rates of one GPU for `planning.one_line`, one row or column of D on the CUDA cores. Times in ns."""
+    """Rates of one GPU for `planning.few_lines`, a few rows or columns of D on the CUDA cores. Times in ns.
+
+    A word is 16 bytes of each of a warp's lanes; its times are those of an SM that all warps share.
+    """
 
     launch: float  # a launch outside its mainloop
-    latency: float  # from a warp's loads until it has multiplied what they bring
-    line: float  # added for each column of B that a warp loads at once
-    word: float  # a word of each of a warp's lanes, of all warps of an SM
+    latency: float  # from a warp's loads until they arrive
+    alone: float  # what a warp alone takes for its instructions, over its share of an SM that warps keep busy
+    word: float  # to load a word of B
+    row: float  # to load the word of a row of A that it meets
     shift: float  # added if words of A are shifted
+    product: float  # to multiply a word of B by that of a row
     cta: float  # a CTA of an SM
     dram: float  # share of a copy's bandwidth that device memory delivers
 
@@ -172,7 +177,7 @@ class Device:
     dram_gbs: float  # GB/s of a device-to-device copy, read plus write
     l2_bytes: int  # size of the L2 cache
     cores: CoreModel  # rates of CUDA-core kernels
-    lines: LineModel  # rates of those of one row or column of D
+    lines: LineModel  # rates of those of a few rows or columns of D
     loads: LoadModel  # rates of operands that TMA cannot address
     cost: CostModel  # rates of tensor-core kernels
     thresholds: Thresholds

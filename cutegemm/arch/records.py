@@ -164,7 +164,7 @@ def from_properties(
         clusters=clusters,
         dram_gbs=dram_gbs,
         cores=scaled(device.cores, ("slot",)),
-        lines=scaled(device.lines, ("word", "shift")),
+        lines=scaled(device.lines, ("word", "row", "shift", "product")),
         loads=scaled(device.loads, ("stage",), ("shift", "gather", "copy_wide", "copy", "copy_narrow")),
         cost=scaled(device.cost, ("mma", "smem"), ("port", "l2")),
         note=f"{device.note}, {queried}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configs of kernels that multiply one row by a matrix, and what these kernels require; others cannot be made."""
+"""The configs of kernels that multiply a few rows by a matrix, and what these require; others cannot be made."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from cutegemm.families import FAMILIES
 # warps of a CTA
 WARPS = 8
 ELEMENT_BYTES = 2
-# elements of a load, and words of a column that a lane loads before it multiplies
+# elements of a load
 WORD = 8
-WORDS = 2
-# elements of K that a warp loads of a column at once
-DEPTH = WORD * WORDS * LIMITS.warp
 COLUMNS, SLICES = (1, 2, 4), (1, 2, 4)
-# CTAs that the registers of an SM hold, by the columns of a warp: for aligned columns, for aligned columns in slices of
-# K, and for unaligned columns
-RESIDENTS = {1: (8, 8, 6), 2: (6, 6, 5), 4: (4, 3, 3)}
+MOST_ROWS = 4
+# CTAs of an SM whose threads have enough registers, by the columns of a warp and by rows from one on
+RESIDENTS = {1: (8, 5, 4, 3), 2: (6, 5, 3, 3), 4: (3, 3, 2, 2)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +27,12 @@ class GemvTile:
     """Which warps compute what.
 
     Attributes:
-        own: columns of D that a warp computes together, and so lines of B that it reads.
+        rows: of D.
+        own: columns of D that a warp computes together, and so lines of B that it reads; they are `WARPS` apart.
         slices: warps of a CTA that share K of the same columns.
     """
 
+    rows: int = 1
     own: int = 1
     slices: int = 1
 
@@ -45,23 +44,29 @@ class GemvTile:
     @property
     def tile(self) -> tuple[int, int, int]:
         """The CTA tile; along K what its warps load of a column before they multiply."""
-        return 1, self.columns, DEPTH * self.slices
+        return self.rows, self.columns, WORD * self.words * LIMITS.warp * self.slices
+
+    @property
+    def residents(self) -> int:
+        """CTAs of an SM; the compiler gives their threads as many registers as these leave."""
+        return RESIDENTS[self.own][self.rows - 1]
+
+    @property
+    def words(self) -> int:
+        """Words of a column that a lane loads before it multiplies."""
+        return 2 if self.rows == 1 else 1
 
 
-def residents(x: GemvTile, aligned: bool) -> int:
-    """CTAs that the registers of an SM hold."""
-    return RESIDENTS[x.own][(0 if x.slices == 1 else 1) if aligned else 2]
-
-
-TILES = tuple(GemvTile(own=own, slices=slices) for slices in SLICES for own in COLUMNS)
+TILES = tuple(
+    GemvTile(rows=x, own=y, slices=z) for x in range(1, MOST_ROWS + 1) for z in SLICES for y in COLUMNS
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GemvConfig(GemvTile, EpilogueConfig):
-    """A kernel for one row of 16-bit elements times a matrix that is contiguous along K, on the CUDA cores.
+    """A kernel for a few rows of 16-bit elements times a matrix that is contiguous along K, on the CUDA cores.
 
-    A begins at a whole word in every batch. If B is `aligned`, so do all its lines, and they end at whole words; else
-    they begin and end anywhere.
+    A begins at a whole word. If `aligned`, rows of A and lines of B begin and end at whole words; else anywhere.
     """
 
     aligned: bool = False
@@ -76,11 +81,6 @@ class GemvConfig(GemvTile, EpilogueConfig):
         return WARPS * self.limits.warp
 
     @property
-    def residents(self) -> int:
-        """CTAs that the registers of an SM hold."""
-        return residents(self, self.aligned)
-
-    @property
     def cluster_size(self) -> int:
         """CTAs per cluster."""
         return 1
@@ -93,7 +93,7 @@ class GemvConfig(GemvTile, EpilogueConfig):
     @property
     def partial_width(self) -> tuple[int, int]:
         """Rows and columns of D that a partial result of a reduction would cover; there are none."""
-        return 1, self.columns
+        return self.rows, self.columns
 
 
 def _operands(x: GemvConfig) -> bool:
@@ -109,7 +109,7 @@ def _operands_refused(x: GemvConfig) -> Refusal:
     return (
         "operands",
         given,
-        "a row of 16-bit elements times lines along K, all loaded and stored directly",
+        "rows of 16-bit elements times lines along K, all loaded and stored directly",
         None,
     )
 
@@ -117,7 +117,11 @@ def _operands_refused(x: GemvConfig) -> Refusal:
 RULES = (
     Rule(
         lambda x: x.family in FAMILIES and "gemv" in FAMILIES[x.family].abilities,
-        lambda x: ("family", x.family, "is that of kernels for one row", "gemv"),
+        lambda x: ("family", x.family, "is that of kernels for a few rows", "gemv"),
+    ),
+    Rule(
+        lambda x: 1 <= x.rows <= MOST_ROWS,
+        lambda x: ("rows", x.rows, f"a CTA computes 1 to {MOST_ROWS} rows", MOST_ROWS),
     ),
     Rule(
         lambda x: x.own in COLUMNS,

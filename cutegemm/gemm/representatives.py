@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 
 from cutegemm.arch.instructions import EXACT, multiplying, on_cuda_cores
+from cutegemm.config.gemv import TILES
 from cutegemm.dtypes import DType
 from cutegemm.epilogue.graph import Graph
 from cutegemm.planning.simt_tiles import has_tile
@@ -22,7 +23,7 @@ def representative(spec: GemmSpec) -> Problem:
     """The default problem of a spec: 4096^3, aligned; unspecified types are bf16 and unspecified majors row-major.
 
     K is odd for a CUDA-core tile that loads single elements, and B is contiguous along K if the instruction
-    requires it. A tile of one row or column has as many of D, and both operands contiguous along K.
+    requires it. A tile of few rows or columns has as many of D, and both operands contiguous along K.
     """
     found = _of(spec, EXTENT)
     on_cores = on_cuda_cores(found.a.dtype, spec.arithmetic)
@@ -33,9 +34,10 @@ def representative(spec: GemmSpec) -> Problem:
 
 
 def _lines(spec: GemmSpec) -> tuple[int, int]:
-    """M and N: one where a tile of the CUDA cores has one row or column."""
-    m, n, _ = spec.tile if isinstance(spec.tile, Tile) and spec.schedule == "simt" else (EXTENT,) * 3
-    return (1 if m == 1 else EXTENT), (1 if n == 1 else EXTENT)
+    """M and N: those of a tile of the CUDA cores that has few rows or columns."""
+    m, n, k = spec.tile if isinstance(spec.tile, Tile) and spec.schedule == "simt" else (EXTENT,) * 3
+    few = [x.tile for x in TILES]
+    return (m, EXTENT) if (m, n, k) in few else (EXTENT, n if (n, m, k) in few else EXTENT)
 
 
 def operand_types(spec: GemmSpec) -> tuple[DType, DType]:
@@ -60,7 +62,7 @@ def _of(spec: GemmSpec, k: int) -> Problem:
     a, b = operand_types(spec)
     kinds = tuple(multiplying(a, b, spec.arithmetic))
     along_k = bool(kinds) and all(x.majors == ("k",) for x in kinds)
-    along_k |= 1 in _lines(spec)
+    along_k |= _lines(spec) != (EXTENT, EXTENT)
     usual = {"a_major": "k", "b_major": "k" if along_k else "n"}
     majors = "".join(x if getattr(spec, name) == AUTO else getattr(spec, name) for name, x in usual.items())
     made = make_problem(

@@ -18,7 +18,7 @@ from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import InputError, PlanError, field_error, shown
-from cutegemm.planning import candidates, invariance, one_line
+from cutegemm.planning import candidates, few_lines, invariance
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.simt_tiles import plan_tile
@@ -43,11 +43,10 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """The plan of a problem on the tensor cores, with operands swapped or not."""
     option, config, grid = choose(asked, order)
     ns, way, candidate = option
-    may_serve = 1 in (asked.problem.m, asked.problem.n) and order is by_cost
-    lines = one_line.weighed(asked) if may_serve else []
+    lines = few_lines.weighed(asked) if order is by_cost else []
     least, tile = min(lines, key=lambda pair: pair[0]) if lines else (math.inf, None)
     if tile is not None and least < ns:
-        why = f"one row or column of D: the CUDA cores are predicted to be faster, {least / 1e3:,.1f} us"
+        why = f"few rows or columns of D: the CUDA cores are predicted to be faster, {least / 1e3:,.1f} us"
         return plan_tile(asked, tile, (*asked.reasons, why))
     seen, reasons = way.seen, way.reasons
     if seen.spec.tile == AUTO:

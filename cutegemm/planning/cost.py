@@ -114,6 +114,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     m, n, k = of.m, of.n, of.k
     rows, cols = np.ceil(x.m / (m * of.across)), np.ceil(x.n / (n * of.along))
     nonempty: Number = 1.0
+    each = np.ones_like(m)
     if x.group_rows:
         rows = np.where(x.adjacent_m, group_tiles.mean_tiles(x.group_rows, m * of.across), rows)
         cols = np.where(x.adjacent_n, group_tiles.mean_tiles(x.group_rows, n * of.along), cols)
@@ -160,12 +161,12 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         traffic=ctas * stages * fetched,
         memory=x.bytes * nonempty + again * x.b.bytes,
         asked=np.maximum(x.a.bytes * delay(cols), x.b.bytes * delay(rows)) * nonempty,
-        copy=np.full_like(m, device.dram_gbs),
+        copy=each * device.dram_gbs,
         flops=2 * m * n * k * stages * ctas * x.products,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
         doubled=np.log2([1, *sizes])[size],
         beneath=np.maximum(launched | ends_early(x.bytes, fill, device.thresholds), float(x.constant)),
-        early=np.full_like(m, x.constant),
+        early=each * x.constant,
         parts=parts,
         held=of.held,
         met=np.where(of.reduction > BY_LAUNCH, np.where(of.reduction == BY_ATOMICS, 1.0, outer), 0.0),
@@ -174,13 +175,13 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         full=(launched & (fill >= device.thresholds.full)).astype(float),
         short=(k * x.size < 2 * L2_LINE).astype(float),
         loaded=m * k * x.a.ns + n * k * x.b.ns + x.loaded,
-        once=np.full_like(m, x.once),
+        once=each * x.once,
         scaled=passes * x.scaled,
         read=n * x.read,
         vectors=m * x.vectors,
         promoted=passes * n * k * _share_promoted(x) * (1 - np.asarray(x.scaled)),
         lifted=m * n * k * stages * ctas * _share_promoted(x),
-        size=np.full_like(m, x.size),
+        size=each * x.size,
         **out,
         **_boxes(x, of, here),
     )

@@ -14,18 +14,19 @@ import math
 
 from cutegemm.arch.device import CoreModel, Device
 from cutegemm.config import GemvConfig, GemvTile, OperandConfig, SimtConfig, SimtTile
+from cutegemm.config.gemv import MOST_ROWS
 from cutegemm.config.simt import FOUR, STAGED_STAGES, TILES, WARP
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import invariance, one_line
+from cutegemm.planning import few_lines, invariance
 from cutegemm.planning.ways import Order
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_ctas, check_extents
 from cutegemm.plans.steps import Multiply
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem
-from cutegemm.request.one_row import NEEDS, as_row
+from cutegemm.request.few_rows import NEEDS, as_rows
 from cutegemm.request.operand_rules import access_bytes, epilogue_inputs, epilogue_outputs, gated_half, major
 from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
@@ -148,8 +149,8 @@ def plan_tile(asked: Request, tile: CoreTile, reasons: tuple[str, ...]) -> Kerne
     if isinstance(tile, SimtTile):
         config, half, gate = _configured(asked, tile)
     else:
-        of = as_row(asked) or asked
-        config, half, gate = one_line.configured(of, tile), of.problem.b, None
+        of = as_rows(asked) or asked
+        config, half, gate = few_lines.configured(of, tile), of.problem.b, None
     problem = of.problem
     tiles = (math.ceil(problem.m / tile.tile[0]), math.ceil(problem.n / tile.tile[1]), problem.batch)
     count = math.prod(tiles)
@@ -213,13 +214,13 @@ def choose(asked: Request) -> CoreTile:
 
 
 def candidates(asked: Request) -> list[tuple[float, CoreTile]]:
-    """(nanoseconds, tile) of every tile that a request allows, those of one row among them."""
-    rows: list[tuple[float, CoreTile]] = [*one_line.weighed(asked)]
+    """(nanoseconds, tile) of every tile that a request allows, those of few rows among them."""
+    rows: list[tuple[float, CoreTile]] = [*few_lines.weighed(asked)]
     given = asked.spec.tile
-    if not isinstance(given, Tile) or not (rows or 1 in (given.m, given.n)):
+    if not isinstance(given, Tile) or not (rows or min(given.m, given.n) <= MOST_ROWS):
         return [*rows, *weighed(asked)]
     if not rows:
-        raise field_error(PlanError, "tile", given, f"a tile of one row or column needs {NEEDS}")
+        raise field_error(PlanError, "tile", given, f"a tile of so few rows or columns needs {NEEDS}")
     return rows
 
 
@@ -257,8 +258,7 @@ def weighed(asked: Request) -> list[tuple[float, SimtTile]]:
 def fields_of(x: CoreTile, swapped: bool = False) -> tuple[tuple[str, object], ...]:
     """Fields of a `GemmSpec` that ask for a tile."""
     if isinstance(x, GemvTile):
-        m, n, k = x.tile
-        return ("schedule", "simt"), ("tile", (n, m, k) if swapped else x.tile)
+        return ("schedule", "simt"), ("tile", (x.tile[1], x.tile[0], x.tile[2]) if swapped else x.tile)
     stages = STAGED_STAGES if x.staged else x.stages
     return ("schedule", "simt"), ("tile", x.tile), ("stages", stages), ("split_k", x.split)
 

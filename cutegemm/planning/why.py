@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from cutegemm.config import GemvConfig, KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
-from cutegemm.planning import one_line, simt_tiles
+from cutegemm.planning import few_lines, simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.grouped import average_plan
@@ -17,7 +17,7 @@ from cutegemm.planning.ranking import options, predicted
 from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.plans.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.plans.steps import Relayout
-from cutegemm.request.one_row import as_row
+from cutegemm.request.few_rows import as_rows
 from cutegemm.request.requirements import MATRICES, Batches, Request, requested
 
 # configs that are shown: no two that differ in the cluster alone
@@ -68,17 +68,17 @@ def _fate(fields: Fields, option: Option, least: float, *, taken: bool) -> Weigh
 
 
 def _lines(asked: Request, own: Fields, least: float) -> Iterator[Weighed]:
-    """The fate of the tiles of the CUDA cores for one line of D."""
-    of = as_row(asked) or asked
-    for ns, x in one_line.weighed(asked):
+    """The fate of the tiles of the CUDA cores for few lines of D."""
+    of = as_rows(asked) or asked
+    for ns, x in few_lines.weighed(asked):
         fields = simt_tiles.fields_of(x, swapped=of.factors != asked.factors)
-        what = f"one row or column on the CUDA cores, tile {dict(fields)['tile']}"
+        what = f"few rows or columns on the CUDA cores, tile {dict(fields)['tile']}"
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
 
 def _line_ns(asked: Request, config: GemvConfig) -> float:
-    """The predicted time of a kernel for one line of D."""
-    return next(ns for ns, x in one_line.weighed(asked) if x.tile == config.tile)
+    """The predicted time of a kernel for few lines of D."""
+    return next(ns for ns, x in few_lines.weighed(asked) if x.tile == config.tile)
 
 
 def option_of(made: KernelPlan, batches: Batches = MATRICES) -> Option:

@@ -134,7 +134,7 @@ class KernelPlan:
         if isinstance(config, KernelConfig):
             return int(config.held_values)
         if isinstance(config, GemvConfig):
-            return config.own
+            return config.rows * config.own
         return math.prod(config.thread_tile) if isinstance(config, SimtConfig) else 0
 
     @property

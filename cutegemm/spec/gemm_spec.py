@@ -34,8 +34,8 @@ class GemmSpec(checks.Named):
         a_major: "k" (A[m, k] with unit stride along k) or "m".
         b_major: "n" (B[k, n] with unit stride along n) or "k".
         c_major, d_major: "n" (row-major) or "m" (column-major).
-        tile: `Tile(m, n, k)`, elements; on CUDA cores one of `config.simt.TILES`, for one row or
-            column of D also of `config.gemv.TILES`.
+        tile: `Tile(m, n, k)`, elements; on CUDA cores one of `config.simt.TILES`, for few rows or
+            columns of D also of `config.gemv.TILES`.
         cluster: (m, n) CTAs that share operands by TMA multicast. With (m, n, k), k CTAs of the cluster also split K
             and reduce their splits over distributed shared memory.
         stages: of the mainloop's shared-memory pipeline. CUDA-core kernels that load through registers have 2.

@@ -119,7 +119,8 @@ def test_other_splits_are_measured():
 
 def test_drawn_jobs_name_their_kernels_in_the_order_of_use():
     """Every config has the places of its kernels, and the first problem's come first."""
-    args = argparse.Namespace(seeds=[2], counts={"decode": 1, "small": 1}, configs=4, kernels=8, workers=1)
+    counts = {"decode": 1, "small": 1}
+    args = argparse.Namespace(seeds=[2], counts=counts, gflop=9.0, configs=4, kernels=8, workers=1)
     found = sweep_draws.drawn(args, H200)
     places = [place for job in found["jobs"] for x in job["configs"] for place in x["kernels"]]
     assert list(dict.fromkeys(places)) == list(range(len(found["kernels"])))

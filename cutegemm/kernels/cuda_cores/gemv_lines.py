@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row times a matrix that is contiguous along K: each warp reads whole lines of B, and A from L1.
+"""A few rows times a matrix that is contiguous along K: each warp reads whole lines of B, and A from L1.
 
-A CTA has WARPS warps. A warp multiplies A by the lines of `own` columns of D: its lanes load neighbouring aligned words
-of 16 bytes, and shuffles add their sums. `slices` warps share K of the same columns; their sums are added in shared
-memory in a fixed order. The last step of a column is the epilogue of one element.
+A CTA has WARPS warps. A warp multiplies all `rows` of A by the lines of `own` columns of D: its lanes load neighbouring
+aligned words of 16 bytes, and shuffles add their sums. `slices` warps share K of the same columns; their sums are added
+in shared memory in a fixed order. The last step of an element is the epilogue.
 
-Lines of B may begin at any element. The elements before the first aligned word of a line (its head), and those behind
-the last word that is read (its tail), are loaded one by one. The eight elements of A that a word meets begin within a
-word of A: they are shifted together from two. So nothing outside the matrices is read.
+Lines of B, and rows of A, may begin at any element. The elements before the first aligned word of a line (its head),
+and those behind the last word that is read (its tail), are loaded one by one. A warp's columns are WORD apart, so that
+all its lines have heads of the same length. The eight elements of A that such a word meets begin within a word of A:
+they are shifted together from two, once for all lines. So nothing outside the matrices is read.
 
     head    0 .. 7 elements
-    words   K / 8 of them, one less behind a head, since the word of A behind the last one must be inside A
-    tail    0 .. 14 elements
+    words   K / 8 of them; of unaligned lines one less, since the second word of A must be inside A
+    tail    0 .. 15 elements
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
 from cutegemm.config import GemvConfig
-from cutegemm.config.gemv import ELEMENT_BYTES, WARPS, WORD, WORDS
+from cutegemm.config.gemv import ELEMENT_BYTES, WARPS, WORD
 from cutegemm.kernels.epilogue.element_functions import converted
 from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind
-from cutegemm.kernels.epilogue.partial_reductions import across_lanes
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.load.unaligned_words import align, registers
@@ -37,7 +37,9 @@ from cutegemm.kernels.schedule.tile_scheduler import cluster_tiles
 
 # registers of a word
 REGISTERS = WORD * ELEMENT_BYTES // REGISTER
-# lanes that a warp's sum is added over, by the bits of their numbers
+# percent of an SM's memory that sums of slices need; L1 has the rest
+SHARED = 10
+# lanes that a warp's sums are added over, by the bits of their numbers
 LANES = (16, 8, 4, 2, 1)
 
 
@@ -57,10 +59,12 @@ class Gemv:
         outputs = launch.output_tensors(config, starts, steps, shape)
         tensors = (starts.operands, inputs, outputs, launch.scalar_tensors(starts))
         self.kernel(tensors, shape, strides, numbers).launch(
-            grid=(cluster_tiles(extents["n"], config.columns, 1) * extents["l"], 1, 1),
+            grid=(_ctas(config, extents["n"]) * extents["l"], 1, 1),
             block=(config.threads, 1, 1),
             stream=stream,
             use_pdl=True,
+            min_blocks_per_mp=config.residents,
+            preferred_smem_carveout=SHARED,
         )
 
     @cute.kernel
@@ -72,58 +76,56 @@ class Gemv:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         lane, warp = thread % hw.WARP, cute.arch.make_warp_uniform(thread // hw.WARP)
-        tiles = cluster_tiles(extents["n"], config.columns, 1)
+        tiles = _ctas(config, extents["n"])
         batch = block // tiles
-        first = ((block - batch * tiles) * (WARPS // config.slices) + warp // config.slices) * config.own
+        place = block - batch * tiles
+        # WARPS neighbouring columns begin at all places of a word; those of a warp are as far apart
+        group = place // config.slices
+        first = group * (WARPS * config.own) + (place - group * config.slices) * (WARPS // config.slices)
+        first += warp // config.slices
         cute.arch.griddepcontrol_launch_dependents()
         cute.arch.griddepcontrol_wait()
         a, b = (
             _at(start, cutlass.Int64(cutlass.min(batch, extents[f"{role}.l"] - 1)) * steps[role][2])
             for start, role in zip(operands, "ab", strict=True)
         )
-        columns = [cutlass.min(first + i, extents["n"] - 1) for i in range(config.own)]
+        # columns and rows that do not exist are others again
+        last = cutlass.min(first, extents["n"] - 1)
+        columns = [first + i * WARPS for i in range(config.own)]
+        columns = [cutlass.select_(x < extents["n"], x, last) for x in columns]
         lines = tuple(_at(b, cutlass.Int64(x) * steps["b"][0]) for x in columns)
-        sums = cute.make_rmem_tensor(config.own, cutlass.Float32)  # (COLUMN)
-        Mainloop(config, self.numeric, a, lines, extents["k"]).multiply(sums, lane, warp % config.slices)
-        for i in cutlass.range_constexpr(config.own):
-            sums[i] = across_lanes("sum", (sums[i],), LANES)[0]
-        value = self._of_lane(sums, lane)
+        rows = [cutlass.min(cutlass.Int32(i), extents["m"] - 1) for i in range(config.rows)]
+        rows = tuple(_at(a, cutlass.Int64(x) * steps["a"][0]) for x in rows)
+        sums = Mainloop(config, self.numeric, rows, lines, extents["k"]).multiply(lane, warp % config.slices)
+        value, place = _of_lane(sums, lane)
         if cutlass.const_expr(config.slices > 1):
-            value = self._of_slices(value, warp, lane)
+            value = self._of_slices(value, place, warp)
         bound = bind(config, inputs, numbers, scalars, (extents["m"], extents["n"])).read()
-        column = first + lane
-        if lane < config.own and warp % config.slices == 0 and column < extents["n"]:
-            self._store(outputs, bound, value, (cutlass.Int32(0), column, batch))
-
-    def _of_lane(self, sums: cute.Tensor, lane: Any) -> Any:
-        """The sum of a lane's column; of any column in lanes that have none."""
-        value = sums[0]
-        for i in range(1, self.config.own):
-            value = cutlass.select_(lane == i, sums[i], value)
-        return value
+        row, column = place // config.own, first + place % config.own * WARPS
+        mine = (lane & (hw.WARP // _lanes(config) - 1)) == 0
+        mine &= cutlass.Boolean(warp % config.slices == 0)
+        if mine and row < extents["m"] and row < config.rows and column < extents["n"]:
+            self._store(outputs, bound, value, (row, column, batch))
 
     @cute.jit
-    def _of_slices(self, value: cutlass.Float32, warp: cutlass.Int32, lane: cutlass.Int32) -> cutlass.Float32:
-        """A column's sum over the slices, in their order, in the first slice's lanes."""
-        own, slices = self.config.own, self.config.slices
-        layout = cute.make_layout((own, WARPS))  # (COLUMN, WARP)
+    def _of_slices(
+        self, value: cutlass.Float32, place: cutlass.Int32, warp: cutlass.Int32
+    ) -> cutlass.Float32:
+        """A sum over the slices, in their order, in the first slice's lanes."""
+        slices = self.config.slices
+        layout = cute.make_layout((_lanes(self.config), WARPS))  # (SUM, WARP)
         sX = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, layout, REGISTER)
-        if lane < own:
-            sX[lane, warp] = value
+        sX[place, warp] = value
         cute.arch.sync_threads()
         total = value
-        if lane < own and warp % slices == 0:
+        if warp % slices == 0:
             for i in cutlass.range_constexpr(1, slices):
-                total = total + sX[lane, warp + i]
+                total = total + sX[place, warp + i]
         return total
 
     @cute.jit
     def _store(
-        self,
-        outputs: cutlass.Constexpr,
-        inputs: cutlass.Constexpr,
-        value: cutlass.Float32,
-        at: cutlass.Constexpr,
+        self, outputs: cutlass.Constexpr, inputs: cutlass.Constexpr, value: cutlass.Float32, at: Any
     ) -> None:
         """Take one element through the epilogue to every output."""
         results = self._fusion(inputs, value, at)(0, 0)
@@ -145,96 +147,118 @@ class Gemv:
 
 @dataclass(frozen=True)
 class Mainloop:
-    """A warp's products of A and some lines of B, addresses in global memory."""
+    """A warp's products of rows of A and lines of B, addresses in global memory; all lines have the same head."""
 
     config: GemvConfig
     numeric: Any
-    a: Any
+    a: tuple
     b: tuple
     k: Any
 
     @cute.jit
-    def multiply(self, sums: cute.Tensor, lane: cutlass.Int32, slice_: cutlass.Int32) -> None:
-        """Set `sums` (COLUMN) to those of this lane."""
-        heads = [self._head(line) for line in self.b]
-        counts = [self.k // WORD - (0 if self.config.aligned else cutlass.Int32(head > 0)) for head in heads]
+    def multiply(self, lane: cutlass.Int32, slice_: cutlass.Int32):
+        """This lane's part of each sum, (COLUMN, ROW)."""
+        aligned = self.config.aligned
+        head = 0 if aligned else _misaligned(-self.b[0])
+        # of each row the word with the element that a line's first word meets, and where in it that is
+        begins = [0 if aligned else _misaligned(row + head * ELEMENT_BYTES) for row in self.a]
+        low = [_at(row, head - begin) for row, begin in zip(self.a, begins, strict=True)]
+        factors = list(zip(low, begins, strict=True))
+        count = (self.k - head) // WORD - (not aligned)
+        sums = cute.make_rmem_tensor((self.config.own, self.config.rows), cutlass.Float32)
         sums.fill(0.0)
-        if cutlass.const_expr(not self.config.aligned):
-            self._ends(sums, lane, slice_, heads, counts)
-        # words of a line that all slices load before they multiply; all lines have those of `blocks`
-        each, first = WORDS * self._together, lane + slice_ * hw.WARP
-        blocks = (self.k // WORD - (not self.config.aligned)) // each
+        if cutlass.const_expr(not aligned):
+            self._ends(sums, lane, slice_, head, head + count * WORD)
+        # words of a line that all slices load before they multiply
+        together, each = hw.WARP * self.config.slices, self.config.words
+        first, blocks = lane + slice_ * hw.WARP, count // (each * together)
         for block in cutlass.range(blocks, unroll=1):
-            self._block(sums, first + block * each, heads)
-        if blocks * each < self.k // WORD:
-            self._last(sums, first + blocks * each, heads, counts)
+            places = [first + (block * each + i) * together for i in range(each)]
+            self._block(sums, places, [True] * each, head, factors)
+        if blocks * each * together < count:
+            places = [first + (blocks * each + i) * together for i in range(each)]
+            inside = [x < count for x in places]
+            self._block(sums, [cutlass.min(x, count - 1) for x in places], inside, head, factors)
+        return sums
 
-    @property
-    def _together(self) -> int:
-        """Neighbouring words that the lanes of all slices load at once."""
-        return hw.WARP * self.config.slices
+    def _block(self, sums: cute.Tensor, places: list, inside: list, head: Any, factors: list) -> None:
+        """Add the products of a lane's words of every line at some places; words not `inside` count as zeros."""
+        words = [[registers(_at(line, place * WORD + head)) for line in self.b] for place in places]
+        for place, word, legal in zip(places, words, inside, strict=True):
+            if legal is not True:
+                word = [[cutlass.select_(legal, x, cutlass.Uint32(0)) for x in line] for line in word]
+            lines = [self._numbers(_registers(x)) for x in word]
+            for row, (low, begin) in enumerate(factors):
+                a = self._numbers(self._factors(_at(low, place * WORD), begin))
+                for column, b in enumerate(lines):
+                    total = sums[column, row]
+                    for i in range(WORD):
+                        total = total + a[i] * b[i]
+                    sums[column, row] = total
 
-    def _head(self, line: Any) -> Any:
-        """Elements of a line before its first aligned word."""
-        return 0 if self.config.aligned else cutlass.Int32(-(line // ELEMENT_BYTES) & (WORD - 1))
-
-    def _block(self, sums: cute.Tensor, first: Any, heads: list) -> None:
-        """Add the products of a lane's words of a block: `first`, and every `_together`-th after it."""
-        steps = [i * self._together * WORD for i in range(WORDS)]
-        starts = [_at(line, first * WORD + head) for line, head in zip(self.b, heads, strict=True)]
-        words = [[registers(_at(start, x)) for start in starts] for x in steps]
-        a = _at(self.a, first * WORD)
-        for word, x in zip(words, steps, strict=True):
-            self._add(sums, word, self._factors(_at(a, x), _at(a, x + WORD)), heads)
-
-    def _last(self, sums: cute.Tensor, first: Any, heads: list, counts: list) -> None:
-        """The same for the last block. Words behind a line's last one count as zeros."""
-        places = [first + i * self._together for i in range(WORDS)]
-        words = [
-            [
-                registers(_at(line, cutlass.min(place, count - 1) * WORD + head))
-                for line, head, count in zip(self.b, heads, counts, strict=True)
-            ]
-            for place in places
-        ]
-        end = self.k // WORD - 1
-        for word, place in zip(words, places, strict=True):
-            a = [_at(self.a, cutlass.min(place + x, end) * WORD) for x in (0, 1)]
-            self._add(sums, word, self._factors(*a), heads, [place < count for count in counts])
-
-    def _factors(self, first: Any, second: Any) -> list:
-        """The registers of the words of A that a word of B may meet."""
-        return [*registers(first), *([] if self.config.aligned else registers(second))]
-
-    def _add(
-        self, sums: cute.Tensor, words: list, factors: list, heads: list, inside: list | None = None
-    ) -> None:
-        """Add the products of a word of each line; of one that is not `inside`, none."""
-        for j, (word, head) in enumerate(zip(words, heads, strict=True)):
-            rA = _registers(factors[:REGISTERS])
-            if not self.config.aligned:
-                align(factors, head * ELEMENT_BYTES, ELEMENT_BYTES, rA)
-            total, a, b = sums[j], self._numbers(rA), self._numbers(_registers(word))
-            for i in range(WORD):
-                total = total + a[i] * b[i]
-            sums[j] = total if inside is None else cutlass.select_(inside[j], total, sums[j])
+    def _factors(self, low: Any, begin: Any) -> cute.Tensor:
+        """The registers of eight elements of a row, which begin so many behind an aligned word."""
+        if self.config.aligned:
+            return _registers(registers(low))
+        rA = cute.make_rmem_tensor(REGISTERS, cutlass.Uint32)
+        align([*registers(low), *registers(_at(low, WORD))], begin * ELEMENT_BYTES, ELEMENT_BYTES, rA)
+        return rA
 
     def _numbers(self, rX: cute.Tensor) -> Any:
         """A word's elements as fp32."""
         return cute.recast_tensor(rX, self.numeric).load().to(cutlass.Float32)
 
-    def _ends(self, sums: cute.Tensor, lane: Any, slice_: Any, heads: list, counts: list) -> None:
-        """Add the products of heads and tails, one to a lane of the first slice."""
-        for j, (line, head, count) in enumerate(zip(self.b, heads, counts, strict=True)):
-            for place, end in ((lane, head), (head + count * WORD + lane, self.k)):
-                at = cutlass.min(place, self.k - 1)
-                product = self._element(line, at) * self._element(self.a, at)
-                mine = (place < end) & (slice_ == 0)
-                sums[j] = cutlass.select_(mine, sums[j] + product, sums[j])
+    def _ends(self, sums: cute.Tensor, lane: Any, slice_: Any, head: Any, tail: Any) -> None:
+        """Add the products of heads, and of tails from an element on, one to a lane of the first slice."""
+        for place, end in ((lane, head), (tail + lane, self.k)):
+            at, mine = cutlass.min(place, self.k - 1), (place < end) & (slice_ == 0)
+            lines = [self._element(line, at) for line in self.b]
+            for row, start in enumerate(self.a):
+                a = self._element(start, at)
+                for column, b in enumerate(lines):
+                    total = sums[column, row]
+                    sums[column, row] = cutlass.select_(mine, total + a * b, total)
 
     def _element(self, line: Any, place: Any) -> Any:
         """One element of a line as fp32."""
         return elements_at(self.numeric, _at(line, place))[0].to(cutlass.Float32)
+
+
+def _ctas(config: GemvConfig, n: Any) -> Any:
+    """CTAs of a batch: as many as slices for each group of columns."""
+    return cluster_tiles(n, WARPS * config.own, 1) * config.slices
+
+
+def _lanes(config: GemvConfig) -> int:
+    """The sums of a warp, rounded up to a power of two."""
+    return 1 << (config.own * config.rows - 1).bit_length()
+
+
+def _of_lane(sums: cute.Tensor, lane: Any) -> tuple[Any, Any]:
+    """One sum over all lanes of a warp, and which: neighbouring lanes have the same if there are fewer sums.
+
+    Lanes keep half of their sums, and give the other half to those that keep it, until each has one.
+    """
+    count = cute.size(sums)
+    held = [sums[i] for i in range(count)]
+    held += [cutlass.Float32(0.0)] * ((1 << (count - 1).bit_length()) - count)
+    place = cutlass.Int32(0)
+    for bit in LANES:
+        half = len(held) // 2
+        if half:
+            upper = (lane & bit) != 0
+            given = [cutlass.select_(upper, held[i], held[half + i]) for i in range(half)]
+            kept = [cutlass.select_(upper, held[half + i], held[i]) for i in range(half)]
+            held = [x + cute.arch.shuffle_sync_bfly(y, bit) for x, y in zip(kept, given, strict=True)]
+            place += cutlass.select_(upper, cutlass.Int32(half), cutlass.Int32(0))
+        else:
+            held = [held[0] + cute.arch.shuffle_sync_bfly(held[0], bit)]
+    return held[0], place
+
+
+def _misaligned(address: Any) -> Any:
+    """Elements from the aligned word below an address to it."""
+    return cutlass.Int32(address // ELEMENT_BYTES & (WORD - 1))
 
 
 def _registers(word: list) -> cute.Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which problems of one row or column run on the CUDA cores, and with which tile."""
+"""Which problems of few rows or columns run on the CUDA cores, and with which tile."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import pytest
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
 from cutegemm.arch.records import H200
-from cutegemm.config.gemv import TILES, residents
+from cutegemm.config.gemv import MOST_ROWS, TILES, WARPS
 from cutegemm.errors import PlanError
-from cutegemm.planning import one_line
+from cutegemm.gemm import Gemm
+from cutegemm.planning import few_lines
 from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
-from cutegemm.request.one_row import MOST, as_row
+from cutegemm.request.few_rows import MOST, as_rows
 from cutegemm.request.requirements import requested
 from cutegemm.tuning.proposals import explicit, proposals
 
 
 def seen(of, **fields):
     """The request as these kernels see it."""
-    return as_row(requested(GemmSpec(**fields), of, H200)[0])
+    return as_rows(requested(GemmSpec(**fields), of, H200)[0])
 
 
-@pytest.mark.parametrize("extents", [(1, 999, 1001), (999, 1, 1001), (1, 1, 64), (1, 4096, 4096)])
-def test_a_row_and_a_column_are_seen_as_a_row(extents):
-    """D's row, or its column's transpose."""
+@pytest.mark.parametrize("extents", [(1, 999, 1001), (999, 3, 1001), (1, 1, 64), (2, 4, 64), (4, 4096, 4096)])
+def test_rows_and_columns_are_seen_as_rows(extents):
+    """D's rows, or its columns' transpose, whichever are fewer."""
     of = seen(problem(*extents, majors="kk")).problem
-    assert of.m == 1 and {of.m, of.n} == set(extents[:2]) and of.k == extents[2]
+    assert of.m == min(extents[:2]) and {of.m, of.n} == set(extents[:2]) and of.k == extents[2]
 
 
 @epi.define
@@ -41,7 +42,7 @@ def summed(acc):
 @pytest.mark.parametrize(
     ("of", "fields"),
     [
-        (problem(2, 999, 1001, majors="kk"), {}),
+        (problem(MOST_ROWS + 1, 999, 1001, majors="kk"), {}),
         (problem(1, 999, 15, majors="kk"), {}),
         (problem(1, 999, 1001), {}),
         (problem(1, 1024, 1024, majors="kk", dtype="fp32"), {}),
@@ -110,7 +111,7 @@ def test_a_tile_without_a_schedule_is_of_the_tensor_cores(extents):
 
 def test_a_tile_of_one_row_is_refused_elsewhere():
     """The error says what such a tile needs."""
-    with pytest.raises(PlanError, match="needs D of one row or column"):
+    with pytest.raises(PlanError, match="needs D of at most"):
         plan(GemmSpec(schedule="simt", tile=(1, 8, 512)), problem(1, 1024, 1024))
 
 
@@ -138,24 +139,45 @@ def test_the_faster_of_both_is_taken(extents):
 def test_tiles_that_a_spec_names():
     """Every tile may be named, in D's coordinates, and the tuner names those that it tries."""
     for x in TILES:
+        m, n, k = x.tile
         for of, tile in (
-            (problem(1, 99, 999, majors="kk"), x.tile),
-            (problem(99, 1, 999, majors="kk"), (x.tile[1], 1, x.tile[2])),
+            (problem(m, 99, 999, majors="kk"), x.tile),
+            (problem(99, m, 999, majors="kk"), (n, m, k)),
         ):
             made = plan(GemmSpec(schedule="simt", tile=tile), of)
-            assert (made.config.own, made.config.slices) == (x.own, x.slices) and made.swapped is (of.m > 1)
+            assert (made.config.rows, made.config.own, made.config.slices) == (m, x.own, x.slices)
+            assert made.swapped is (of.m == 99)
+            alone = Gemm(GemmSpec(schedule="simt", tile=tile)).kernel().plan
+            assert sorted(alone.config.tile) == sorted(x.tile)
     found = proposals(GemmSpec(), problem(1, 1500, 1001, majors="kk"), H200, 12)
     assert {x.plan.config.family for x in found} == {"gemv", "warp_specialized"}
     assert explicit(GemmSpec(), found[0])["schedule"] == "simt"
 
 
+def test_a_tile_may_have_more_rows_than_d():
+    """Such a tile is taken if it is named; the planner's have as many as D."""
+    of = problem(2, 999, 1001, majors="kk")
+    named = next(x for x in TILES if x.rows == MOST_ROWS)
+    assert plan(GemmSpec(schedule="simt", tile=named.tile), of).config.rows == MOST_ROWS
+    assert {x.rows for _, x in few_lines.weighed(requested(GemmSpec(), of, H200)[0])} == {2}
+
+
+def test_a_launch_has_all_columns():
+    """CTAs of all slices together have the columns that a warp's lines, so far apart, are among."""
+    for x in TILES:
+        for n in (1, 7, 31, 32, 33, 999):
+            assert few_lines.ctas(problem(x.rows, n, 64, majors="kk"), x) * x.columns >= n
+        assert few_lines.ctas(problem(x.rows, WARPS * x.own, 64, majors="kk"), x) == x.slices
+
+
 def test_laws_of_the_model():
-    """More lines, longer lines and unaligned lines never cost less; a GPU with half the SMs is slower."""
+    """More lines, more rows, longer lines and unaligned lines never cost less; a GPU with half the SMs is slower."""
     for x in TILES:
         for n, k in ((100, 512), (1000, 4096), (40_000, 1024)):
-            cost = lambda n=n, k=k, device=H200, x=x: one_line.estimate(
-                problem(1, n, k, majors="kk"), x, device
+            cost = lambda n=n, k=k, device=H200, whole=True, x=x: few_lines.estimate(
+                problem(x.rows, n, k, majors="kk"), x, device, whole
             )
-            assert cost(n=2 * n) >= cost() and cost(k=2 * k) >= cost() and cost(k=k + 1) >= cost()
+            assert cost(n=2 * n) >= cost() and cost(k=2 * k) >= cost() and cost(whole=False) >= cost()
             assert cost(device=dataclasses.replace(H200, sms=66)) >= cost()
-    assert all(residents(x, True) >= residents(x, False) for x in TILES)
+            more = next((y for y in TILES if (y.rows, y.own, y.slices) == (x.rows + 1, x.own, x.slices)), x)
+            assert x.rows == 1 or cost(x=more) >= cost()

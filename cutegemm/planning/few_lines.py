@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planning a few rows or columns of D of 16-bit operands on the CUDA cores: which warps read which columns of B.
+
+Tensor cores would compute rows that do not exist, and TMA loads only aligned columns. Here a column costs its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cutegemm.arch.device import Device
+from cutegemm.config import GemvConfig, GemvTile, OperandConfig
+from cutegemm.config.gemv import WARPS, WORD
+from cutegemm.problems import Problem
+from cutegemm.request.few_rows import aligned, allowed, as_rows
+from cutegemm.request.operand_rules import epilogue_inputs, epilogue_outputs
+from cutegemm.request.requirements import Request
+
+# order of the norm that combines the bounds
+SHARPNESS = 4
+
+
+def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
+    """(nanoseconds, tile) of every tile that a request allows."""
+    of = as_rows(asked)
+    if of is None:
+        return []
+    found = [x for x in allowed(of) if ctas(of.problem, x) <= of.device.limits.max_grid]
+    return [(estimate(of.problem, x, of.device, aligned(of)), x) for x in found]
+
+
+def ctas(problem: Problem, x: GemvTile) -> int:
+    """CTAs of a launch: as many as slices for the columns that all warps of a CTA have."""
+    return math.ceil(problem.n / (WARPS * x.own)) * x.slices * problem.batch
+
+
+def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:
+    """Nanoseconds of a launch: of the warps in turn, of an SM's instructions, or of memory; D's rows lie along M."""
+    rates = device.lines
+    busiest = math.ceil(ctas(problem, x) / device.sms)
+    turns = max(1.0, busiest / x.residents)
+    # of a word of each of a warp's columns, which meet the same words of A
+    row = rates.row + (0.0 if whole else rates.shift) + x.own * rates.product
+    word = x.own * rates.word + x.rows * row
+    waits = turns * math.ceil(problem.k / x.tile[2]) * (rates.latency + x.words * rates.alone * word)
+    words = math.ceil(problem.k / (WORD * device.limits.warp * x.slices)) * WARPS
+    work = busiest * (words * word + rates.cta)
+    memory = problem.min_bytes / (rates.dram * device.dram_gbs)
+    return float(rates.launch + sum(x**SHARPNESS for x in (waits, work, memory)) ** (1 / SHARPNESS))
+
+
+def configured(of: Request, x: GemvTile) -> GemvConfig:
+    """The kernel of a tile, of a request that `as_rows` gives."""
+    a, b = (OperandConfig(role=x, dtype=of.problem.a.dtype, major="k") for x in "ab")
+    return GemvConfig(
+        operands=(a, b),
+        inputs=epilogue_inputs(of.epilogue, of.problem),
+        outputs=epilogue_outputs(of.epilogue, of.problem),
+        device_scalars=of.problem.device_scalars,
+        limits=of.device.limits,
+        rows=x.rows,
+        own=x.own,
+        slices=x.slices,
+        epilogue=of.epilogue,
+        aligned=aligned(of),
+    )

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that kernels of a few rows or columns of D support (`planning.few_lines`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.config.gemv import ELEMENT_BYTES, MOST_ROWS, TILES, WORD, GemvTile
+from cutegemm.request import swap
+from cutegemm.request.operand_rules import access_bytes
+from cutegemm.request.requirements import MATRICES, Request
+from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, Tile
+
+WORD_BYTES = WORD * ELEMENT_BYTES
+# a line of fewer elements may have no whole word
+LEAST_K = 16
+# elements along N and K that the kernel's 32-bit integers count, rounded up to any tile
+MOST = LIMITS.max_extent - max(x for tile in TILES for x in tile.tile)
+# what `as_rows` checks
+NEEDS = (
+    f"D of at most {MOST_ROWS} rows or columns, 16-bit operands contiguous along K with K of {LEAST_K:,} to {MOST:,}, "
+    "the smaller one aligned to 16 bytes, an epilogue without gates, scales and reductions, and no stages, split_k or "
+    "batch_invariant"
+)
+# fields that only other kernels have. `constant` is among them: its early loads save more than these kernels gain
+OTHERS = (*TENSOR_CORE_FIELDS, "stages", "split_k")
+
+
+def as_rows(asked: Request) -> Request | None:
+    """The request with D's few rows along M, of D's transpose if D has few columns; None if these kernels lack it."""
+    problem, spec, graph = asked.problem, asked.spec, asked.epilogue
+    if min(problem.m, problem.n) > MOST_ROWS or asked.batches != MATRICES:
+        return None
+    if not LEAST_K <= problem.k <= MOST or problem.a.dtype.bytes != ELEMENT_BYTES:
+        return None
+    if graph.gated or graph.reductions or graph.scales or graph.blocks or spec.batch_invariant is True:
+        return None
+    # a tile without a schedule is one of the tensor cores
+    if spec.schedule != "simt" and (spec.schedule != AUTO or isinstance(spec.tile, Tile)):
+        return None
+    if any(getattr(spec, x) != AUTO for x in OTHERS):
+        return None
+    ways: list[Request] = [asked] if problem.m <= MOST_ROWS else []
+    ways += [swap.transposed(asked)] if problem.n <= MOST_ROWS else []
+    for of in sorted(ways, key=lambda x: x.problem.m):
+        a, b = of.problem.a, of.problem.b
+        if allowed(of) and a.unit_col and b.unit_row and a.align % WORD_BYTES == 0 and of.problem.n <= MOST:
+            return of
+    return None
+
+
+def allowed(of: Request) -> Sequence[GemvTile]:
+    """The tiles of a request with D's few rows along M: the given one, or those of as many rows."""
+    rows, given = of.problem.m, of.spec.tile
+    if isinstance(given, Tile):
+        return [x for x in TILES if x.tile == tuple(given) and x.rows >= rows]
+    return [x for x in TILES if x.rows == rows]
+
+
+def aligned(of: Request) -> bool:
+    """Whether all rows of A and all lines of B begin and end at words of a load."""
+    return all(access_bytes(x, (WORD_BYTES,), whole=True) > 0 for x in (of.problem.a, of.problem.b))
