@@ -12,7 +12,8 @@ DRAM sees every sector once or, at a warp's edges, twice; writes are whole align
 the pitch: how to shift is decided once, mostly by a whole warp. No byte outside the matrix's span (its first
 to its last element) is read: where a word reaches over the span's ends the chunk is put together from elements.
 
-The next launch may begin its prologue at once; it waits for the copies before it reads them.
+The launch begins while the one before ends, and waits for it, since that may write the sources or read the copies. The
+next launch may begin its prologue at once; it waits for the copies before it reads them.
 
 Bytes whose copy is contiguous along the other axis are transposed by tiles (`byte_tile`). Any other source without unit
 stride, or whose copy is to have another one, goes through shared memory, a tile at a time:
@@ -93,7 +94,9 @@ class Relayout:
                 arguments, ctas = described(given[i], self.units[i])
                 copies.append((*arguments, (first,)))
                 first = first + ctas
-        self.kernel(tuple(copies)).launch(grid=(first, 1, 1), block=(THREADS, 1, 1), stream=stream)
+        self.kernel(tuple(copies)).launch(
+            grid=(first, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True
+        )
 
     def _copies(self, addresses: Any, shape: Any, strides: Any) -> list[Copy]:
         """The copies of a launch, in its order."""
@@ -139,6 +142,7 @@ class Relayout:
         """One CTA's part of its copy; `copies` in the grid's order, each with its first CTA at the end."""
         block, _, _ = cute.arch.block_idx()
         cute.arch.griddepcontrol_launch_dependents()
+        cute.arch.griddepcontrol_wait()
         shared = None
         if cutlass.const_expr(not set(self.units) <= {"col", "row"}):
             smem = cutlass.memory.SmemAllocator()
