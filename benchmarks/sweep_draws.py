@@ -87,10 +87,18 @@ def read_config(row: Sequence[Any]) -> tuple[bool, Candidate]:
     return bool(swapped), Candidate((m, n, k), (across, along), *others)
 
 
-def cases(seeds: list[int], counts: dict[str, int] = COUNTS) -> Iterator[tuple[int, Case]]:
-    """(Seed, problem) with interleaved families, so that a partial sweep has some of each."""
+def cases(
+    seeds: list[int], counts: dict[str, int] = COUNTS, gflop: float = math.inf
+) -> Iterator[tuple[int, Case]]:
+    """(Seed, problem) with interleaved families, so that a partial sweep has some of each.
+
+    Args:
+        seeds: training seeds.
+        counts: problems drawn per seed and family.
+        gflop: those with more are left out.
+    """
     drawn = [
-        [(seed, case) for seed in seeds for case in fresh_draws.draw(name, seed, count)]
+        [(seed, x) for seed in seeds for x in fresh_draws.draw(name, seed, count) if x.flops <= gflop * 1e9]
         for name, count in counts.items()
     ]
     places = sorted((i / len(x), n, i) for n, x in enumerate(drawn) for i in range(len(x)))
@@ -214,7 +222,7 @@ def _pool(of: tuple[int, Case], device: Device) -> list[Option]:
 
 def drawn(args: argparse.Namespace, device: Device) -> dict[str, list[Row]]:
     """The jobs, and the kernels' configs in the order of first use. Every other problem of a family is held back."""
-    problems, found = list(cases(args.seeds, args.counts)), []
+    problems, found = list(cases(args.seeds, args.counts, args.gflop)), []
     seen = dict.fromkeys(args.counts, 0)
     with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
         pools = list(pool.map(_pool, problems, itertools.repeat(device)))
@@ -252,6 +260,7 @@ def add_options(parser: argparse.ArgumentParser, seeds: list[int] | None = None)
     add = parser.add_argument
     add("--seeds", type=lambda x: [int(y) for y in x.split(",")], default=seeds, required=seeds is None)
     add("--counts", type=counts, default=COUNTS, help="problems per seed and family: NAME=COUNT,...")
+    add("--gflop", type=float, default=math.inf, help="leave out problems with more than GFLOP")
     add("--configs", type=int, default=CONFIGS, help="maximum per problem")
     add("--kernels", type=int, default=700, help="maximum to compile")
     add("--workers", type=int, default=1, help="planning processes")
