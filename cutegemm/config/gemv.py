@@ -19,7 +19,7 @@ WORD = 8
 COLUMNS, SLICES = (1, 2, 4), (1, 2, 4)
 MOST_ROWS = 4
 # CTAs of an SM whose threads have enough registers, by the columns of a warp and by rows from one on
-RESIDENTS = {1: (8, 5, 4, 3), 2: (6, 5, 3, 3), 4: (3, 3, 2, 2)}
+RESIDENTS = {1: (8, 5, 4, 2), 2: (6, 5, 3, 2), 4: (3, 3, 2, 2)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,7 @@ class Mainloop:
         # of each row the word with the element that a line's first word meets, and where in it that is
         begins = [0 if aligned else _misaligned(row + head * ELEMENT_BYTES) for row in self.a]
         low = [_at(row, head - begin) for row, begin in zip(self.a, begins, strict=True)]
-        factors = list(zip(low, begins, strict=True))
+        bases = [*(_at(line, head) for line in self.b), *low]
         count = (self.k - head) // WORD - (not aligned)
         sums = cute.make_rmem_tensor((self.config.own, self.config.rows), cutlass.Float32)
         sums.fill(0.0)
@@ -173,24 +173,33 @@ class Mainloop:
         together, each = hw.WARP * self.config.slices, self.config.words
         first, blocks = lane + slice_ * hw.WARP, count // (each * together)
         for block in cutlass.range(blocks, unroll=1):
-            places = [first + (block * each + i) * together for i in range(each)]
-            self._block(sums, places, [True] * each, head, factors)
+            starts = [_at(x, (first + block * each * together) * WORD) for x in bases]
+            words = [[_at(x, i * together * WORD) for x in starts] for i in range(each)]
+            self._block(sums, words, [True] * each, begins)
         if blocks * each * together < count:
             places = [first + (blocks * each + i) * together for i in range(each)]
-            inside = [x < count for x in places]
-            self._block(sums, [cutlass.min(x, count - 1) for x in places], inside, head, factors)
+            words = [[_at(x, cutlass.min(place, count - 1) * WORD) for x in bases] for place in places]
+            self._block(sums, words, [place < count for place in places], begins)
         return sums
 
-    def _block(self, sums: cute.Tensor, places: list, inside: list, head: Any, factors: list) -> None:
-        """Add the products of a lane's words of every line at some places; words not `inside` count as zeros."""
-        words = [[registers(_at(line, place * WORD + head)) for line in self.b] for place in places]
-        for place, word, legal in zip(places, words, inside, strict=True):
+    def _block(self, sums: cute.Tensor, words: list, inside: list, begins: list) -> None:
+        """Add the products of a lane's words of every line.
+
+        Args:
+            sums: (COLUMN, ROW).
+            words: addresses, of each place those of all lines and of the words of all rows that these meet.
+            inside: whether each place is inside the lines; others count as zeros.
+            begins: where in its word each row begins.
+        """
+        own = self.config.own
+        loaded = [[registers(x) for x in place[:own]] for place in words]
+        for place, lines, legal in zip(words, loaded, inside, strict=True):
             if legal is not True:
-                word = [[cutlass.select_(legal, x, cutlass.Uint32(0)) for x in line] for line in word]
-            lines = [self._numbers(_registers(x)) for x in word]
-            for row, (low, begin) in enumerate(factors):
-                a = self._numbers(self._factors(_at(low, place * WORD), begin))
-                for column, b in enumerate(lines):
+                lines = [[cutlass.select_(legal, x, cutlass.Uint32(0)) for x in line] for line in lines]
+            numbers = [self._numbers(_registers(x)) for x in lines]
+            for row, (low, begin) in enumerate(zip(place[own:], begins, strict=True)):
+                a = self._numbers(self._factors(low, begin))
+                for column, b in enumerate(numbers):
                     total = sums[column, row]
                     for i in range(WORD):
                         total = total + a[i] * b[i]
