@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What constant weights change, kernel by kernel: chains of training seeds with kernels chosen with and without them.
 
-    python -m benchmarks.probes.declared --only-compile                       # without a GPU
-    python -m benchmarks.probes.declared --out benchmarks/results/before_after/declared.json
+    python -m benchmarks.probes.declared --compile-only          # without a GPU
+    python -m benchmarks.probes.declared --out benchmarks/results/before_after/declared.json --commit HASH
 
 Contenders, of which each layer has its own plan:
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.invariants.rule import Refusal, Rule, check_all
 from cutegemm.config.parts import EpilogueConfig
 from cutegemm.families import FAMILIES
 
-# warps of a CTA
-WARPS = 8
 ELEMENT_BYTES = 2
-# elements of a load
-WORD = 8
+# elements of a load, and warps of a CTA: lines so many columns apart begin at the same place of a word
+WORD = WARPS = 8
 COLUMNS, SLICES = (1, 2, 4), (1, 2, 4)
 MOST_ROWS = 4
 # CTAs of an SM whose threads have enough registers, by the columns of a warp and by rows from one on
@@ -45,6 +44,10 @@ class GemvTile:
     def tile(self) -> tuple[int, int, int]:
         """The CTA tile; along K what its warps load of a column before they multiply."""
         return self.rows, self.columns, WORD * self.words * LIMITS.warp * self.slices
+
+    def ctas(self, n: Any) -> Any:
+        """CTAs of a batch with n columns of D: as many as slices for the columns of all warps."""
+        return (n + WARPS * self.own - 1) // (WARPS * self.own) * self.slices
 
     @property
     def residents(self) -> int:

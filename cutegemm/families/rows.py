@@ -77,7 +77,7 @@ SIMT = Family(
     },
 )
 
-# One row of 16-bit elements times a matrix that is contiguous along K, on CUDA cores.
+# A few rows of 16-bit elements times a matrix that is contiguous along K, on CUDA cores.
 GEMV = Family(
     name="gemv",
     config="cutegemm.config:GemvConfig",

@@ -30,6 +30,7 @@ from cutegemm.plans.launches import Grid
 from cutegemm.plans.steps import Multiply, Relayout, Step
 from cutegemm.plans.workspace import plan_parts, plan_reductions
 from cutegemm.request import swap
+from cutegemm.request.few_rows import few
 from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, GemmSpec
 
@@ -46,7 +47,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     lines = few_lines.weighed(asked) if order is by_cost else []
     least, tile = min(lines, key=lambda pair: pair[0]) if lines else (math.inf, None)
     if tile is not None and least < ns:
-        why = f"few rows or columns of D: the CUDA cores are predicted to be faster, {least / 1e3:,.1f} us"
+        why = f"D has {few(asked.problem)}: the CUDA cores are predicted to be faster, {least / 1e3:,.1f} us"
         return plan_tile(asked, tile, (*asked.reasons, why))
     seen, reasons = way.seen, way.reasons
     if seen.spec.tile == AUTO:

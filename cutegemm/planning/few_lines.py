@@ -25,19 +25,15 @@ def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
     of = as_rows(asked)
     if of is None:
         return []
-    found = [x for x in allowed(of) if ctas(of.problem, x) <= of.device.limits.max_grid]
-    return [(estimate(of.problem, x, of.device, aligned(of)), x) for x in found]
-
-
-def ctas(problem: Problem, x: GemvTile) -> int:
-    """CTAs of a launch: as many as slices for the columns that all warps of a CTA have."""
-    return math.ceil(problem.n / (WARPS * x.own)) * x.slices * problem.batch
+    problem, most = of.problem, of.device.limits.max_grid
+    found = [x for x in allowed(of) if x.ctas(problem.n) * problem.batch <= most]
+    return [(estimate(problem, x, of.device, aligned(of)), x) for x in found]
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:
     """Nanoseconds of a launch: of the warps in turn, of an SM's instructions, or of memory; D's rows lie along M."""
     rates = device.lines
-    busiest = math.ceil(ctas(problem, x) / device.sms)
+    busiest = math.ceil(x.ctas(problem.n) * problem.batch / device.sms)
     turns = max(1.0, busiest / x.residents)
     # of a word of each of a warp's columns, which meet the same words of A
     row = rates.row + (0.0 if whole else rates.shift) + x.own * rates.product

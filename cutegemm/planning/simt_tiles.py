@@ -14,7 +14,6 @@ import math
 
 from cutegemm.arch.device import CoreModel, Device
 from cutegemm.config import GemvConfig, GemvTile, OperandConfig, SimtConfig, SimtTile
-from cutegemm.config.gemv import MOST_ROWS
 from cutegemm.config.simt import FOUR, STAGED_STAGES, TILES, WARP
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
@@ -26,7 +25,7 @@ from cutegemm.plans.launch_limits import check_ctas, check_extents
 from cutegemm.plans.steps import Multiply
 from cutegemm.plans.workspace import plan_reductions
 from cutegemm.problems import Operand, Problem
-from cutegemm.request.few_rows import NEEDS, as_rows
+from cutegemm.request.few_rows import as_rows, refusal
 from cutegemm.request.operand_rules import access_bytes, epilogue_inputs, epilogue_outputs, gated_half, major
 from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
@@ -153,7 +152,7 @@ def plan_tile(asked: Request, tile: CoreTile, reasons: tuple[str, ...]) -> Kerne
         config, half, gate = few_lines.configured(of, tile), of.problem.b, None
     problem = of.problem
     tiles = (math.ceil(problem.m / tile.tile[0]), math.ceil(problem.n / tile.tile[1]), problem.batch)
-    count = math.prod(tiles)
+    count = math.prod(tiles) if isinstance(tile, SimtTile) else tile.ctas(problem.n) * problem.batch
     if isinstance(tile, SimtTile):
         check_ctas(asked.spec, problem, count * config.cluster_size, device.limits)
         check_extents(problem, tile.tile)
@@ -216,12 +215,11 @@ def choose(asked: Request) -> CoreTile:
 def candidates(asked: Request) -> list[tuple[float, CoreTile]]:
     """(nanoseconds, tile) of every tile that a request allows, those of few rows among them."""
     rows: list[tuple[float, CoreTile]] = [*few_lines.weighed(asked)]
-    given = asked.spec.tile
-    if not isinstance(given, Tile) or not (rows or min(given.m, given.n) <= MOST_ROWS):
-        return [*rows, *weighed(asked)]
-    if not rows:
-        raise field_error(PlanError, "tile", given, f"a tile of so few rows or columns needs {NEEDS}")
-    return rows
+    if rows and isinstance(asked.spec.tile, Tile):
+        return rows
+    if (error := refusal(asked)) is not None:
+        raise error
+    return [*rows, *weighed(asked)]
 
 
 def weighed(asked: Request) -> list[tuple[float, SimtTile]]:

@@ -17,7 +17,7 @@ from cutegemm.planning.ranking import options, predicted
 from cutegemm.planning.ways import Option, Way, ways_of
 from cutegemm.plans.kernel_plan import KernelPlan, Weighed, Why
 from cutegemm.plans.steps import Relayout
-from cutegemm.request.few_rows import as_rows
+from cutegemm.request.few_rows import as_rows, few
 from cutegemm.request.requirements import MATRICES, Batches, Request, requested
 
 # configs that are shown: no two that differ in the cluster alone
@@ -72,7 +72,7 @@ def _lines(asked: Request, own: Fields, least: float) -> Iterator[Weighed]:
     of = as_rows(asked) or asked
     for ns, x in few_lines.weighed(asked):
         fields = simt_tiles.fields_of(x, swapped=of.factors != asked.factors)
-        what = f"few rows or columns on the CUDA cores, tile {dict(fields)['tile']}"
+        what = f"{few(asked.problem)} on the CUDA cores, tile {dict(fields)['tile']}"
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
 

@@ -3,25 +3,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.config.gemv import ELEMENT_BYTES, MOST_ROWS, TILES, WORD, GemvTile
+from cutegemm.errors import PlanError, field_error
+from cutegemm.problems import Problem
 from cutegemm.request import swap
 from cutegemm.request.operand_rules import access_bytes
 from cutegemm.request.requirements import MATRICES, Request
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, Tile
 
 WORD_BYTES = WORD * ELEMENT_BYTES
-# a line of fewer elements may have no whole word
+# an unaligned line of fewer than 15 elements has no word whose elements of A are inside A in two words
 LEAST_K = 16
 # elements along N and K that the kernel's 32-bit integers count, rounded up to any tile
 MOST = LIMITS.max_extent - max(x for tile in TILES for x in tile.tile)
 # what `as_rows` checks
 NEEDS = (
     f"D of at most {MOST_ROWS} rows or columns, 16-bit operands contiguous along K with K of {LEAST_K:,} to {MOST:,}, "
-    "the smaller one aligned to 16 bytes, an epilogue without gates, scales and reductions, and no stages, split_k or "
-    "batch_invariant"
+    "the one of few rows aligned to 16 bytes, an epilogue without gates, scales and reductions, and no stages, "
+    "split_k or batch_invariant"
 )
 # fields that only other kernels have. `constant` is among them: its early loads save more than these kernels gain
 OTHERS = (*TENSOR_CORE_FIELDS, "stages", "split_k")
@@ -56,6 +60,34 @@ def allowed(of: Request) -> Sequence[GemvTile]:
     if isinstance(given, Tile):
         return [x for x in TILES if x.tile == tuple(given) and x.rows >= rows]
     return [x for x in TILES if x.rows == rows]
+
+
+def few(problem: Problem) -> str:
+    """D's rows, or its columns if these are fewer, in words."""
+    count, name = min((problem.m, "row"), (problem.n, "column"))
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
+def refusal(asked: Request) -> PlanError | None:
+    """Why no kernel of few rows has a given tile of so few rows or columns; None if the tile has more or is none."""
+    given, problem = asked.spec.tile, asked.problem
+    if (
+        not isinstance(given, Tile)
+        or problem.a.dtype.bytes != ELEMENT_BYTES
+        or min(given.m, given.n) > MOST_ROWS
+    ):
+        return None
+    turned = problem.n < problem.m
+    legal = [x for x in TILES if x.rows == min(problem.m, problem.n)]
+    tiles = [Tile(x.columns, x.rows, x.tile[2]) if turned else Tile(*x.tile) for x in legal]
+    whole = dataclasses.replace(asked, spec=dataclasses.replace(asked.spec, tile=AUTO))
+    if not tiles or as_rows(whole) is None:
+        rule = f"a tile of at most {MOST_ROWS} rows or columns needs {NEEDS}"
+        return field_error(PlanError, "tile", given, rule)
+    apart = lambda x: sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True))
+    listed = ", ".join("x".join(map(str, x)) for x in tiles)
+    rule = f"tiles of the CUDA cores for D with {few(problem)} are {listed}, or have more of these"
+    return field_error(PlanError, "tile", given, rule, min(tiles, key=apart))
 
 
 def aligned(of: Request) -> bool:

@@ -139,6 +139,32 @@ def test_a_product_waits_for_the_copy_under_which_it_begins(policy):
     assert_close(d, a, b)
 
 
+@pytest.mark.parametrize("policy", ["eager", "lazy"])
+def test_a_copy_waits_for_the_launches_before_it(policy):
+    """A copy begins under a GEMM that reads the copies of before and writes what it copies: D is the next A."""
+    spec = GemmSpec(tile=Tile(64, 64, 64), swap=False, a_load="relayout", b_load="relayout", trigger="loads")
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(75, 75, generator=generator).to(BF16) for _ in range(2))
+    between, d = (torch.zeros(75, 75, dtype=BF16) for _ in range(2))
+    of = problem(75, 75, 75, a=a, b=b)
+    made = plan(spec, of)
+    workspace = torch.zeros(made.workspace_bytes, dtype=torch.uint8)
+    kernels = [kernel_cache.artifact(step.config).ptx for step in made.steps]
+    assert "griddepcontrol.wait" in kernels[0]
+    tensors = {"A": a, "B": b, "between": between, "D": d, "workspace": workspace}
+    buffers = [tensor_buffer(x, name) for name, x in tensors.items()]
+    sequence = []
+    for given, out in ((a, between), (between, d)):
+        places = {name: x.data_ptr() for name, x in (("a", given), ("b", b), ("d", out))}
+        for ptx, x in zip(kernels, build(spec).launches(of, places, workspace.data_ptr()), strict=True):
+            sequence.append(Launch(ptx, grid=x.grid, block=x.block, cluster=x.cluster, smem_bytes=x.smem,
+                                   params=list(x.params), buffers=buffers, pdl=True))  # fmt: skip
+    found = run_sequence(sequence, Options(races=True, policy=policy)).findings
+    assert not found, found
+    assert_close(between, a, b)
+    assert_close(d, between, b)
+
+
 def test_two_ctas_share_what_an_sm_has():
     """Shared memory, registers and accumulators of each leave room for the other; what does not is refused."""
     p = plan(GemmSpec(tile=Tile(64, 128, 64), swap=False, ctas_per_sm=2), problem(2048, 2048, 512))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -162,16 +163,43 @@ def test_a_tile_may_have_more_rows_than_d():
     assert {x.rows for _, x in few_lines.weighed(requested(GemmSpec(), of, H200)[0])} == {2}
 
 
-def test_a_launch_has_all_columns():
-    """CTAs of all slices together have the columns that a warp's lines, so far apart, are among."""
+def test_a_plan_counts_the_ctas_that_are_launched():
+    """Where columns do not fill the warps of all slices, CTAs without columns are launched, and counted."""
     for x in TILES:
-        for n in (1, 7, 31, 32, 33, 999):
-            assert few_lines.ctas(problem(x.rows, n, 64, majors="kk"), x) * x.columns >= n
-        assert few_lines.ctas(problem(x.rows, WARPS * x.own, 64, majors="kk"), x) == x.slices
+        for n in (7, 33, 999):
+            of = problem(x.rows, n, 64, majors="kk")
+            gemm = Gemm(GemmSpec(schedule="simt", tile=x.tile), of)
+            (launch,) = gemm.launches(of, {"a": 1 << 20, "b": 2 << 20, "d": 3 << 20})
+            groups = -(-n // (WARPS * x.own))
+            assert math.prod(launch.grid) == gemm.plan.clusters == groups * x.slices
+
+
+@pytest.mark.parametrize(
+    ("extents", "tile", "nearest"),
+    [
+        ((2, 1024, 1024), (1, 8, 512), (2, 8, 512)),
+        ((1024, 2, 1024), (8, 1, 512), (8, 2, 512)),
+        ((4, 1024, 1024), (4, 100, 512), (4, 32, 256)),
+    ],
+    ids=["rows", "columns", "other"],
+)
+def test_a_tile_that_does_not_serve_d(extents, tile, nearest):
+    """The error lists the tiles for as many rows or columns, and names one."""
+    with pytest.raises(
+        PlanError, match="tiles of the CUDA cores for D with [24] (rows|columns) are"
+    ) as error:
+        plan(GemmSpec(schedule="simt", tile=tile), problem(*extents, majors="kk"))
+    assert tuple(error.value.nearest) == nearest
+
+
+def test_other_types_have_their_own_tiles():
+    """A tile of few rows for fp32 is refused as any other that does not exist."""
+    with pytest.raises(PlanError, match="tiles of the CUDA cores are"):
+        plan(GemmSpec(schedule="simt", tile=(4, 128, 16)), problem(4, 1024, 1024, dtype="fp32"))
 
 
 def test_laws_of_the_model():
-    """More lines, more rows, longer lines and unaligned lines never cost less; a GPU with half the SMs is slower."""
+    """More and longer lines, unaligned ones and more rows of one word never cost less; half the SMs take longer."""
     for x in TILES:
         for n, k in ((100, 512), (1000, 4096), (40_000, 1024)):
             cost = lambda n=n, k=k, device=H200, whole=True, x=x: few_lines.estimate(

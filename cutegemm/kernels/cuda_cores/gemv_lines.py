@@ -6,9 +6,10 @@ aligned words of 16 bytes, and shuffles add their sums. `slices` warps share K o
 in shared memory in a fixed order. The last step of an element is the epilogue.
 
 Lines of B, and rows of A, may begin at any element. The elements before the first aligned word of a line (its head),
-and those behind the last word that is read (its tail), are loaded one by one. A warp's columns are WORD apart, so that
+and those behind the last word that is read (its tail), are loaded one by one. A warp's columns are WARPS apart, so that
 all its lines have heads of the same length. The eight elements of A that such a word meets begin within a word of A:
-they are shifted together from two, once for all lines. So nothing outside the matrices is read.
+they are shifted together from two, once for all lines. The first word of a row may begin in the row before, and A
+begins at a word, so nothing outside the matrices is read.
 
     head    0 .. 7 elements
     words   K / 8 of them; of unaligned lines one less, since the second word of A must be inside A
@@ -33,7 +34,6 @@ from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.load.unaligned_words import align, registers
 from cutegemm.kernels.memory_views import REGISTER, elements_at
-from cutegemm.kernels.schedule.tile_scheduler import cluster_tiles
 
 # registers of a word
 REGISTERS = WORD * ELEMENT_BYTES // REGISTER
@@ -59,7 +59,7 @@ class Gemv:
         outputs = launch.output_tensors(config, starts, steps, shape)
         tensors = (starts.operands, inputs, outputs, launch.scalar_tensors(starts))
         self.kernel(tensors, shape, strides, numbers).launch(
-            grid=(_ctas(config, extents["n"]) * extents["l"], 1, 1),
+            grid=(config.ctas(extents["n"]) * extents["l"], 1, 1),
             block=(config.threads, 1, 1),
             stream=stream,
             use_pdl=True,
@@ -76,7 +76,7 @@ class Gemv:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         lane, warp = thread % hw.WARP, cute.arch.make_warp_uniform(thread // hw.WARP)
-        tiles = _ctas(config, extents["n"])
+        tiles = config.ctas(extents["n"])
         batch = block // tiles
         place = block - batch * tiles
         # WARPS neighbouring columns begin at all places of a word; those of a warp are as far apart
@@ -188,14 +188,12 @@ class Mainloop:
         Args:
             sums: (COLUMN, ROW).
             words: addresses, of each place those of all lines and of the words of all rows that these meet.
-            inside: whether each place is inside the lines; others count as zeros.
+            inside: whether each place is inside the lines; others add nothing.
             begins: where in its word each row begins.
         """
         own = self.config.own
         loaded = [[registers(x) for x in place[:own]] for place in words]
         for place, lines, legal in zip(words, loaded, inside, strict=True):
-            if legal is not True:
-                lines = [[cutlass.select_(legal, x, cutlass.Uint32(0)) for x in line] for line in lines]
             numbers = [self._numbers(_registers(x)) for x in lines]
             for row, (low, begin) in enumerate(zip(place[own:], begins, strict=True)):
                 a = self._numbers(self._factors(low, begin))
@@ -203,7 +201,10 @@ class Mainloop:
                     total = sums[column, row]
                     for i in range(WORD):
                         total = total + a[i] * b[i]
-                    sums[column, row] = total
+                    # zeros instead of a word outside would not do: zero times infinity is no number
+                    sums[column, row] = (
+                        total if legal is True else cutlass.select_(legal, total, sums[column, row])
+                    )
 
     def _factors(self, low: Any, begin: Any) -> cute.Tensor:
         """The registers of eight elements of a row, which begin so many behind an aligned word."""
@@ -231,11 +232,6 @@ class Mainloop:
     def _element(self, line: Any, place: Any) -> Any:
         """One element of a line as fp32."""
         return elements_at(self.numeric, _at(line, place))[0].to(cutlass.Float32)
-
-
-def _ctas(config: GemvConfig, n: Any) -> Any:
-    """CTAs of a batch: as many as slices for each group of columns."""
-    return cluster_tiles(n, WARPS * config.own, 1) * config.slices
 
 
 def _lanes(config: GemvConfig) -> int:

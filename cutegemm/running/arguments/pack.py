@@ -26,7 +26,8 @@ def pack(weight: Tensor, role: str, *, major: str | None = None) -> Tensor:
     its values may have changed. For a constant operand, such as a weight, call this once. The result is an
     ordinary tensor with the same shape, values, type and device. Nothing else keeps a copy, not even
     `GemmSpec.constant`. Pickling and `torch.save` keep the strides; `clone`, `contiguous` and `to(device)` do not, so
-    pack on the device that uses it.
+    pack on the device that uses it. The copy is work of the current stream: a run that declares the operand `constant`
+    may read it early, so synchronize before the first one.
 
     Args:
         weight: (M, K) or (L, M, K) of role "a", (K, N) or (L, K, N) of role "b"; any strides.
