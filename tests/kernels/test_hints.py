@@ -62,9 +62,9 @@ def test_what_one_row_of_tiles_reads_goes_first_where_it_is_long():
         assert set(made.config.evict_first) <= {role}
         return made.config.evict_first == (role,)
 
-    assert first(2, 8192, 8192) and first(2, 8192, 8192, swap=True) and first(2, 8192, 8192, swap=False)
-    assert not first(2, 2048, 2048) and not first(4096, 4096, 4096)
-    assert not first(2, 8192, 8192, evict_first=()) and not first(2, 8192, 8192, b_load="gather")
+    assert first(8, 8192, 8192) and first(8, 8192, 8192, swap=True) and first(8, 8192, 8192, swap=False)
+    assert not first(8, 2048, 2048) and not first(4096, 4096, 4096)
+    assert not first(8, 8192, 8192, evict_first=()) and not first(8, 8192, 8192, b_load="gather")
 
 
 def test_a_hint_that_nobody_can_give_is_refused():
