@@ -131,6 +131,21 @@ def add_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
     parser.add_argument("--commit", required=required, help="hash of the measured commit")
 
 
+def parsed_or_compiling(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Add the options of a command that measures, or with `--compile-only` compiles for a GPU's record, and read them.
+
+    Raises:
+        SystemExit: the options are illegal, or a measuring command has no results file or commit.
+    """
+    add_options(parser, required=False)
+    parser.add_argument("--compile-only", action="store_true", help="compile the kernels and measure nothing")
+    add_gpu(parser, "GPU that --compile-only plans for")
+    args = parser.parse_args(arguments)
+    if not args.compile_only and (args.out is None or args.commit is None):
+        parser.error("--out and --commit must be given, or --compile-only")
+    return args
+
+
 def add_budget(parser: argparse.ArgumentParser) -> None:
     """Add the options that limit the time and choose the GPU."""
     add = parser.add_argument

@@ -16,7 +16,6 @@ Times are microseconds per layer.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,7 +35,6 @@ from benchmarks import (
 from benchmarks.results import Case, Row
 from cutegemm import Gemm, GemmSpec, KernelPlan, problem
 from cutegemm.arch.device import Device
-from cutegemm.compiling.jobs import compile_parallel
 from cutegemm.config import KernelConfig
 from cutegemm.database.entry import refined
 from cutegemm.errors import GemmError
@@ -132,12 +130,7 @@ class Bench:
 def main(arguments: list[str]) -> int:
     """Run the command."""
     parser = command_line.parser("probes.declared", __doc__)
-    runs.add_options(parser, required=False)
-    parser.add_argument("--compile-only", action="store_true", help="compile the kernels and measure nothing")
-    runs.add_gpu(parser, "GPU that --compile-only plans for")
-    args = parser.parse_args(arguments)
-    if not args.compile_only and (args.out is None or args.commit is None):
-        parser.error("--out and --commit must be given, or --compile-only")
+    args = runs.parsed_or_compiling(parser, arguments)
     with contenders.no_database():
         return _run(args)
 
@@ -151,7 +144,7 @@ def _run(args: argparse.Namespace) -> int:
             for each in of_chain(case, device).values():
                 for spec, (n, k) in zip(each, fresh_bench.chain_of(case).layers, strict=True):
                     found += plan(spec, contenders.problem(replace(case, n=n, k=k)), device).steps
-        compile_parallel(list(dict.fromkeys(x.config for x in found)), os.cpu_count() or 1)
+        runs.compiled([x.config for x in found], len(cases), runs.console())
         return 0
     # imported here, since it calls the driver
     from cutegemm.running.backends.launcher import current_device

@@ -346,12 +346,7 @@ def describe(row: Row) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Measure every pair; returns 1 if a kernel was refused or wrong."""
     parser = command_line.parser("probes.terms", __doc__)
-    runs.add_options(parser, required=False)
-    parser.add_argument("--compile-only", action="store_true", help="compile the kernels and measure nothing")
-    runs.add_gpu(parser, "GPU that --compile-only plans for")
-    args = parser.parse_args(arguments)
-    if not args.compile_only and (args.out is None or args.commit is None):
-        parser.error("--out and --commit must be given, or --compile-only")
+    args = runs.parsed_or_compiling(parser, arguments)
     with contenders.no_database():
         return _run(args)
 

@@ -29,6 +29,7 @@ from cutegemm.request.few_rows import as_rows, refusal
 from cutegemm.request.operand_rules import access_bytes, epilogue_inputs, epilogue_outputs, gated_half, major
 from cutegemm.request.requirements import Request
 from cutegemm.spec import AUTO, MAX_STAGES, GemmSpec, Tile
+from cutegemm.spec.rules import unlisted
 
 CoreTile = SimtTile | GemvTile
 # elements per global access, widest first; 16-bit elements are loaded one by one
@@ -287,10 +288,8 @@ def _named(kinds: list[SimtTile], spec: GemmSpec) -> list[SimtTile]:
         given, legal = tuple(spec.tile), [x.tile for x in kinds]
         kinds = [x for x in kinds if x.tile == given]
         if not kinds:
-            listed = ", ".join("x".join(map(str, x)) for x in legal)
-            rule = f"tiles of the CUDA cores are {listed} for these operands and this epilogue"
-            apart = lambda x: sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True))
-            raise field_error(PlanError, "tile", spec.tile, rule, Tile(*min(legal, key=apart)))
+            rule = "tiles of the CUDA cores are {} for these operands and this epilogue"
+            raise unlisted(spec.tile, legal, rule)
     if spec.stages == AUTO:
         return kinds
     more = spec.stages > STAGED_STAGES

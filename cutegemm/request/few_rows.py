@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
@@ -15,6 +14,7 @@ from cutegemm.request import swap
 from cutegemm.request.operand_rules import access_bytes
 from cutegemm.request.requirements import MATRICES, Request
 from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, Tile
+from cutegemm.spec.rules import unlisted
 
 WORD_BYTES = WORD * ELEMENT_BYTES
 # an unaligned line of fewer than 15 elements has no word whose elements of A are inside A in two words
@@ -79,15 +79,13 @@ def refusal(asked: Request) -> PlanError | None:
         return None
     turned = problem.n < problem.m
     legal = [x for x in TILES if x.rows == min(problem.m, problem.n)]
-    tiles = [Tile(x.columns, x.rows, x.tile[2]) if turned else Tile(*x.tile) for x in legal]
+    tiles = [(x.columns, x.rows, x.tile[2]) if turned else x.tile for x in legal]
     whole = dataclasses.replace(asked, spec=dataclasses.replace(asked.spec, tile=AUTO))
     if not tiles or as_rows(whole) is None:
         rule = f"a tile of at most {MOST_ROWS} rows or columns needs {NEEDS}"
         return field_error(PlanError, "tile", given, rule)
-    apart = lambda x: sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True))
-    listed = ", ".join("x".join(map(str, x)) for x in tiles)
-    rule = f"tiles of the CUDA cores for D with {few(problem)} are {listed}, or have more of these"
-    return field_error(PlanError, "tile", given, rule, min(tiles, key=apart))
+    rule = f"tiles of the CUDA cores for D with {few(problem)} are {{}}, or have more of these"
+    return unlisted(given, tiles, rule)
 
 
 def aligned(of: Request) -> bool:

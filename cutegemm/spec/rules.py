@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from cutegemm.arch.architectures import DEFAULT as LIMITS
@@ -13,7 +15,7 @@ from cutegemm.dtypes import DType
 from cutegemm.epilogue import element_types
 from cutegemm.epilogue.graph import Graph
 from cutegemm.epilogue.scales import K_BLOCK
-from cutegemm.errors import SpecError, field_error
+from cutegemm.errors import PlanError, SpecError, field_error
 from cutegemm.families import abilities_of, reason
 from cutegemm.spec.values import AUTO, TENSOR_CORE_FIELDS, Tile, is_auto
 
@@ -37,6 +39,19 @@ def tile_fault(
     if getattr(tile, columns) > most:
         return field_error(SpecError, f"tile.{columns}", getattr(tile, columns), rule, most)
     return None
+
+
+def unlisted(given: Tile, legal: Sequence[tuple[int, int, int]], rule: str) -> PlanError:
+    """The error of a tile that is not among those that exist; the nearest is the one of most similar extents.
+
+    Args:
+        given: elements along M, N and K.
+        legal: the same of each tile that exists.
+        rule: in which `{}` stands for their list.
+    """
+    listed = ", ".join("x".join(map(str, x)) for x in legal)
+    apart = lambda x: sum(abs(math.log(p / q)) for p, q in zip(x, given, strict=True))
+    return field_error(PlanError, "tile", given, rule.format(listed), Tile(*min(legal, key=apart)))
 
 
 def may_be_fp32(spec: Any) -> bool:

@@ -97,7 +97,7 @@ class Gemv:
         rows = [cutlass.min(cutlass.Int32(i), extents["m"] - 1) for i in range(config.rows)]
         rows = tuple(_at(a, cutlass.Int64(x) * steps["a"][0]) for x in rows)
         sums = Mainloop(config, self.numeric, rows, lines, extents["k"]).multiply(lane, warp % config.slices)
-        value, place = _of_lane(sums, lane)
+        value, place = _of_lane(sums, _lanes(config), lane)
         if cutlass.const_expr(config.slices > 1):
             value = self._of_slices(value, place, warp)
         bound = bind(config, inputs, numbers, scalars, (extents["m"], extents["n"])).read()
@@ -239,14 +239,13 @@ def _lanes(config: GemvConfig) -> int:
     return 1 << (config.own * config.rows - 1).bit_length()
 
 
-def _of_lane(sums: cute.Tensor, lane: Any) -> tuple[Any, Any]:
+def _of_lane(sums: cute.Tensor, lanes: int, lane: Any) -> tuple[Any, Any]:
     """One sum over all lanes of a warp, and which: neighbouring lanes have the same if there are fewer sums.
 
     Lanes keep half of their sums, and give the other half to those that keep it, until each has one.
     """
-    count = cute.size(sums)
-    held = [sums[i] for i in range(count)]
-    held += [cutlass.Float32(0.0)] * ((1 << (count - 1).bit_length()) - count)
+    held = [sums[i] for i in range(cute.size(sums))]
+    held += [cutlass.Float32(0.0)] * (lanes - len(held))
     place = cutlass.Int32(0)
     for bit in LANES:
         half = len(held) // 2
