@@ -93,6 +93,10 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "lines_swapped": (GemmSpec(tile=Tile(32, 64, 64), swap=True, store="staged"), (21, 77, 264)),
     # so narrow that the last columns of a warp are outside D
     "lines_few": (GemmSpec(tile=Tile(64, 16, 64), swap=False, d_dtype="fp32", store="staged"), (69, 3, 264)),
+    # a few rows or columns of D on the CUDA cores, whose lines begin anywhere or at whole words
+    "few_rows": (GemmSpec(tile=Tile(3, 8, 512), schedule="simt"), (3, 77, 1029)),
+    "few_rows_aligned": (GemmSpec(tile=Tile(1, 8, 2048), schedule="simt"), (1, 77, 2056)),
+    "few_columns": (GemmSpec(tile=Tile(8, 4, 256), schedule="simt"), (77, 4, 1029)),
     "scaled_tensor": (
         GemmSpec(tile=BYTES, scale_a="tensor", scale_b="tensor", d_dtype="bf16", sms=4),
         (136, 136, 528),
@@ -243,7 +247,7 @@ def _dense(name: str, generator: torch.Generator, backend: str | None) -> list[f
             of -= points.double()[:, None]
     elif name in ("int8_transposed", "int8_gathered"):
         a, b = a.T.contiguous().T, b.T.contiguous().T
-    elif dtype is torch.bfloat16:
+    elif dtype is torch.bfloat16 and not name.startswith("few"):
         b = b.T.contiguous().T
     stored = {torch.float8_e4m3fn: torch.bfloat16, torch.int8: torch.int32}.get(dtype, dtype)
     stored = torch.float32 if spec.d_dtype is DType.FP32 else stored

@@ -31,18 +31,23 @@ def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:
-    """Nanoseconds of a launch: of the warps in turn, of an SM's instructions, or of memory; D's rows lie along M."""
+    """Nanoseconds of a launch, in waves of the CTAs that an SM holds; D's rows lie along M."""
     rates = device.lines
-    busiest = math.ceil(x.ctas(problem.n) * problem.batch / device.sms)
-    turns = max(1.0, busiest / x.residents)
+    ctas: int = x.ctas(problem.n) * problem.batch
     # of a word of each of a warp's columns, which meet the same words of A
     row = rates.row + (0.0 if whole else rates.shift) + x.own * rates.product
     word = x.own * rates.word + x.rows * row
-    waits = turns * math.ceil(problem.k / x.tile[2]) * (rates.latency + x.words * rates.alone * word)
-    words = math.ceil(problem.k / (WORD * device.limits.warp * x.slices)) * WARPS
-    work = busiest * (words * word + rates.cta)
-    memory = problem.min_bytes / (rates.dram * device.dram_gbs)
-    return float(rates.launch + sum(x**SHARPNESS for x in (waits, work, memory)) ** (1 / SHARPNESS))
+    waits = math.ceil(problem.k / x.tile[2]) * (rates.latency + x.words * rates.alone * word)
+    # a CTA's instructions, and its bytes while other SMs read theirs
+    work = math.ceil(problem.k / (WORD * device.limits.warp * x.slices)) * WARPS * word + rates.cta
+    memory = problem.min_bytes * min(1.0, device.sms / ctas) / (rates.dram * device.dram_gbs)
+
+    def wave(held: int) -> float:
+        """Of so many CTAs of an SM: a CTA's own time, the SM's instructions, or memory."""
+        return float(sum(y**SHARPNESS for y in (waits, held * work, held * memory)) ** (1 / SHARPNESS))
+
+    waves, rest = divmod(math.ceil(ctas / device.sms), x.residents)
+    return rates.launch + waves * wave(x.residents) + (wave(rest) if rest else 0.0)
 
 
 def configured(of: Request, x: GemvTile) -> GemvConfig:

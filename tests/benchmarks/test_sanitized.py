@@ -16,7 +16,7 @@ def test_every_dense_case_is_what_its_name_says():
     found = {
         name: plan(spec, problem(*shape, d_dtype=None if spec.d_dtype == "auto" else spec.d_dtype))
         for name, (spec, shape) in sanitized.CASES.items()
-        if not name.startswith(("scaled", "groups", "tf32", "int8", "stored"))
+        if not name.startswith(("scaled", "groups", "tf32", "int8", "stored", "few"))
     }
     for name, made in found.items():
         config, kind = made.config, name.split("_")[0]
@@ -35,6 +35,18 @@ def test_every_dense_case_is_what_its_name_says():
             name in ("launch_clusters", "cluster", "cluster_pairs", "atomic_clusters")
         )
     assert found["launch_adders"].storing.config.adders == 2
+
+
+def test_every_case_of_few_lines_is_what_its_name_says():
+    """On the CUDA cores, rows or columns, several slices of K among them, aligned or not."""
+    found = []
+    for name, (spec, (m, n, k)) in sanitized.CASES.items():
+        if name.startswith("few"):
+            config = plan(spec, problem(m, n, k, majors="kk")).config
+            assert config.family == "gemv" and config.aligned is name.endswith("aligned")
+            assert config.rows == (n if name == "few_columns" else m)
+            found.append(config)
+    assert max(x.slices for x in found) > 1 and max(x.own for x in found) > 1
 
 
 def test_every_scaled_case_is_what_its_name_says():

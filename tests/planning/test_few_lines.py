@@ -166,7 +166,7 @@ def test_a_tile_may_have_more_rows_than_d():
 
 def test_a_plan_counts_the_ctas_that_are_launched():
     """Where columns do not fill the warps of all slices, CTAs without columns are launched, and counted."""
-    for x in TILES:
+    for x in (y for y in TILES if y.rows == 1):
         for n in (7, 33, 999):
             of = problem(x.rows, n, 64, majors="kk")
             gemm = Gemm(GemmSpec(schedule="simt", tile=x.tile), of)
@@ -210,3 +210,12 @@ def test_laws_of_the_model():
             assert cost(device=dataclasses.replace(H200, sms=66)) >= cost()
             more = next((y for y in TILES if (y.rows, y.own, y.slices) == (x.rows + 1, x.own, x.slices)), x)
             assert x.rows == 1 or cost(x=more) >= cost()
+
+
+def test_another_wave_costs_what_a_cta_waits():
+    """The first CTA beyond what all SMs hold costs at least the loads of a CTA one after another, others little."""
+    for x in TILES:
+        held = x.residents * H200.sms * x.columns
+        cost = lambda n, x=x: few_lines.estimate(problem(x.rows, n, 4096, majors="kk"), x, H200, True)
+        loads = -(-4096 // x.tile[2]) * H200.lines.latency
+        assert cost(held + x.columns) - cost(held) > loads > 5 * (cost(held) - cost(held - x.columns))
