@@ -37,6 +37,17 @@ def put_element(numeric: Any, address: Any, value: Any, shared: bool = False) ->
     elements_at(numeric, address, shared=shared)[0] = value
 
 
+def prefetch(address: Any, wanted: Any) -> None:
+    """Bring the cache line of an address of global memory into L2, if `wanted` (PTX ISA, prefetch).
+
+    It may precede the wait for earlier launches: nothing is read that these write, since L2 is where they write it.
+    """
+    cute.arch.inline_ptx(
+        "@{$r1} prefetch.global.L2 [{$r0}];",
+        read_only_args=[cutlass.Int64(address), cutlass.Boolean(wanted)],
+    )
+
+
 def zero_word() -> cute.Tensor:
     """16 bytes of zeros in registers."""
     zeros = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)

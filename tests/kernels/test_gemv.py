@@ -216,6 +216,15 @@ def test_an_impossible_config_is_refused(field, value):
     assert set(COLUMNS) == {x.own for x in TILES} and set(SLICES) == {x.slices for x in TILES}
 
 
+@pytest.mark.parametrize("tile", [TILES[0], TILES[-1]], ids=NAME)
+def test_both_operands_are_requested_before_the_wait(tile):
+    """Prefetches of A's rows and of B's lines precede the wait for earlier launches, and all loads follow it."""
+    config = plan(GemmSpec(**dict(fields_of(tile))), problem(tile.rows, LINES, 1024, majors="kk")).config
+    before, after = kernel_cache.artifact(config).ptx.split("griddepcontrol.wait")
+    assert before.count("prefetch.global.L2") == tile.rows + tile.own and "prefetch" not in after
+    assert "ld.global" not in before and "ld.global" in after
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("tile", TILES, ids=NAME)
 def test_every_tile_on_a_gpu(tile):

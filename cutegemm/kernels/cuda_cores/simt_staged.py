@@ -32,6 +32,7 @@ from cutegemm.config.simt import line_pad
 from cutegemm.kernels.cuda_cores.simt_operand import OperandTile
 from cutegemm.kernels.cuda_cores.simt_tile import GROUP, Owned
 from cutegemm.kernels.host.operand_layouts import NUMERIC, batch_at
+from cutegemm.kernels.memory_views import prefetch
 from cutegemm.kernels.schedule.work import Corner
 
 # bytes of an element in shared memory
@@ -138,15 +139,10 @@ class StagedLoad:
         self._advance(self.shape.depth * self.step)
 
     def prefetch(self, tiles: int, wanted: Any) -> None:
-        """Bring the tile `tiles` after the next one into L2, if `wanted` (PTX ISA, prefetch)."""
+        """Bring the tile `tiles` after the next one into L2, if `wanted`."""
+        distance = cutlass.Int64(tiles * self.shape.depth * self.step)
         for i in range(self.shape.loads):
-            cute.arch.inline_ptx(
-                "@{$r1} prefetch.global.L2 [{$r0}];",
-                read_only_args=[
-                    self.rP[i] + cutlass.Int64(tiles * self.shape.depth * self.step),
-                    cutlass.Boolean(wanted),
-                ],
-            )
+            prefetch(self.rP[i] + distance, wanted)
 
     def _read(self, i: int) -> None:
         shape = self.shape
