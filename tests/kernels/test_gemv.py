@@ -151,7 +151,7 @@ def test_infinities_of_a_stay_infinities(k, rows):
     for place in (0, 511, 512, k - 20, k - 12, k - 1):
         a, b = operands(LINES, k, rows=rows)
         a[rows - 1, place] = float("inf")
-        d = emulator.run(gemm_of(GemvTile(rows=rows, own=2, slices=1)), a, b.abs()).d
+        d = emulator.run(gemm_of(GemvTile(rows=rows, own=2, slices=2)), a, b.abs()).d
         assert d[rows - 1].isposinf().all() and d[: rows - 1].isfinite().all()
 
 
