@@ -87,6 +87,12 @@ def read_config(row: Sequence[Any]) -> tuple[bool, Candidate]:
     return bool(swapped), Candidate((m, n, k), (across, along), *others)
 
 
+def row_of(made: KernelPlan) -> list[Any]:
+    """The row of `COLUMNS` of a plan on the tensor cores, which `read_config` reads."""
+    x = Candidate.of(made.config)  # type: ignore[arg-type]
+    return [int(made.swapped), *x.tile, *x.cluster, x.schedule, x.consumers, x.splits, x.depth, x.reduction]
+
+
 def cases(
     seeds: list[int], counts: dict[str, int] = COUNTS, gflop: float = math.inf
 ) -> Iterator[tuple[int, Case]]:
@@ -156,8 +162,7 @@ def _planned(spec: GemmSpec, fields: dict[str, Any], of: Problem, device: Device
 
 
 def _option(made: KernelPlan, fields: dict[str, Any], slower: float, must: bool) -> Option:
-    x = Candidate.of(made.config)  # type: ignore[arg-type]
-    row = [int(made.swapped), *x.tile, *x.cluster, x.schedule, x.consumers, x.splits, x.depth, x.reduction]
+    x, row = Candidate.of(made.config), row_of(made)  # type: ignore[arg-type]
     kernels = frozenset(step.config for step in made.steps)
     worth = math.exp((1 - slower) / NEAR)
     full = fields_of(made)
