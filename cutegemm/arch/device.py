@@ -47,7 +47,7 @@ class LineModel:
     shift: float  # added if words of A are shifted
     product: float  # to multiply a word of B by that of a row
     cta: float  # a CTA of an SM
-    dram: float  # share of a copy's bandwidth that device memory delivers
+    dram: float  # bandwidth of device memory over that of a copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class CostModel:
     smem: float  # a cycle of shared memory
     port: float  # bytes that arrive at an SM
     l2: float  # bytes that L2 delivers to all SMs; multicast bytes count once per cluster
-    dram: float  # share of a copy's bandwidth that device memory delivers
+    dram: float  # bandwidth of device memory over that of a copy
     straddle: float  # factor on bytes of rows that straddle L2 cache lines
     within: float  # added to it for rows that begin within L2 sectors
     slim: float  # added to it for boxes whose rows are less than an L2 cache line

@@ -60,7 +60,7 @@ class GemvTile:
         return 2 if self.rows == 1 else 1
 
 
-# Of one row, warps that each read several whole lines wait longer than as many more warps that share these.
+# One row: warps that each read several whole columns are slower than warps that share K of as many.
 TILES = tuple(
     GemvTile(rows=x, own=y, slices=z)
     for x in range(1, MOST_ROWS + 1)

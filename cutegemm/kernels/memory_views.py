@@ -37,10 +37,10 @@ def put_element(numeric: Any, address: Any, value: Any, shared: bool = False) ->
     elements_at(numeric, address, shared=shared)[0] = value
 
 
-def prefetch(address: Any, wanted: Any) -> None:
-    """Bring the cache line of an address of global memory into L2, if `wanted` (PTX ISA, prefetch).
+def prefetch_line(address: Any, wanted: Any) -> None:
+    """Prefetch the cache line of an address of global memory into L2, if `wanted` (PTX ISA, prefetch).
 
-    It may precede the wait for earlier launches: nothing is read that these write, since L2 is where they write it.
+    Safe before griddepcontrol.wait: earlier launches write to L2, too, so the line cannot go stale.
     """
     cute.arch.inline_ptx(
         "@{$r1} prefetch.global.L2 [{$r0}];",

@@ -38,12 +38,12 @@ def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> floa
     row = rates.row + (0.0 if whole else rates.shift) + x.own * rates.product
     word = x.own * rates.word + x.rows * row
     waits = math.ceil(problem.k / x.tile[2]) * (rates.latency + x.words * rates.alone * word)
-    # a CTA's instructions, and its bytes while other SMs read theirs
+    # of one CTA on each SM: its instructions, and its bytes
     work = math.ceil(problem.k / (WORD * device.limits.warp * x.slices)) * WARPS * word + rates.cta
     memory = problem.min_bytes * min(1.0, device.sms / ctas) / (rates.dram * device.dram_gbs)
 
     def wave(held: int) -> float:
-        """Of so many CTAs of an SM: a CTA's own time, the SM's instructions, or memory."""
+        """Of `held` CTAs on each SM: a CTA's latencies, the SM's instructions and memory combined."""
         return float(sum(y**SHARPNESS for y in (waits, held * work, held * memory)) ** (1 / SHARPNESS))
 
     waves, rest = divmod(math.ceil(ctas / device.sms), x.residents)

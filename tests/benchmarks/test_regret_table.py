@@ -9,59 +9,78 @@ from benchmarks import contenders, fit_cost, fit_loads, regret_table
 from benchmarks.results import Case
 from cutegemm import GemmSpec, plan
 from cutegemm.arch.records import H200
-from cutegemm.planning.why import fields_of
+from cutegemm.database.entry import refined
 
 ALIGNED = Case(suite="fresh_decode", dtype="bf16", majors="kk", m=24, n=2048, k=4096)
 ODD = Case(suite="fresh_odd", dtype="bf16", majors="kk", m=777, n=1001, k=531)
 OTHER = {"tile": [64, 64, 64], "cluster": [1, 1], "schedule": "cooperative", "consumers": 1, "split_k": 1}
+THIRD = OTHER | {"tile": [64, 32, 64]}
 CORES = {"schedule": "simt", "tile": [1, 8, 512]}
+COPIES = {"a_load": "relayout", "b_load": "relayout"}
 
 
-def rows(case, **timed):
-    """Rows of a run: the planner's choice, cuBLAS, and configs with their times."""
-    head = {x: getattr(case, x) for x in regret_table.FIELDS}
-    found = [("auto", None, 8.0), ("cublas", None, 9.5), ("refused", OTHER, None)]
-    return [
-        head | {"contender": name, "spec": spec, "us": us}
-        for name, spec, us in [*found, *((name, *x) for name, x in timed.items())]
-    ]
+def planned(case, spec):
+    """The plan of a contender."""
+    fields = {name: tuple(x) if isinstance(x, list) else x for name, x in (spec or {}).items()}
+    return plan(refined(GemmSpec(), fields), contenders.problem(case), H200)
 
 
-def made(case):
-    """The planner's choice."""
-    return plan(GemmSpec(), contenders.problem(case), H200)
+def rows(case, name, spec, *times):
+    """A contender's rows: of its short samples and, if it has a second time, of its long ones."""
+    label = None if name == "cublas" or spec == CORES else contenders.plan_label(planned(case, spec))
+    head = {x: getattr(case, x) for x in regret_table.FIELDS} | {
+        "contender": name,
+        "spec": spec,
+        "plan": label,
+    }
+    return [head | {"regime": x, "us": us} for x, us in zip(("screen", "final"), times, strict=False)]
 
 
-def written(tmp_path, measured, seed="175"):
+def written(tmp_path, *measured, seed=175):
     """The table of a run."""
     results, out = tmp_path / "run.json", tmp_path / "fresh_h200.json"
-    results.write_text(json.dumps({"environment": {"gpu": H200.name, "sms": H200.sms}, "rows": measured}))
-    assert regret_table.main(["--results", str(results), "--seed", seed, "--out", str(out)]) == 0
+    environment = {"gpu": H200.name, "sms": H200.sms, "fresh": {"seed": seed}}
+    results.write_text(json.dumps({"environment": environment, "rows": [x for y in measured for x in y]}))
+    assert regret_table.main(["--results", str(results), "--out", str(out)]) == 0
     return out
 
 
 def test_the_fit_reads_configs_and_the_choice(tmp_path):
-    """Times of configs on the tensor cores, the choice among them; no baseline, no refused config."""
-    path = written(tmp_path, rows(ALIGNED, other=(OTHER, 8.5), again=(OTHER, 8.25), cores=(CORES, 2.0)))
+    """Long samples, else short ones times the slowdown from short to long ones; no baseline, no refused config."""
+    path = written(
+        tmp_path,
+        rows(ALIGNED, "cublas", None, 9.0, 9.9),
+        rows(ALIGNED, "auto", None, 8.0, 8.8),
+        rows(ALIGNED, "other", OTHER, 8.5),
+        rows(ALIGNED, "refused", THIRD, None),
+        rows(ALIGNED, "cores", CORES, 2.0, 2.0),
+    )
     (found,) = fit_cost.fresh(path, H200)
-    assert found.family == "decode" and found.problem == contenders.problem(ALIGNED)
-    assert found.chosen == 8.0 and sorted(found.us) == [8.0, 8.25] and not found.held_back
-    config = made(ALIGNED).config
-    assert config.tile in {x.tile for _, x in found.configs}
-    assert json.loads(path.read_text())["cases"][0]["cublas"] == 9.5
+    assert found.family == "decode" and found.problem == contenders.problem(ALIGNED) and not found.held_back
+    assert found.chosen == 8.8 and sorted(found.us) == [8.8, 9.35]
+    (case,) = json.loads(path.read_text())["cases"]
+    assert case["cublas"] == 9.9 and case["seed"] == 175 and [x[-2] for x in case["rows"]] == [1, 0]
+
+
+def test_what_is_planned_otherwise_now_is_left_out(tmp_path):
+    """Its time is of another kernel."""
+    old = [x | {"plan": "gemm, multistage"} for x in rows(ALIGNED, "auto", None, 8.0, 8.8)]
+    others = [rows(ALIGNED, "other", OTHER, 8.5, 9.5), rows(ALIGNED, "third", THIRD, 8.6, 9.6)]
+    (found,) = fit_cost.fresh(written(tmp_path, rows(ALIGNED, "cublas", None, 9.0, 9.9), old, *others), H200)
+    assert found.chosen is None and sorted(found.us) == [9.5, 9.6]
 
 
 def test_loads_of_unaligned_operands_are_recorded(tmp_path):
     """The choice's as those of a config that names them, so that their fit reads both."""
-    loads = {"a_load": "relayout", "b_load": "relayout"}
-    path = written(tmp_path, rows(ODD, other=(OTHER | loads, 8.5)))
-    found = next(iter(fit_loads.read([path])))
-    chosen = fields_of(made(ODD))
-    assert {x[0] for x in found.us} == {("relayout", "relayout"), (chosen["a_load"], chosen["b_load"])}
+    cublas, auto = rows(ODD, "cublas", None, 30.0, 31.0), rows(ODD, "auto", None, 8.0, 8.8)
+    (found,) = fit_loads.read([written(tmp_path, cublas, auto, rows(ODD, "other", OTHER | COPIES, 9.0, 9.5))])
+    assert sorted(found.us.values()) == [8.8, 9.5]
+    assert ("relayout", "relayout") in {x[0] for x in found.us}
 
 
-def test_other_problems_are_not_fitted_to(tmp_path, capsys):
-    """A seed of reported problems is refused."""
+@pytest.mark.parametrize("seed", ["52b5bdfb", 1000], ids=["a digest", "no training seed"])
+def test_other_problems_are_not_fitted_to(tmp_path, capsys, seed):
+    """The run says which problems it drew; those that judge the model are refused."""
     with pytest.raises(SystemExit):
-        written(tmp_path, rows(ALIGNED), seed="1000")
-    assert "below 1000" in capsys.readouterr().err
+        written(tmp_path, rows(ALIGNED, "auto", None, 8.0, 8.8), seed=seed)
+    assert "judge the model" in capsys.readouterr().err

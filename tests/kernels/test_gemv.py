@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -13,7 +14,8 @@ from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.compiling import kernel_cache
 from cutegemm.config import config_from_data
 from cutegemm.config.gemv import COLUMNS, MOST_ROWS, SLICES, TILES, WORD, GemvTile
-from cutegemm.errors import PlanError
+from cutegemm.emulator.launching import front
+from cutegemm.errors import EmulatorError, PlanError
 from cutegemm.gemm import Gemm
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import fields_of
@@ -217,12 +219,35 @@ def test_an_impossible_config_is_refused(field, value):
 
 
 @pytest.mark.parametrize("tile", [TILES[0], TILES[-1]], ids=NAME)
-def test_both_operands_are_requested_before_the_wait(tile):
-    """Prefetches of A's rows and of B's lines precede the wait for earlier launches, and all loads follow it."""
+def test_prefetches_precede_the_wait_and_loads_follow_it(tile):
+    """One for each row of A that a CTA shares with others, and one for each column of a warp."""
     config = plan(GemmSpec(**dict(fields_of(tile))), problem(tile.rows, LINES, 1024, majors="kk")).config
     before, after = kernel_cache.artifact(config).ptx.split("griddepcontrol.wait")
     assert before.count("prefetch.global.L2") == tile.rows + tile.own and "prefetch" not in after
     assert "ld.global" not in before and "ld.global" in after
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_prefetches_stay_inside_the_operands(swapped, batch, monkeypatch):
+    """The emulator ignores prefetches, but not loads of the same addresses: without their predicates these fault."""
+    parsed = front.kernel_of
+    for tile in (GemvTile(rows=3, own=4, slices=2), GemvTile(own=2, slices=4)):
+        gemm = gemm_of(tile, swapped)
+        for k, pitch in ((1029, 0), (520, 3), (40, 1)):
+            how = {"offset": 5, "pitch": k + pitch, "batch": batch}
+            a, b = operands(LINES, k, rows=tile.rows, swapped=swapped, **how)
+            for predicate in (r"(@%p\d+) ", r"@%p\d+( )"):
+                loaded = lambda ptx, *entry, x=predicate: parsed(
+                    re.sub(x + r"prefetch\.global\.L2 ", r".reg .b16 %seen; \1 ld.global.u8 %seen, ", ptx),
+                    *entry,
+                )
+                monkeypatch.setattr(front, "kernel_of", loaded)
+                if predicate.startswith("("):
+                    assert_close(emulator.run(gemm, a, b).d, a, b)
+                elif k < 1000:
+                    with pytest.raises(EmulatorError, match="out of bounds"):
+                        emulator.run(gemm, a, b)
 
 
 @pytest.mark.gpu

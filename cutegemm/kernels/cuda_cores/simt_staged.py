@@ -32,7 +32,7 @@ from cutegemm.config.simt import line_pad
 from cutegemm.kernels.cuda_cores.simt_operand import OperandTile
 from cutegemm.kernels.cuda_cores.simt_tile import GROUP, Owned
 from cutegemm.kernels.host.operand_layouts import NUMERIC, batch_at
-from cutegemm.kernels.memory_views import prefetch
+from cutegemm.kernels.memory_views import prefetch_line
 from cutegemm.kernels.schedule.work import Corner
 
 # bytes of an element in shared memory
@@ -142,7 +142,7 @@ class StagedLoad:
         """Bring the tile `tiles` after the next one into L2, if `wanted`."""
         distance = cutlass.Int64(tiles * self.shape.depth * self.step)
         for i in range(self.shape.loads):
-            prefetch(self.rP[i] + distance, wanted)
+            prefetch_line(self.rP[i] + distance, wanted)
 
     def _read(self, i: int) -> None:
         shape = self.shape
