@@ -17,22 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command_line, contenders, sweep_draws, sweep_table
+from benchmarks import candidates, command_line, contenders, sweep_draws, sweep_table, tuned_rows
 from benchmarks.contenders import BASELINE
+from benchmarks.fresh_bench import PREFIX, SCREEN
 from benchmarks.fresh_draws import TRAINING_SEEDS
-from benchmarks.results import Case, Row
-from cutegemm import GemmSpec
+from benchmarks.results import Row
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import find
 from cutegemm.config import KernelConfig
-from cutegemm.database.entry import refined
 from cutegemm.planning.planner import plan
-from cutegemm.planning.why import fields_of
 
-PREFIX = "fresh_"
-# of the short samples of every contender; others are the long ones of the best
-SCREEN = "screen"
-LOADS = ("a_load", "b_load")
 FIELDS = ("suite", "dtype", "majors", "m", "n", "k", "batch")
 
 
@@ -43,33 +37,35 @@ def cases(rows: list[Row], seed: int, device: Device) -> Iterator[Row]:
         if row["us"]:
             problems.setdefault(tuple(row[x] for x in FIELDS), []).append(row)
     for key, timed in problems.items():
-        case = Case(**dict(zip(FIELDS, key, strict=True)))
-        configs: list[Row] = []
-        line: dict[str, dict[str, list[float]]] = {"first": {}, "last": {}}
-        for name in dict.fromkeys(x["contender"] for x in timed):
-            mine = [x for x in timed if x["contender"] == name]
-            config = None if name == BASELINE else _config(mine[0], case, device)
-            if config or name == BASELINE:
-                for x in mine:
-                    part = "first" if x["regime"] == SCREEN else "last"
-                    line[part][name if config is None else str(len(configs))] = [x["us"]]
-                configs += [config] if config else []
+        each = {x["contender"]: x for x in timed}
+        made = {name: _config(x, device) for name, x in each.items() if name != BASELINE}
+        configs = {name: x for name, x in made.items() if x is not None}
         if configs:
-            of = {x: getattr(case, x) for x in FIELDS} | {"suite": case.suite.removeprefix(PREFIX)}
-            yield sweep_table.case(of | {"seed": seed, "held_back": False, "configs": configs}, line)
+            of = dict(zip(FIELDS, key, strict=True))
+            of |= {"suite": of["suite"].removeprefix(PREFIX), "seed": seed, "held_back": False}
+            yield sweep_table.case(of | {"configs": list(configs.values())}, _line(timed, list(configs)))
 
 
-def _config(row: Row, case: Case, device: Device) -> Row | None:
+def _line(timed: list[Row], names: list[str]) -> Row:
+    """Samples of the baseline and of configs with these names, as in a line of `sweep_jobs`."""
+    places = {BASELINE: BASELINE} | {name: str(i) for i, name in enumerate(names)}
+    line: Row = {"first": {}, "last": {}}
+    for row in timed:
+        if row["contender"] in places:
+            part = "first" if row["regime"] == SCREEN.name else "last"
+            line[part][places[row["contender"]]] = [row["us"]]
+    return line
+
+
+def _config(row: Row, device: Device) -> Row | None:
     """The config of a contender as in a job of `sweep_draws`; None if it is left out."""
-    fields = {name: tuple(x) if isinstance(x, list) else x for name, x in (row["spec"] or {}).items()}
+    fields = row["spec"] or {}
     if fields.get("schedule") == "simt":
         return None
-    made = plan(refined(GemmSpec(), fields), contenders.problem(case), device)
+    made = plan(candidates.spec(fields), tuned_rows.problem_of(row), device)
     if not isinstance(made.config, KernelConfig) or contenders.plan_label(made) != row["plan"]:
         return None
-    known = fields_of(made)
-    loads = {name: known[name] for name in LOADS if name in known}
-    return {"config": sweep_draws.row_of(made), "fields": row["spec"] or {}, "loads": loads}
+    return {"config": sweep_draws.row_of(made), "fields": fields, "loads": sweep_draws.loads_of(made)}
 
 
 def main(arguments: list[str]) -> int:

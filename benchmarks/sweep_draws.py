@@ -93,6 +93,12 @@ def row_of(made: KernelPlan) -> list[Any]:
     return [int(made.swapped), *x.tile, *x.cluster, x.schedule, x.consumers, x.splits, x.depth, x.reduction]
 
 
+def loads_of(made: KernelPlan) -> dict[str, Any]:
+    """How a plan loads operands that TMA cannot address."""
+    full = fields_of(made)
+    return {name: full[name] for name in ("a_load", "b_load") if name in full}
+
+
 def cases(
     seeds: list[int], counts: dict[str, int] = COUNTS, gflop: float = math.inf
 ) -> Iterator[tuple[int, Case]]:
@@ -165,8 +171,7 @@ def _option(made: KernelPlan, fields: dict[str, Any], slower: float, must: bool)
     x, row = Candidate.of(made.config), row_of(made)  # type: ignore[arg-type]
     kernels = frozenset(step.config for step in made.steps)
     worth = math.exp((1 - slower) / NEAR)
-    full = fields_of(made)
-    loads = {name: full[name] for name in ("a_load", "b_load") if name in full}
+    loads = loads_of(made)
     return Option(fields, loads, kernels, row, worth, _kind(made.swapped, x, tuple(loads.values())), must)
 
 

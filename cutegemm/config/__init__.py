@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from cutegemm.config.draft import (
+    L2_LINE,
     PARTIAL_ROWS,
     ROW_ALIGN,
     SECTOR,
@@ -38,6 +39,7 @@ def config_from_data(data: dict[str, Any]) -> Config:
 __all__ = [
     "PARTIAL_ROWS",
     "ROW_ALIGN",
+    "L2_LINE",
     "SECTOR",
     "WIDEST_OF_FOUR",
     "WORK_SLOTS",

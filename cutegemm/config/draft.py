@@ -25,7 +25,7 @@ from cutegemm.layouts.hardware import widest_swizzle
 PARTIAL_ROWS = 16  # rows of D that one warp of a warpgroup holds, PTX wgmma D fragment
 ROW_ALIGN = 16  # bytes: alignment of the row inputs in shared memory
 WIDEST_OF_FOUR = 192  # columns of a wgmma that ptxas accepts in a kernel of four warpgroups
-SECTOR = 32  # bytes of the smallest access of L2
+SECTOR, L2_LINE = 32, 128  # bytes of the smallest access of L2, and of its cache lines
 CHUNK = 16  # bytes of a row of an 8 x 8 matrix of 16-bit elements (PTX ISA, stmatrix)
 MAX_STAGES = 16  # of a pipeline, and buffers of an epilogue
 MOST_COLUMNS = 64  # of an epilogue subtile

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegemm.arch.device import CostModel, Device
-from cutegemm.config import SECTOR
+from cutegemm.config import L2_LINE, SECTOR
 from cutegemm.config.numbers import Number
 from cutegemm.config.smem_budget import STAGE_BARRIERS
 from cutegemm.epilogue.scales import K_BLOCK
@@ -23,7 +23,7 @@ from cutegemm.planning.epilogue_plan import STAGING_BYTES
 from cutegemm.planning.kernel_fields import BOX_ROWS, PANEL, box_rows, ends_early
 from cutegemm.planning.seen import FEW_STAGES, Seen
 from cutegemm.plans import group_tiles
-from cutegemm.request.operand_rules import L2_LINE, subtile
+from cutegemm.request.operand_rules import subtile
 from cutegemm.spec import MAX_STAGES
 
 Column = NDArray[np.float64]

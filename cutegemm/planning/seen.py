@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cutegemm.config import SECTOR
+from cutegemm.config import L2_LINE, SECTOR
 from cutegemm.config.numbers import Number
 from cutegemm.problems import Operand, Problem
-from cutegemm.request.operand_rules import L2_LINE
 from cutegemm.spec import MAX_STAGES
 
 # most stages by default where more gain nothing or were not measured (`ways.Way.most_stages`)

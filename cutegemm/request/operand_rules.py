@@ -8,14 +8,11 @@ import functools
 
 from cutegemm.arch.instructions import Instruction
 from cutegemm.arch.limits import Limits
-from cutegemm.config import MatrixConfig, OutputConfig
+from cutegemm.config import L2_LINE, MatrixConfig, OutputConfig
 from cutegemm.config.draft import MOST_BYTES, MOST_COLUMNS
 from cutegemm.config.numbers import Number, least, round_up
 from cutegemm.epilogue.graph import Graph
 from cutegemm.problems import Operand, Problem, alignment
-
-# bytes of an L2 cache line
-L2_LINE = 128
 
 # axes of (rows, columns) of the operands; matrices of the epilogue have M rows and N columns
 AXES = {"a": ("m", "k"), "b": ("k", "n")}

@@ -5,11 +5,10 @@ import json
 
 import pytest
 
-from benchmarks import contenders, fit_cost, fit_loads, regret_table
+from benchmarks import candidates, contenders, fit_cost, fit_loads, regret_table
 from benchmarks.results import Case
-from cutegemm import GemmSpec, plan
+from cutegemm import plan
 from cutegemm.arch.records import H200
-from cutegemm.database.entry import refined
 
 ALIGNED = Case(suite="fresh_decode", dtype="bf16", majors="kk", m=24, n=2048, k=4096)
 ODD = Case(suite="fresh_odd", dtype="bf16", majors="kk", m=777, n=1001, k=531)
@@ -21,8 +20,7 @@ COPIES = {"a_load": "relayout", "b_load": "relayout"}
 
 def planned(case, spec):
     """The plan of a contender."""
-    fields = {name: tuple(x) if isinstance(x, list) else x for name, x in (spec or {}).items()}
-    return plan(refined(GemmSpec(), fields), contenders.problem(case), H200)
+    return plan(candidates.spec(spec or {}), contenders.problem(case), H200)
 
 
 def rows(case, name, spec, *times):

@@ -29,7 +29,7 @@ import cutlass
 import cutlass.cute as cute
 
 from cutegemm.arch import sm90 as hw
-from cutegemm.config import GemvConfig
+from cutegemm.config import L2_LINE, GemvConfig
 from cutegemm.config.gemv import ELEMENT_BYTES, WARPS, WORD
 from cutegemm.kernels.epilogue.element_functions import converted
 from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind
@@ -40,8 +40,6 @@ from cutegemm.kernels.memory_views import REGISTER, elements_at, prefetch_line
 
 # registers of a word
 REGISTERS = WORD * ELEMENT_BYTES // REGISTER
-# elements of a cache line (CUDA programming guide, compute capability 9.0)
-CACHE_LINE = 128 // ELEMENT_BYTES
 # percent of an SM's memory that sums of slices need; L1 has the rest
 SHARED = 10
 # lanes that a warp's sums are added over, by the bits of their numbers
@@ -101,7 +99,7 @@ class Gemv:
         rows = [cutlass.min(cutlass.Int32(i), extents["m"] - 1) for i in range(config.rows)]
         rows = tuple(_at(a, cutlass.Int64(x) * steps["a"][0]) for x in rows)
         slice_ = warp % config.slices
-        _prefetch(rows, extents["k"], cutlass.Int64(thread) * tiles + place, CACHE_LINE)
+        _prefetch(rows, extents["k"], cutlass.Int64(thread) * tiles + place, L2_LINE // ELEMENT_BYTES)
         _prefetch(lines, extents["k"], slice_ * hw.WARP + lane, WORD)
         cute.arch.griddepcontrol_wait()
         sums = Mainloop(config, self.numeric, rows, lines, extents["k"]).multiply(lane, slice_)

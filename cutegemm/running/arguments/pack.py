@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from cutegemm import checks
 from cutegemm.arch.architectures import DEFAULT as LIMITS
+from cutegemm.config import L2_LINE
 from cutegemm.errors import InputError
 from cutegemm.problems import Operand, alignment, operand_of
-from cutegemm.request.operand_rules import L2_LINE, aligned_copy
+from cutegemm.request.operand_rules import aligned_copy
 
 if TYPE_CHECKING:
     from torch import Tensor
