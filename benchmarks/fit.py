@@ -37,6 +37,8 @@ MOVED_WEIGHT = 0.03
 BLUR = 0.02
 # first and last step of a constant's logarithm
 FIRST_STEP, LAST_STEP = 0.3, 0.02
+# begins the constants of a record's part that were fitted last, and alone
+SOME = "; later "
 # minimum problems of a fit
 LEAST_BESIDE = 3
 
@@ -112,6 +114,8 @@ def main(arguments: list[str]) -> int:
     parser = command_line.parser("fit", __doc__)
     add, which = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
     runs.add_gpu(parser, "GPU whose record is fitted")
+    every = [x for of in (fit_cores, fit_lines, fit_loads) for x in of.NAMES]
+    add("--only", type=runs.names_among(every), help="constants that may change; default all")
     add("--sweeps", type=Path, nargs="*", help="files of sweeps; default those of benchmarks/results/sweeps")
     add("--write", action="store_true", help="write the record")
     which.add_argument(
@@ -124,6 +128,7 @@ def main(arguments: list[str]) -> int:
     add("--record", type=Path, default=TIMES_FILE, help="the record's file")
     args = parser.parse_args(arguments)
     of: Any = fit_cores if args.cores else fit_lines if args.lines else fit_loads
+    moving = [x for x in of.NAMES if x in (args.only or of.NAMES)]
     paths = args.sweeps or sorted([*SWEEPS.glob(of.FILES), *SWEEPS.glob(f"*{tuned_rows.SUFFIX}")])
     start = runs.record_of(args.gpu)
     alike = {x.name for x in RECORDS if getattr(x, of.PART) == getattr(start, of.PART)}
@@ -151,7 +156,7 @@ def main(arguments: list[str]) -> int:
         return statistics.fmean(expected + RATIO_WEIGHT * error for _, expected, error in scores)
 
     def fitted(some: Sequence[Any]) -> Device:
-        return search(lambda device: judged(some, device), start, of.NAMES, len(some), of.PART)
+        return search(lambda device: judged(some, device), start, moving, len(some), of.PART)
 
     old = statistics.fmean(judged([x], start) for x in found)
     new = statistics.fmean(judged([x], fitted([y for y in found if y is not x])) for x in found)
@@ -165,8 +170,12 @@ def main(arguments: list[str]) -> int:
         return 1
     if args.write:
         files = ", ".join(x.name for x in paths if of.read([x]))
+        name = args.onto or start.name
         source = f"fitted by benchmarks.fit to {files} of {', '.join(sorted({x.gpu for x in found}))}"
-        put(args.onto or start.name, of.PART, after, source, args.record)
+        if args.only:
+            others = json.loads(args.record.read_text())[name][f"{of.PART}_source"].split(SOME)[0]
+            source = f"{others}{SOME}{', '.join(moving)} {source}"
+        put(name, of.PART, after, source, args.record)
         console.print(f"written to {args.record}")
     return 0
 

@@ -2,7 +2,7 @@
 """Measured kernels with operands that TMA or WGMMA cannot take as they lie, and how well the cost model ranks loads.
 
 Input are sweeps of specs and sweeps of random training problems, on all GPUs whose records have the same constants of
-loads. The rates of tensor-core kernels stay fixed.
+loads, without configs whose copies were slower than today's. The rates of tensor-core kernels stay fixed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.device import Device, LoadModel
 from cutegemm.arch.records import DEFAULT, RECORDS
 from cutegemm.errors import GemmError
+from cutegemm.kernels.relayout_copy import CHUNKS
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import predicted
@@ -37,6 +38,7 @@ FILES = "*_h?00.json"
 # spec fields that determine a config
 CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reduction", "swap", "raster",
           "a_load", "b_load"}  # fmt: skip
+COPY = "relayout"
 # (load of A, load of B), whether operands are swapped, the candidate of the kernel's GEMM
 Config = tuple[tuple[str, str], bool, Candidate]
 # what kernels are told apart by: a config or a tile
@@ -87,6 +89,8 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
             continue
         _, way, candidate = option_of(made)
         loads = way.loads
+        if COPY in loads:
+            continue
         config = (loads[::-1] if way.swapped else loads), way.swapped, candidate
         yield data["environment"]["gpu"], row["suite"], of, config, row["baseline_us"] / row["ratio"]
 
@@ -106,6 +110,7 @@ def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
                 for name in "ab"
             )
             given = None not in loads and any(x != "tma" for x in loads)
+            given &= COPY not in loads or case.get("chunks") == CHUNKS
             if given and extra.keys() <= {"chosen", "a_load", "b_load"}:
                 yield data["gpu"], case["suite"], of, (loads, *sweep_draws.read_config(row)), us
 

@@ -12,8 +12,10 @@ DRAM sees every sector once or, at a warp's edges, twice; writes are whole align
 the pitch: how to shift is decided once, mostly by a whole warp. No byte outside the matrix's span (its first
 to its last element) is read: where a word reaches over the span's ends the chunk is put together from elements.
 
-The launch begins while the one before ends, and waits for it, since that may write the sources or read the copies. The
-next launch may begin its prologue at once; it waits for the copies before it reads them.
+The launch begins while the one before ends, and waits for it, since that may write the sources or read the copies.
+Until then threads compute addresses, and those of a grid of few CTAs, which all run at once, prefetch what they will
+read into L2. CTAs of a later wave would prefetch what they read at once. The next launch may begin its prologue at
+once; it waits for the copies before it reads them.
 
 Bytes whose copy is contiguous along the other axis are transposed by tiles (`byte_tile`). Any other source without unit
 stride, or whose copy is to have another one, goes through shared memory, a tile at a time:
@@ -34,15 +36,16 @@ import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.config import RelayoutConfig
+from cutegemm.config import L2_LINE, RelayoutConfig
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.load import byte_tile
 from cutegemm.kernels.load import unaligned_words as words
 from cutegemm.kernels.load.tf32_parts import parts
-from cutegemm.kernels.memory_views import BITS, REGISTER, WORD, word_at
+from cutegemm.kernels.memory_views import BITS, REGISTER, WORD, prefetch_line, word_at
 
 THREADS = 256  # per CTA
-CHUNKS = 4  # of 16 bytes in flight per thread: 32 KiB per SM at half occupancy, twice what DRAM latency hides
+CHUNKS = 2  # of 16 bytes in flight per thread; with more, small copies have too few CTAs
+AT_ONCE = 512  # CTAs that surely run at once
 LINES = 16  # bytes: that many lines are elements of one line's whole words apart, whatever the pitch
 TILE = 64  # rows and columns of a shared-memory tile
 
@@ -139,10 +142,12 @@ class Relayout:
 
     @cute.kernel
     def kernel(self, copies):
-        """One CTA's part of its copy; `copies` in the grid's order, each with its first CTA at the end."""
+        """One CTA's part of its copy; `copies` in the grid's order, each with its first CTA at the end.
+
+        Every way to copy waits for earlier launches once it knows its addresses.
+        """
         block, _, _ = cute.arch.block_idx()
         cute.arch.griddepcontrol_launch_dependents()
-        cute.arch.griddepcontrol_wait()
         shared = None
         if cutlass.const_expr(not set(self.units) <= {"col", "row"}):
             smem = cutlass.memory.SmemAllocator()
@@ -205,6 +210,13 @@ class Relayout:
         # bytes from chunk to chunk
         steps = tuple(cutlass.Int64(threads_across) * (x * self.bytes) for x in (pitches[0], pitches[2]))
         low = source & -WORD
+        # the first thread in a line of L2 prefetches it
+        head = cutlass.Boolean(low & (L2_LINE - 1) == 0) | cutlass.Boolean(thread & ((1 << spread) - 1) == 0)
+        head &= cutlass.Boolean(element < length) & cutlass.Boolean(cute.arch.grid_dim()[0] <= AT_ONCE)
+        for i in cutlass.range_constexpr(CHUNKS):
+            exists = cutlass.Boolean(first_line + i * threads_across < lines)
+            prefetch_line(source + i * steps[0], head & exists)
+        cute.arch.griddepcontrol_wait()
         within = cutlass.Boolean(low >= span[0])
         within &= cutlass.Boolean(low + (CHUNKS - 1) * steps[0] + 2 * WORD <= span[1])
         within &= cutlass.Boolean(first_line + (CHUNKS - 1) * threads_across < lines)
@@ -261,6 +273,7 @@ class Relayout:
     @cute.jit
     def _transfer(self, shared, addresses, shape, strides, block):
         """Copy one TILE x TILE tile, the copy's `block`-th, of a source without unit stride."""
+        cute.arch.griddepcontrol_wait()
         layout = cute.make_layout((TILE, TILE), stride=(self.pitch, 1))
         sX = cute.make_tensor(cute.recast_ptr(shared, dtype=self.numeric), layout)  # (ROWS, COLS)
         rows, cols, _ = shape

@@ -15,7 +15,7 @@ from cutegemm.request.operand_rules import AXES
 from cutegemm.spec import AUTO, GemmSpec
 
 # most rows that a CTA of a copying kernel has (`kernels.relayout_copy`: threads times chunks in flight)
-COPIED = 1024
+COPIED = 512
 # largest number of the tile schedulers' 32-bit integers
 MOST_COUNTED = (1 << 31) - 1
 

@@ -10,6 +10,7 @@ from cutegemm.compiling.compiler import record_launches
 from cutegemm.config import RelayoutConfig
 from cutegemm.dtypes import as_dtype
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
+from cutegemm.errors import EmulatorError
 from cutegemm.kernels import relayout_copy
 from cutegemm.plans.launch_limits import COPIED
 
@@ -24,14 +25,14 @@ def compiled(kind: str, *units: str):
 @pytest.mark.parametrize("kind", ["int8", "bf16", "fp32"])
 @pytest.mark.parametrize("unit", ["col", "row"])
 def test_lines_move_in_16_byte_words(kind, unit):
-    """Four chunks per thread, each from two aligned words, or one at the edges; no shared memory and no spills."""
+    """Two chunks per thread, each from two aligned words, or one at the edges; no shared memory and no spills."""
     kernel = compiled(kind, unit)
-    assert len(re.findall(r"ld\.global\.v4", kernel.ptx)) == (4 + 1) * 2
+    assert len(re.findall(r"ld\.global\.v4", kernel.ptx)) == (2 + 1) * 2
     assert (
-        len(re.findall(r"st\.global\.v4", kernel.ptx)) == kernel.resources.instructions["st.global"] == 4 + 1
+        len(re.findall(r"st\.global\.v4", kernel.ptx)) == kernel.resources.instructions["st.global"] == 2 + 1
     )
     assert kernel.resources.frame_bytes == kernel.resources.smem_bytes == 0
-    assert kernel.resources.registers <= 80  # three CTAs of 256 threads per SM
+    assert kernel.resources.registers <= 48  # five CTAs of 256 threads per SM
 
 
 def test_the_planner_knows_how_far_a_copy_counts():
@@ -43,7 +44,7 @@ def test_all_words_are_requested_before_any_is_used():
     """The wide loads stand before the first store, so that a thread's chunks are in flight together."""
     ptx = compiled("bf16", "col").ptx
     # what follows are the edges' chunks, one at a time
-    loads = [x.start() for x in re.finditer(r"ld\.global\.v4", ptx)][: 4 * 2]
+    loads = [x.start() for x in re.finditer(r"ld\.global\.v4", ptx)][: 2 * 2]
     assert max(loads) < min(ptx.index("st.global.v4"), ptx.index("shf."))
 
 
@@ -70,11 +71,11 @@ def test_bytes_are_transposed_in_registers():
 
 
 @pytest.mark.parametrize("kind,unit,rows,cols,batch,ctas", [
-    ("int8", "col", 4096, 4097, 1, 64 * 17),  # 257 chunks: 17 of 16 threads; 64 lines per CTA
+    ("int8", "col", 4096, 4097, 1, 128 * 17),  # 257 chunks: 17 of 16 threads; 32 lines per CTA
     ("int8", "transposed", 4096, 4097, 2, 32 * 33 * 2),
-    ("bf16", "col", 4096, 4097, 1, 128 * 17),  # 513 chunks: 17 of 32 threads; 32 lines per CTA
-    ("bf16", "row", 4097, 4096, 1, 128 * 17),
-    ("bf16", "col", 1000, 9, 2, 2 * 2),  # 2 chunks a line: 512 lines per CTA
+    ("bf16", "col", 4096, 4097, 1, 256 * 17),  # 513 chunks: 17 of 32 threads; 16 lines per CTA
+    ("bf16", "row", 4097, 4096, 1, 256 * 17),
+    ("bf16", "col", 1000, 9, 2, 4 * 2),  # 2 chunks a line: 256 lines per CTA
     ("bf16", "none", 65, 64, 3, 2 * 3),
 ])  # fmt: skip
 def test_grid_covers_the_lines(kind, unit, rows, cols, batch, ctas):
@@ -90,9 +91,10 @@ BITS = {"int8": torch.int8, "bf16": torch.int16, "fp32": torch.int32}
 POISON = 0x5A
 
 
-def copy(kind, units, sources):
+def copy(kind, units, sources, edited=str):
     """Relayout each source (batch, rows, cols) of bits, in one launch; returns the destinations (batch, lines, ld),
-    poisoned before, and on the emulator what it counted. A byte outside of the sources faults there.
+    poisoned before, and on the emulator what it counted. A byte outside of the sources faults there. The emulator runs
+    the PTX that `edited` returns.
     """
     targets, addresses, shapes, strides = [], (), (), ()
     for unit, source in zip(units, sources, strict=True):
@@ -115,7 +117,7 @@ def copy(kind, units, sources):
     (launch,) = record_launches(kernel.obj, kernel.ptx, (addresses, shapes, strides, 0))
     buffers = [tensor_buffer(x, f"source {i}") for i, x in enumerate(sources)]
     buffers += [tensor_buffer(x, f"target {i}") for i, x in enumerate(targets)]
-    step = Step(kernel.ptx, launch.grid, launch.block, launch.cluster, launch.smem, launch.params)
+    step = Step(edited(kernel.ptx), launch.grid, launch.block, launch.cluster, launch.smem, launch.params)
     (report,) = run_steps([step], buffers, Options(policy="random", seed=1, races=True, meter=True))
     assert not report.findings
     return targets, report.counters
@@ -182,6 +184,34 @@ def test_every_misalignment_is_shifted_away(kind, unit):
             unit,
             lying(kind, unit, 1, *((lines, 299) if unit == "col" else (299, lines)), offset, "cpu"),
         )
+
+
+@pytest.mark.parametrize("unit", ["col", "row"])
+def test_prefetches_stay_inside_the_sources(unit):
+    """The emulator ignores prefetches, but not loads of the same addresses: without their predicates these fault."""
+    for predicate in (r"(@%p\d+) ", r"@%p\d+( )"):
+        loaded = lambda ptx, x=predicate: re.sub(
+            x + r"prefetch\.global\.L2 ", r".reg .b16 %seen; \1 ld.global.u8 %seen, ", ptx
+        )
+        for batch, lines, length, offset in ((1, 37, 301, 3), (2, 5, 9, 0), (3, 66, 64, 7)):
+            rows, cols = (lines, length) if unit == "col" else (length, lines)
+            source = lying("bf16", unit, batch, rows, cols, offset, "cpu")
+            if predicate.startswith("("):
+                copy("bf16", (unit,), (source,), loaded)
+            else:
+                with pytest.raises(EmulatorError, match="out of bounds"):
+                    copy("bf16", (unit,), (source,), loaded)
+
+
+@pytest.mark.parametrize("kind", BITS)
+def test_only_prefetches_precede_the_wait(kind):
+    """Earlier launches may still write the sources and read the copies; one for each chunk of a thread."""
+    before, after = compiled(kind, "col").ptx.split("griddepcontrol.wait")
+    assert before.count("prefetch.global.L2") == 2 and "prefetch" not in after
+    assert "ld.global" not in before and "st.global" not in before
+    for unit in ("none", "transposed") if kind == "int8" else ("none",):
+        (before, _) = compiled(kind, unit).ptx.split("griddepcontrol.wait")
+        assert "ld.global" not in before and "st.global" not in before
 
 
 @pytest.mark.parametrize(

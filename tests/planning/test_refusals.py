@@ -264,17 +264,17 @@ def test_extents_that_cannot_be_rounded_up_are_refused(fields, extents, kind, fi
 @pytest.mark.parametrize(
     ("fields", "extents", "field"),
     [
-        ({"a_load": "relayout"}, (MOST - 700, 16, 64), "m"),
-        ({"b_load": "relayout", "swap": True}, (16, MOST - 700, 64), "n"),
-        ({"b_load": "relayout"}, (1, 8, MOST - 700), "k"),
+        ({"a_load": "relayout"}, (MOST - 300, 16, 64), "m"),
+        ({"b_load": "relayout", "swap": True}, (16, MOST - 300, 64), "n"),
+        ({"b_load": "relayout"}, (1, 8, MOST - 300), "k"),
     ],
 )
 def test_a_copy_rounds_extents_up_further(fields, extents, field):
     """The kernel that copies operands counts to a whole CTA's rows, and would read and write beside the matrices."""
-    with pytest.raises(PlanError, match="rounds it up to a multiple of 1024") as e:
+    with pytest.raises(PlanError, match="rounds it up to a multiple of 512") as e:
         plan(GemmSpec(**fields), problem(*extents))
-    assert (e.value.field, e.value.nearest) == (field, MOST - 1023)
-    plan(GemmSpec(**fields), problem(*(min(x, MOST - 1023) for x in extents)))
+    assert (e.value.field, e.value.nearest) == (field, MOST - 511)
+    plan(GemmSpec(**fields), problem(*(min(x, MOST - 511) for x in extents)))
 
 
 def test_a_smaller_tile_serves_an_extent_that_a_larger_one_cannot_round_up():

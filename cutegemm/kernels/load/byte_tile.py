@@ -34,7 +34,7 @@ BYTES, HALVES = (0x5140, 0x7362), (0x5410, 0x7632)
 
 @cute.jit
 def transpose(sT: Any, addresses: Any, shape: Any, pitches: Any, block: Any):
-    """Copy one tile, the copy's `block`-th.
+    """Copy one tile, the copy's `block`-th, after all earlier launches.
 
     Args:
         sT: a pointer to TILE * TILE bytes of shared memory, Uint32.
@@ -44,6 +44,7 @@ def transpose(sT: Any, addresses: Any, shape: Any, pitches: Any, block: Any):
             the destination; bytes.
         block: consecutive tiles lie along the columns of the source.
     """
+    cute.arch.griddepcontrol_wait()
     rows, cols, batches = shape
     thread, _, _ = cute.arch.thread_idx()
     # nothing is negative, so shifts and unsigned division suffice, which are cheaper
