@@ -3,6 +3,7 @@
 
     python -m benchmarks.models --out benchmarks/results/models.json --commit HASH [--models qwen3_4b --works decode1]
     python -m benchmarks.models --from-host ...           # the host enqueues every call, as eager PyTorch does
+    python -m benchmarks.models --compile-only ...        # without a GPU: kernels go to CUTEGEMM_CACHE_DIR
 
 Inference replays a CUDA graph unless --from-host is given; a training step always runs from the host. Nothing is
 downloaded. After each contender of a scenario, all contenders so far are measured again together, and their rows are
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import math
 import sys
 import time
@@ -25,8 +27,11 @@ from rich.console import Console
 from benchmarks import command_line, correctness, results, runs, timing
 from benchmarks.libraries import default_mode, max_autotune
 from benchmarks.model_cases import DEFAULT_WORKS, MODELS, TINY, WORKS, Scenario, Step, make_model
+from benchmarks.probes.grouped_kernels import recorded
 from benchmarks.results import Measurement, Row
 from benchmarks.timing import Contender
+from cutegemm.arch.device import Device
+from cutegemm.config import Config
 
 SHRINK = 64  # divisor of tokens and context without a GPU
 BASELINE = "torch"
@@ -219,8 +224,23 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     names = runs.names_among([*NAMES, *more])
     add("--contenders", type=names, default=list(NAMES), help=words)
     add("--from-host", action="store_true", help="no CUDA graphs: inference as in eager PyTorch")
-    runs.add_options(parser)
-    return parser.parse_args(arguments)
+    return runs.parsed_or_compiling(parser, arguments)
+
+
+def without_inductor(model: Any) -> Any:
+    """A model compiled for the CPU, whose graphs call the same operations as on a GPU."""
+    return torch.compile(model, backend="aot_eager")
+
+
+def kernels(found: Sequence[Scenario], names: Sequence[str], record: Device) -> list[Config]:
+    """The configs that converted models launch on a GPU, found without one; their results are undefined here."""
+    wanted: dict[Config, None] = {}
+    for scenario, name in itertools.product(found, names):
+        if name.startswith("cutegemm") and not (name == EIGHT_BITS and scenario.shape.train):
+            with recorded(record) as launched:
+                Step(scenario, make_model(scenario, name, "cpu", without_inductor), "cpu")()
+            wanted |= launched
+    return list(wanted)
 
 
 def scenarios(args: argparse.Namespace, scale: int = 1) -> list[Scenario]:
@@ -235,7 +255,7 @@ def scenarios(args: argparse.Namespace, scale: int = 1) -> list[Scenario]:
 def show(scenarios: Sequence[Scenario], names: tuple[str, ...], console: Console) -> int:
     """Run scenarios on the CPU and print their rows. Returns 1 if a contender failed or was wrong."""
     quick = dataclasses.replace(timing.REGIMES["sustained"], preheat=0.0, sample=1e-3, rounds=2)
-    compiler: Callable[[Any], Any] = lambda x: torch.compile(x, backend="aot_eager")
+    compiler = without_inductor
     bench = Bench(quick, None, compiler=compiler, default=compiler, names=names, memory="cpu")
     failed = 0
     for scenario in scenarios:
@@ -251,6 +271,10 @@ def show(scenarios: Sequence[Scenario], names: tuple[str, ...], console: Console
 def main(arguments: list[str]) -> int:
     """Run the command; returns 1 if a contender failed or was wrong."""
     args = parse(arguments)
+    if args.compile_only:
+        every = scenarios(args)
+        runs.compiled(kernels(every, args.contenders, runs.record_of(args.gpu)), len(every), runs.console())
+        return 0
     if not torch.cuda.is_available():
         return show(scenarios(args, SHRINK), tuple(args.contenders), runs.console())
     console, sensors, out = runs.open_run(args)

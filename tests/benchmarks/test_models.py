@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from benchmarks import model_cases, models, results, timing
+from benchmarks import model_cases, models, results, runs, timing
 from benchmarks.model_cases import FAMILIES, MODELS, WORKS, Scenario
 from benchmarks.models import Bench
 from benchmarks.results import Measurement
@@ -163,3 +163,20 @@ def test_inputs_of_encoders_have_about_the_tokens_of_the_work():
         "bert_large train": (8, 512),
         "qwen3_4b train": (2, 2048),
     }
+
+
+def test_kernels_are_compiled_without_a_gpu(monkeypatch, capsys):
+    """Those of converted models, compiled by torch or not; torch's own launch none, and nothing is measured."""
+    wanted = []
+    monkeypatch.setattr(runs.kernel_cache, "ensure", wanted.extend)
+    command = ["--compile-only", "--models", "tiny_llama", "--works", "decode1,train", "--contenders"]
+    found = {}
+    for names in ("torch", "cutegemm", "cutegemm_default", "cutegemm_fp8_compile,torch"):
+        wanted.clear()
+        assert models.main([*command, names]) == 0
+        found[names] = set(wanted)
+        assert f"{len(wanted)} kernels of 2 problems" in capsys.readouterr().out
+    assert not found["torch"] and found["cutegemm"] and found["cutegemm"] == found["cutegemm_default"]
+    # fp8 does not train
+    assert {x.a.dtype.bits for x in found["cutegemm"] if hasattr(x, "a")} == {16}
+    assert any(x.a.dtype.bits == 8 for x in found["cutegemm_fp8_compile,torch"] if hasattr(x, "a"))
