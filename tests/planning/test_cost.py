@@ -294,6 +294,19 @@ def test_a_copy_costs_its_launch_and_bytes_and_threads_what_they_load():
     assert not plain.loaded.any() and not plain.once.any()
 
 
+def test_two_stages_do_not_hide_loads_by_threads():
+    """What threads take for a stage adds to what else it takes; of three stages the longer of both counts."""
+    of = arriving(problem(4096, 1024, 4096, majors="kn"), a_load="cp_async")
+    none = np.zeros_like(of.loaded)
+
+    def times(ring, loaded):
+        return cost.nanoseconds(of._replace(ring=none + ring, loaded=loaded), DEFAULT.cost)
+
+    whole = of.waves * of.stages * of.loaded
+    shares = [(times(ring, of.loaded) - times(ring, none)) / whole for ring in (2, 3)]
+    assert (shares[0] > 0.98).all() and (shares[1] < 0.8).all(), shares
+
+
 def test_short_rows_and_warps_that_also_multiply_leave_memory_idle():
     """Where memory is all that counts, stages of one line a row take longer, as do kernels without a producer."""
     of = problem(8, 16384, 16384, majors="kk")
