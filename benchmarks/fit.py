@@ -37,7 +37,7 @@ MOVED_WEIGHT = 0.03
 BLUR = 0.02
 # first and last step of a constant's logarithm
 FIRST_STEP, LAST_STEP = 0.3, 0.02
-# begins the constants of a record's part that were fitted last, and alone
+# precedes constants of a record's part that were fitted after the others, which stayed
 SOME = "; later "
 # minimum problems of a fit
 LEAST_BESIDE = 3
@@ -86,6 +86,13 @@ def rounded(model: Any) -> Any:
     return type(model)(**{x: float(f"{value:.4g}") for x, value in dataclasses.asdict(model).items()})
 
 
+def _joined(known: str, moving: Sequence[str], source: str) -> str:
+    """The source of a part some of whose constants are fitted anew, without what it said of these alone."""
+    first, *later = known.split(SOME)
+    kept = [x for x in later if not set(x.split(" fitted ")[0].split(", ")) <= set(moving)]
+    return SOME.join([first, *kept, f"{', '.join(moving)} {source}"])
+
+
 def put(name: str, part: str, model: Any, source: str, path: Path = TIMES_FILE) -> None:
     """Write a model's constants into a GPU's record, to four digits, with their source."""
     data = json.loads(path.read_text())
@@ -115,7 +122,11 @@ def main(arguments: list[str]) -> int:
     add, which = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
     runs.add_gpu(parser, "GPU whose record is fitted")
     every = [x for of in (fit_cores, fit_lines, fit_loads) for x in of.NAMES]
-    add("--only", type=runs.names_among(every), help="constants that may change; default all")
+    add(
+        "--only",
+        type=runs.names_among(every),
+        help="constants of the fitted part that may change; default all",
+    )
     add("--sweeps", type=Path, nargs="*", help="files of sweeps; default those of benchmarks/results/sweeps")
     add("--write", action="store_true", help="write the record")
     which.add_argument(
@@ -128,13 +139,19 @@ def main(arguments: list[str]) -> int:
     add("--record", type=Path, default=TIMES_FILE, help="the record's file")
     args = parser.parse_args(arguments)
     of: Any = fit_cores if args.cores else fit_lines if args.lines else fit_loads
-    moving = [x for x in of.NAMES if x in (args.only or of.NAMES)]
+    moving = args.only or of.NAMES
+    if strange := [x for x in moving if x not in of.NAMES]:
+        parser.error(f"--only {','.join(strange)}: no constants of {of.WHAT}")
     paths = args.sweeps or sorted([*SWEEPS.glob(of.FILES), *SWEEPS.glob(f"*{tuned_rows.SUFFIX}")])
     start = runs.record_of(args.gpu)
     alike = {x.name for x in RECORDS if getattr(x, of.PART) == getattr(start, of.PART)}
     found = [x for x in of.read(paths) if x.gpu in alike]
     console = runs.console()
-    known = getattr(runs.record_of(args.onto or start.name), of.PART)
+    name = args.onto or start.name
+    known = getattr(runs.record_of(name), of.PART)
+    if args.only and args.record.exists():
+        # the others stay as they are in the file that is written
+        known = dataclasses.replace(known, **json.loads(args.record.read_text())[name].get(of.PART, {}))
     start = _moved(start, of.PART, {name: getattr(known, name) for name in of.NAMES})
     if len(found) < LEAST_BESIDE:
         console.print(
@@ -170,11 +187,9 @@ def main(arguments: list[str]) -> int:
         return 1
     if args.write:
         files = ", ".join(x.name for x in paths if of.read([x]))
-        name = args.onto or start.name
         source = f"fitted by benchmarks.fit to {files} of {', '.join(sorted({x.gpu for x in found}))}"
         if args.only:
-            others = json.loads(args.record.read_text())[name][f"{of.PART}_source"].split(SOME)[0]
-            source = f"{others}{SOME}{', '.join(moving)} {source}"
+            source = _joined(json.loads(args.record.read_text())[name][f"{of.PART}_source"], moving, source)
         put(name, of.PART, after, source, args.record)
         console.print(f"written to {args.record}")
     return 0

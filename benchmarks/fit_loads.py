@@ -2,7 +2,8 @@
 """Measured kernels with operands that TMA or WGMMA cannot take as they lie, and how well the cost model ranks loads.
 
 Input are sweeps of specs and sweeps of random training problems, on all GPUs whose records have the same constants of
-loads, without configs whose copies were slower than today's. The rates of tensor-core kernels stay fixed.
+loads. The rates of tensor-core kernels stay fixed. Configs with copies count if these were of today's version, which
+only tables of `benchmarks.sweep_table` tell.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from cutegemm import GemmSpec, Problem, problem
 from cutegemm.arch.device import Device, LoadModel
 from cutegemm.arch.records import DEFAULT, RECORDS
 from cutegemm.errors import GemmError
-from cutegemm.kernels.relayout_copy import CHUNKS
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.ranking import predicted
@@ -110,7 +110,7 @@ def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
                 for name in "ab"
             )
             given = None not in loads and any(x != "tma" for x in loads)
-            given &= COPY not in loads or case.get("chunks") == CHUNKS
+            given &= COPY not in loads or case.get("copies") == sweep_draws.COPIES
             if given and extra.keys() <= {"chosen", "a_load", "b_load"}:
                 yield data["gpu"], case["suite"], of, (loads, *sweep_draws.read_config(row)), us
 

@@ -27,6 +27,7 @@ from rich.console import Console
 from benchmarks import command_line, fresh_bench, fresh_check, fresh_draws, fresh_tree, runs
 from benchmarks.fresh_bench import AGAIN, FIRST, PREFIX, Bench, Regret
 from benchmarks.results import Case, Results, Row
+from benchmarks.sweep_draws import COPIES
 from cutegemm.arch.device import Device
 from cutegemm.running.backends.launcher import current_device
 from cutegemm.tuning import CANDIDATES
@@ -50,6 +51,7 @@ def header(args: argparse.Namespace) -> Row:
         "count": args.count,
         "families": list(args.families),
         "regret": args.regret,
+        "copies": COPIES,
     }
 
 
@@ -61,7 +63,7 @@ def begun(out: Results, said: Row) -> None:
     """
     before = out.environment.get("fresh")
     if before is not None:
-        differing = [name for name in said if name != "families" and said[name] != before[name]]
+        differing = [name for name in said if name != "families" and said[name] != before.get(name)]
         if differing:
             raise ValueError(f"{out.path}: {', '.join(differing)} must be those of the run that wrote it")
         said = said | {"families": list(dict.fromkeys([*before["families"], *said["families"]]))}

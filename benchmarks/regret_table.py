@@ -30,8 +30,12 @@ from cutegemm.planning.planner import plan
 FIELDS = ("suite", "dtype", "majors", "m", "n", "k", "batch")
 
 
-def cases(rows: list[Row], seed: int, device: Device) -> Iterator[Row]:
-    """The problems of a run as `sweep_table.case` gives them; those whose configs are all left out are, too."""
+def cases(rows: list[Row], said: Row, device: Device) -> Iterator[Row]:
+    """The problems of a run as `sweep_table.case` gives them; those whose configs are all left out are, too.
+
+    Args:
+        said: the run's header (`fresh.header`).
+    """
     problems: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row["us"]:
@@ -42,7 +46,8 @@ def cases(rows: list[Row], seed: int, device: Device) -> Iterator[Row]:
         configs = {name: x for name, x in made.items() if x is not None}
         if configs:
             of = dict(zip(FIELDS, key, strict=True))
-            of |= {"suite": of["suite"].removeprefix(PREFIX), "seed": seed, "held_back": False}
+            of |= {"suite": of["suite"].removeprefix(PREFIX), "seed": said["seed"], "held_back": False}
+            of |= {"copies": said.get("copies", 1)}
             yield sweep_table.case(of | {"configs": list(configs.values())}, _line(timed, list(configs)))
 
 
@@ -81,7 +86,7 @@ def main(arguments: list[str]) -> int:
         parser.error(
             f"--results: its problems judge the model; those of seeds below {TRAINING_SEEDS} are fitted to"
         )
-    found = list(cases(document["rows"], seed, find(seen["gpu"], sms=seen["sms"])))
+    found = list(cases(document["rows"], seen["fresh"], find(seen["gpu"], sms=seen["sms"])))
     what = f"the tuner's candidates for problems of training seed {seed} (benchmarks/regret_table.py)"
     args.out.write_text(sweep_table.text(sweep_table.whole(found, [document], what)))
     print(f"{len(found)} problems")

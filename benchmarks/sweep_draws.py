@@ -50,6 +50,8 @@ CONFIGS, FASTEST, DRAWN, SLOWER = 16, 30, 24, 1.5
 RECUT, SHARES = 4, (0.5, 0.75, 1.5)
 # relative slowdown at which the worth falls to 1/e, and factor for each further config of a kind
 NEAR, AGAIN = 0.12, 0.35
+# version of the kernel that copies operands: the second has two chunks in flight per thread, and prefetches
+COPIES = 2
 # a problem with fewer configs than this has few, and its next config is worth this factor more
 FEW, WANTED = 9, 6.0
 
@@ -237,7 +239,8 @@ def drawn(args: argparse.Namespace, device: Device) -> dict[str, list[Row]]:
     with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
         pools = list(pool.map(_pool, problems, itertools.repeat(device)))
     for seed, case in problems:
-        found.append(dataclasses.asdict(case) | {"seed": seed, "held_back": seen[case.suite] % 2 == 1})
+        more = {"seed": seed, "held_back": seen[case.suite] % 2 == 1, "copies": COPIES}
+        found.append(dataclasses.asdict(case) | more)
         seen[case.suite] += 1
     kernels: dict[Any, int] = {}
     for row, few in zip(found, taken(pools, args.kernels, args.configs), strict=True):

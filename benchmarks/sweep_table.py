@@ -7,8 +7,8 @@ A config's time is the median of its long samples. Without long samples it is th
 from short to long samples of the same problem. `counter` says that CTAs took tiles from a counter where the planner
 does so by default (`kernel_fields.takes_numbers`). Older tables lack it: all their CTAs had lists of tiles. `stages` is
 the default maximum of the pipeline's stages, which was eight for tables that lack it. `gpcs` says that clusters of
-splits had places by their GPCs where a GPU's record has these. `chunks` is what a thread of a copy has in flight, four
-in tables that lack it.
+splits had places by their GPCs where a GPU's record has these. `copies` is the version of copies into aligned memory
+(`sweep_draws.COPIES`) that the job was made for, the first in tables that lack it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from benchmarks import command_line, sweep_jobs
 from benchmarks.contenders import BASELINE
 from benchmarks.results import Row
 from benchmarks.sweep_draws import COLUMNS
-from cutegemm.kernels.relayout_copy import CHUNKS
 from cutegemm.spec import MAX_STAGES
 
 PROBLEM = ("suite", "seed", "held_back", "majors", "batch", "m", "n", "k")
@@ -48,7 +47,7 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
     # torch does not support every problem
     us = last.get(baseline)
     head = {name: job[name] for name in PROBLEM}
-    head |= {"counter": True, "stages": MAX_STAGES, "gpcs": True, "chunks": CHUNKS}
+    head |= {"counter": True, "stages": MAX_STAGES, "gpcs": True, "copies": job.get("copies", 1)}
     return head | {"cublas": us and round(us, 4), "rows": rows}
 
 

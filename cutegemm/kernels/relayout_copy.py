@@ -13,9 +13,9 @@ the pitch: how to shift is decided once, mostly by a whole warp. No byte outside
 to its last element) is read: where a word reaches over the span's ends the chunk is put together from elements.
 
 The launch begins while the one before ends, and waits for it, since that may write the sources or read the copies.
-Until then threads compute addresses, and those of a grid of few CTAs, which all run at once, prefetch what they will
-read into L2. CTAs of a later wave would prefetch what they read at once. The next launch may begin its prologue at
-once; it waits for the copies before it reads them.
+Until then threads that copy lines compute their addresses and, if all CTAs run at once, prefetch into L2 what they will
+read. CTAs of later waves do not wait: they would prefetch right before they read. The next launch may begin its
+prologue at once; it waits for the copies before it reads them.
 
 Bytes whose copy is contiguous along the other axis are transposed by tiles (`byte_tile`). Any other source without unit
 stride, or whose copy is to have another one, goes through shared memory, a tile at a time:
@@ -144,7 +144,7 @@ class Relayout:
     def kernel(self, copies):
         """One CTA's part of its copy; `copies` in the grid's order, each with its first CTA at the end.
 
-        Every way to copy waits for earlier launches once it knows its addresses.
+        Every way to copy waits for earlier launches itself, `_shift` after it has computed its addresses.
         """
         block, _, _ = cute.arch.block_idx()
         cute.arch.griddepcontrol_launch_dependents()
@@ -210,7 +210,7 @@ class Relayout:
         # bytes from chunk to chunk
         steps = tuple(cutlass.Int64(threads_across) * (x * self.bytes) for x in (pitches[0], pitches[2]))
         low = source & -WORD
-        # the first thread in a line of L2 prefetches it
+        # the thread whose first chunk begins a line of L2, or a line of the matrix, prefetches
         head = cutlass.Boolean(low & (L2_LINE - 1) == 0) | cutlass.Boolean(thread & ((1 << spread) - 1) == 0)
         head &= cutlass.Boolean(element < length) & cutlass.Boolean(cute.arch.grid_dim()[0] <= AT_ONCE)
         for i in cutlass.range_constexpr(CHUNKS):

@@ -259,7 +259,7 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     fetched = of.fetched + (x.straddle - 1) * of.astride + x.within * of.within + x.slim * of.slim
     stage = _stage(of, x, fetched)
     if of.loaded.any():
-        # of two stages, threads load one only after the other is full, and request its bytes only once it is free
+        # two stages hide nothing: threads fill one when the other is full, and request its bytes when it is free
         stage = np.where(of.ring > 2, _longest(stage, of.loaded), stage + of.loaded)
     busy, last = _busy(of, x, of.stages * stage)
     # limits of all SMs together

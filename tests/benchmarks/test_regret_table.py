@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarks import candidates, contenders, fit_cost, fit_loads, regret_table
+from benchmarks import candidates, contenders, fit_cost, fit_loads, regret_table, sweep_draws
 from benchmarks.results import Case
 from cutegemm import plan
 from cutegemm.arch.records import H200
@@ -34,10 +34,10 @@ def rows(case, name, spec, *times):
     return [head | {"regime": x, "us": us} for x, us in zip(("screen", "final"), times, strict=False)]
 
 
-def written(tmp_path, *measured, seed=175):
+def written(tmp_path, *measured, seed=175, copies=sweep_draws.COPIES):
     """The table of a run."""
     results, out = tmp_path / "run.json", tmp_path / "fresh_h200.json"
-    environment = {"gpu": H200.name, "sms": H200.sms, "fresh": {"seed": seed}}
+    environment = {"gpu": H200.name, "sms": H200.sms, "fresh": {"seed": seed, "copies": copies}}
     results.write_text(json.dumps({"environment": environment, "rows": [x for y in measured for x in y]}))
     assert regret_table.main(["--results", str(results), "--out", str(out)]) == 0
     return out
@@ -74,6 +74,10 @@ def test_loads_of_unaligned_operands_are_recorded(tmp_path):
     (found,) = fit_loads.read([written(tmp_path, cublas, auto, rows(ODD, "other", OTHER | COPIES, 9.0, 9.5))])
     assert sorted(found.us.values()) == [8.8, 9.5]
     assert ("relayout", "relayout") in {x[0] for x in found.us}
+    shifted = rows(ODD, "third", OTHER | {"a_load": "shift", "b_load": "shift"}, 9.1)
+    measured = (cublas, rows(ODD, "other", OTHER | COPIES, 9.0, 9.5), shifted, auto)
+    before = fit_loads.read([written(tmp_path, *measured, copies=1)])
+    assert all("relayout" not in x[0] for of in before for x in of.us)
 
 
 @pytest.mark.parametrize("seed", ["52b5bdfb", 1000], ids=["a digest", "no training seed"])
