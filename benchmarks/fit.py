@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks import command_line, fit_cores, fit_lines, fit_loads, runs, tuned_rows
 from cutegemm.arch.device import Device
-from cutegemm.arch.records import KERNELS_FILE, RECORDS, TIMES_FILE
+from cutegemm.arch.records import DEFAULT, KERNELS_FILE, RECORDS, TIMES_FILE
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # weight of the error of predicted times relative to regret
@@ -149,9 +149,9 @@ def main(arguments: list[str]) -> int:
     console = runs.console()
     name = args.onto or start.name
     known = getattr(runs.record_of(name), of.PART)
-    if args.only and args.record.exists():
-        # the others stay as they are in the file that is written
-        known = dataclasses.replace(known, **json.loads(args.record.read_text())[name].get(of.PART, {}))
+    # constants that stay are those of the file that is written; it need not have this part, which is then the default's
+    written = json.loads(args.record.read_text()).get(name, {}) if args.only and args.record.exists() else {}
+    known = dataclasses.replace(known, **written.get(of.PART, {}))
     start = _moved(start, of.PART, {name: getattr(known, name) for name in of.NAMES})
     if len(found) < LEAST_BESIDE:
         console.print(
@@ -189,7 +189,8 @@ def main(arguments: list[str]) -> int:
         files = ", ".join(x.name for x in paths if of.read([x]))
         source = f"fitted by benchmarks.fit to {files} of {', '.join(sorted({x.gpu for x in found}))}"
         if args.only:
-            source = _joined(json.loads(args.record.read_text())[name][f"{of.PART}_source"], moving, source)
+            others = written.get(f"{of.PART}_source", f"those of {DEFAULT.name}")
+            source = _joined(others, moving, source)
         put(name, of.PART, after, source, args.record)
         console.print(f"written to {args.record}")
     return 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import math
 import sys
 import time
@@ -132,7 +131,10 @@ class Bench:
     def keys(self, scenario: Scenario) -> list[Row]:
         """The key fields of the rows that `measure(scenario)` returns."""
         fixed = {"suite": SUITE, "what": str(scenario), "dtype": "bf16", "m": _tokens(scenario)}
-        return [fixed | {"contender": name, "regime": self._regime.name} for name in self._measured(scenario)]
+        return [
+            fixed | {"contender": name, "regime": self._regime.name}
+            for name in possible(scenario, self._names)
+        ]
 
     def measure(self, scenario: Scenario) -> tuple[list[Row], runs.Failures]:
         """Rows of the correct contenders, and (contender, reason) of the others."""
@@ -141,7 +143,7 @@ class Bench:
         peaks: dict[str, float | None] = {}
         expected: dict[str, torch.Tensor] = {}
         found: list[Row] = []
-        for name in self._measured(scenario):
+        for name in possible(scenario, self._names):
             if time.monotonic() > self._end:
                 failures.append((name, "no time was left"))
                 continue
@@ -163,10 +165,6 @@ class Bench:
                 failures.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
         return found, failures
 
-    def _measured(self, scenario: Scenario) -> list[str]:
-        """The contenders of a scenario: fp8 does not train."""
-        return [name for name in self._names if not (name == EIGHT_BITS and scenario.shape.train)]
-
     def _step(self, scenario: Scenario, name: str) -> Step:
         """A call of a contender's model."""
         compiler = self._default if name in DEFAULT_MODE else self._compiler
@@ -186,6 +184,11 @@ class Bench:
             return None
         step.result = {}
         return peak_mib(step)
+
+
+def possible(scenario: Scenario, names: Sequence[str]) -> list[str]:
+    """The contenders among `names` that a scenario has: fp8 does not train."""
+    return [name for name in names if not (name == EIGHT_BITS and scenario.shape.train)]
 
 
 def _tokens(scenario: Scenario) -> int:
@@ -235,11 +238,11 @@ def without_inductor(model: Any) -> Any:
 def kernels(found: Sequence[Scenario], names: Sequence[str], record: Device) -> list[Config]:
     """The configs that converted models launch on a GPU, found without one; their results are undefined here."""
     wanted: dict[Config, None] = {}
-    for scenario, name in itertools.product(found, names):
-        if name.startswith("cutegemm") and not (name == EIGHT_BITS and scenario.shape.train):
-            with recorded(record) as launched:
-                Step(scenario, make_model(scenario, name, "cpu", without_inductor), "cpu")()
-            wanted |= launched
+    ours = [name for name in names if name.startswith("cutegemm")]
+    for scenario, name in ((x, name) for x in found for name in possible(x, ours)):
+        with recorded(record) as launched:
+            Step(scenario, make_model(scenario, name, "cpu", without_inductor), "cpu")()
+        wanted |= launched
     return list(wanted)
 
 

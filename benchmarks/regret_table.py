@@ -46,8 +46,8 @@ def cases(rows: list[Row], said: Row, device: Device) -> Iterator[Row]:
         configs = {name: x for name, x in made.items() if x is not None}
         if configs:
             of = dict(zip(FIELDS, key, strict=True))
-            of |= {"suite": of["suite"].removeprefix(PREFIX), "seed": said["seed"], "held_back": False}
-            of |= {"copies": said.get("copies", 1)}
+            of |= {"suite": of["suite"].removeprefix(PREFIX), "held_back": False}
+            of |= {"seed": said["seed"], "copies": said.get("copies", 1)}
             yield sweep_table.case(of | {"configs": list(configs.values())}, _line(timed, list(configs)))
 
 

@@ -102,6 +102,20 @@ def test_some_constants_are_fitted_alone(tmp_path, monkeypatch):
     ]
 
 
+def test_a_gpu_without_constants_of_its_own_keeps_those_of_the_default(tmp_path, monkeypatch):
+    """One of them is fitted anew, and its record says whose the others are."""
+    monkeypatch.setattr(fit, "LAST_STEP", 0.1)
+    path, record = sweep(tmp_path / "s.json", changed(shift=0.3)), tmp_path / "times.json"
+    record.write_text(TIMES_FILE.read_text())
+    words = ["--loads", "--write", "--sweeps", str(path), "--record", str(record), "--only", "shift"]
+    assert "loads" not in json.loads(record.read_text())[H100.name]
+    assert fit.main([*words, "--onto", H100.name]) == 0
+    found = json.loads(record.read_text())[H100.name]
+    assert found["loads"].pop("shift") < 0.8 * H100.loads.shift
+    assert found["loads"] == {x: v for x, v in dataclasses.asdict(H100.loads).items() if x != "shift"}
+    assert found["loads_source"].startswith(f"those of {H200.name}; later shift fitted by benchmarks.fit")
+
+
 def test_a_constant_of_another_part_is_refused(capsys):
     """Where nothing would be fitted."""
     with pytest.raises(SystemExit):
@@ -117,10 +131,12 @@ def test_what_ranks_no_better_is_not_written(tmp_path, capsys):
 
 
 def test_the_committed_sweeps_are_ranked():
-    """What the model puts first of the measured configs takes a few percent longer than the best, in the mean.
+    """What the model puts first of the measured configs takes at most 3 % longer than the best, in the mean.
 
-    Now it is 1.033; with copies as slow as they were 1.036, where two stages hide loads 1.038.
+    Of all sweeps 3.3 %; with copies as slow as they were it is 3.6 %, where two stages hide loads 3.8 %.
     """
-    found = [x for x in fit_loads.read(sorted(SWEEPS.glob(fit_loads.FILES))) if x.gpu == H200.name]
-    scores = [fit_loads.score(x, H200, fit.BLUR) for x in found]
-    assert len(scores) > 60 and math.exp(statistics.fmean(x for x, *_ in scores)) < 1.035
+    some = [SWEEPS / f"{x}_h200.json" for x in ("fresh", "fresh_2", "tuned", "fresh_21")]
+    for paths, count, most in ((some, 26, 1.03), (sorted(SWEEPS.glob(fit_loads.FILES)), 69, 1.035)):
+        found = [x for x in fit_loads.read(paths) if x.gpu == H200.name]
+        scores = [fit_loads.score(x, H200, fit.BLUR) for x in found]
+        assert len(scores) == count and math.exp(statistics.fmean(x for x, *_ in scores)) < most

@@ -74,10 +74,15 @@ def test_loads_of_unaligned_operands_are_recorded(tmp_path):
     (found,) = fit_loads.read([written(tmp_path, cublas, auto, rows(ODD, "other", OTHER | COPIES, 9.0, 9.5))])
     assert sorted(found.us.values()) == [8.8, 9.5]
     assert ("relayout", "relayout") in {x[0] for x in found.us}
-    shifted = rows(ODD, "third", OTHER | {"a_load": "shift", "b_load": "shift"}, 9.1)
-    measured = (cublas, rows(ODD, "other", OTHER | COPIES, 9.0, 9.5), shifted, auto)
-    before = fit_loads.read([written(tmp_path, *measured, copies=1)])
-    assert all("relayout" not in x[0] for of in before for x in of.us)
+    # two, since a problem with one config says nothing
+    shifts = {"a_load": "shift", "b_load": "shift"}
+    shifted = rows(ODD, "third", OTHER | shifts, 9.1), rows(ODD, "fourth", THIRD | shifts, 9.2)
+    measured = (cublas, rows(ODD, "other", OTHER | COPIES, 9.0, 9.5), *shifted, auto)
+    now, before = (fit_loads.read([written(tmp_path, *measured, copies=x)]) for x in (sweep_draws.COPIES, 1))
+    loads = [{x[0] for of in found for x in of.us} for found in (now, before)]
+    assert ("shift", "shift") in loads[1] and loads[1] == {
+        x for x in loads[0] if "relayout" not in x
+    } != loads[0]
 
 
 @pytest.mark.parametrize("seed", ["52b5bdfb", 1000], ids=["a digest", "no training seed"])

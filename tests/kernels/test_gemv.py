@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import pytest
 
@@ -23,6 +22,7 @@ from cutegemm.problems import problem
 from tests.support.epilogues import assert_outputs_close, random_inputs
 from tests.support.fused_kernels import results
 from tests.support.numerics import assert_close
+from tests.support.prefetches import ALWAYS, PREDICATED, as_loads
 from tests.support.watched import RACES
 
 torch = pytest.importorskip("torch")
@@ -237,13 +237,10 @@ def test_prefetches_stay_inside_the_operands(swapped, batch, monkeypatch):
         for k, pitch in ((1029, 0), (520, 3), (40, 1)):
             how = {"offset": 5, "pitch": k + pitch, "batch": batch}
             a, b = operands(LINES, k, rows=tile.rows, swapped=swapped, **how)
-            for predicate in (r"(@%p\d+) ", r"@%p\d+( )"):
-                loaded = lambda ptx, *entry, x=predicate: parsed(
-                    re.sub(x + r"prefetch\.global\.L2 ", r".reg .b16 %seen; \1 ld.global.u8 %seen, ", ptx),
-                    *entry,
-                )
+            for predicate in (PREDICATED, ALWAYS):
+                loaded = lambda ptx, *entry, x=predicate: parsed(as_loads(ptx, x), *entry)
                 monkeypatch.setattr(front, "kernel_of", loaded)
-                if predicate.startswith("("):
+                if predicate == PREDICATED:
                     assert_close(emulator.run(gemm, a, b).d, a, b)
                 elif k < 1000:
                     with pytest.raises(EmulatorError, match="out of bounds"):

@@ -12,6 +12,7 @@ from cutegemm.dtypes import as_dtype
 from cutegemm.emulator import Options, Step, run_steps, tensor_buffer
 from cutegemm.errors import EmulatorError
 from cutegemm.plans.launch_limits import COPIED
+from tests.support.prefetches import ALWAYS, as_loads
 
 torch = pytest.importorskip("torch")
 
@@ -188,18 +189,12 @@ def test_every_misalignment_is_shifted_away(kind, unit):
         )
 
 
-def loading(predicate):
-    """PTX with prefetches as loads, which the emulator counts, and which fault outside of the sources."""
-    load = r".reg .b16 %seen; \1 ld.global.u8 %seen, "
-    return lambda ptx: re.sub(predicate + r"prefetch\.global\.L2 ", load, ptx)
-
-
 def test_small_copies_prefetch():
     """A sector for each line of the matrix, whose 128 bytes begin anywhere; none where not all CTAs run at once."""
     # 64 lines of eight chunks per CTA
     for lines, prefetched in ((40, 40), (512 * 64 + 1, 0)):
         source = lying("bf16", "col", 1, lines, 64, 3, "cpu")
-        counts = [copy("bf16", ("col",), (source,), x)[1] for x in (str, loading(r"(@%p\d+) "))]
+        counts = [copy("bf16", ("col",), (source,), x)[1] for x in (str, as_loads)]
         plain, loaded = (x["global_load_sectors"] for x in counts)
         assert loaded - plain == prefetched
 
@@ -207,16 +202,12 @@ def test_small_copies_prefetch():
 @pytest.mark.parametrize("unit", ["col", "row"])
 def test_prefetches_stay_inside_the_sources(unit):
     """Loads of the same addresses do not fault; without their predicates they do."""
-    for predicate in (r"(@%p\d+) ", r"@%p\d+( )"):
-        loaded = loading(predicate)
-        for batch, lines, length, offset in ((1, 37, 301, 3), (2, 5, 9, 0), (3, 66, 64, 7)):
-            rows, cols = (lines, length) if unit == "col" else (length, lines)
-            source = lying("bf16", unit, batch, rows, cols, offset, "cpu")
-            if predicate.startswith("("):
-                copy("bf16", (unit,), (source,), loaded)
-            else:
-                with pytest.raises(EmulatorError, match="out of bounds"):
-                    copy("bf16", (unit,), (source,), loaded)
+    for batch, lines, length, offset in ((1, 37, 301, 3), (2, 5, 9, 0), (3, 66, 64, 7)):
+        rows, cols = (lines, length) if unit == "col" else (length, lines)
+        source = lying("bf16", unit, batch, rows, cols, offset, "cpu")
+        copy("bf16", (unit,), (source,), as_loads)
+        with pytest.raises(EmulatorError, match="out of bounds"):
+            copy("bf16", (unit,), (source,), lambda ptx: as_loads(ptx, ALWAYS))
 
 
 @pytest.mark.parametrize("kind", BITS)
