@@ -312,7 +312,7 @@ def test_a_mixture_is_captured_in_a_graph():
 
 @pytest.mark.gpu
 def test_gradients_of_a_mixture_on_the_gpu():
-    """Of tokens and all weights, beside fp64."""
+    """The gradients of the tokens and of all weights are near those in fp64."""
     torch.manual_seed(0)
     moe = MoE(256, 384, 8, 2, dtype=torch.bfloat16, device="cuda", fallback="error")
     x = torch.randn(100, 256, device="cuda").bfloat16().requires_grad_()

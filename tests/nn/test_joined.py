@@ -62,7 +62,7 @@ def test_the_state_dict_stays_as_it_was(bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_part_of_a_state_dict_is_loaded_as_it_was(bias):
-    """What is there is taken, what is not is named and stays, and so is what has another layer's extents."""
+    """Entries that exist are loaded. Missing ones stay. The error names these and those of a wrong shape."""
     ours, theirs = pair(bias)
     state = Attention(bias).state_dict()
     del state["k_proj.weight"]
@@ -169,7 +169,7 @@ def test_compiled_parts_follow_autocast():
 
 
 def test_a_device_without_autocast_may_be_in_a_region():
-    """Of the CPU's, as a model on the meta device is."""
+    """A model on the meta device computes as usual while autocast is on for the CPU."""
     ours, _ = pair(True)
     with torch.autocast("cpu", torch.bfloat16):
         y = ours.to("meta")(torch.randn(3, 12, device="meta"))

@@ -113,17 +113,17 @@ def activation(model):
 
 
 def approximate(model):
-    """Of another kind."""
+    """The activation becomes the approximation by tanh."""
     model[1].approximate = "tanh"
 
 
 def first_forward(model):
-    """Replaced."""
+    """The first layer's forward is replaced."""
     model[0].forward = lambda x: torch.nn.Linear.forward(model[0], x) + 1.0
 
 
 def hook(model):
-    """One that changes what the activation gives."""
+    """A hook changes what the activation gives."""
     model[1].register_forward_hook(lambda module, x, y: y + 1.0)
 
 
@@ -247,7 +247,7 @@ def test_a_step_launches_six_products_and_keeps_what_torch_keeps(name, monkeypat
 
 @pytest.mark.parametrize(("name", "most"), [("gelu", 2), ("gelu alone", 2), ("swiglu", 4)])
 def test_a_step_holds_no_matrix_that_nobody_reads_again(name, most, monkeypatch):
-    """Of the hidden layer's never more than the gradient in the making and what that reads."""
+    """Of matrices of the hidden layer, only the gradient that is being computed and what it reads are alive."""
     width, hidden, rows = 8, 64, 256
     options = {"fallback": "reference"}
     if name == "swiglu":

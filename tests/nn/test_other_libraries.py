@@ -191,7 +191,7 @@ def asymmetric(name):
 
 @pytest.mark.parametrize("name", SHIFTED)
 def test_int8_layers_with_zero_points(name):
-    """Of weights, of inputs and of both, static and dynamic: fp64 of what the scheme says, with the names it had."""
+    """Zero points of weights, inputs or both, static or dynamic: results are near fp64, and names stay."""
     layer, x, w, given = asymmetric(name)
     names = sorted(layer.state_dict())
     held = torch.nn.ModuleDict({"proj": layer})
