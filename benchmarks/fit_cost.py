@@ -16,7 +16,6 @@ and are not fitted to. Without any, each fifth of the problems is judged by a fi
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,26 +25,21 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from benchmarks import command_line, fit_report, runs, sweep_draws, sweep_rows
+from benchmarks import command_line, fit_report, runs
 from benchmarks.fit import write
-from cutegemm import Problem, problem
+from benchmarks.fit_tables import BLOCKS, CHAIN, SWEEPS, Measured, fresh, older
 from cutegemm.arch.device import CostModel, Device
-from cutegemm.arch.instructions import instruction
 from cutegemm.arch.records import DEFAULT, RECORD_MHZ, find
-from cutegemm.dtypes import DType
 from cutegemm.planning import known_kernels
-from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.cost import REDUCTIONS, Counts, counts, nanoseconds
+from cutegemm.planning.cost import TEAMS, Counts, counts, nanoseconds
 from cutegemm.planning.generator import rows
-from cutegemm.planning.kernel_fields import drifts
-from cutegemm.planning.seen import FEW_STAGES, Seen
+from cutegemm.planning.seen import Seen
 from cutegemm.request.swap import transposed_problem
 
 Column = NDArray[np.float64]
 
-SWEEPS = Path(__file__).parent / "results" / "sweeps"
 # sweeps of training problems; all configs of a problem were timed in one run
-_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17)))
+_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 23)))
 FRESH = {
     "NVIDIA H200": [f"fresh{x}_h200.json" for x in _FRESH],
     "NVIDIA H100 80GB HBM3": ["fresh_h100.json"],
@@ -55,15 +49,8 @@ OLDER = {
     "NVIDIA H200": ["choices.json", "deep_k.json", "planned.json", "tuned_h200.json"],
     "NVIDIA H100 80GB HBM3": ["deep_k_h100.json", "large_h100.json", "tuned_h100.json"],
 }
-OLDER_WEIGHT = 0.6
-# weight of problems with 1 x 128 scales in both operands, of which there are few
-OWN_WEIGHT = 3.0
-# kinds of scales that multiply partial sums
-BLOCKS = ("block", "blocks")
-# and that the epilogue reads for each row and column; factors of their kernels start from those of tensors' scales
+# scales that the epilogue reads for each row and column; factors of their kernels start from those of tensors' scales
 ROWS = "row"
-# the family with constant weights, whose launches overlap; only ratios of its times count
-CHAIN = "chain"
 # relative slowdown at which the weight falls to 1/e; least weight; error beyond which an error counts linearly
 NEAR, LEAST_WEIGHT, ROBUST = 0.12, 0.03, 0.03
 # weight of a problem's mean error, and of a rate's squared logarithmic distance from its start
@@ -71,14 +58,15 @@ LEVEL, HELD_BACK = 4.0, 0.3
 FOLDS, STEPS, LONGEST_STEP = 5, 60, 0.5
 # start of the swept GPU: datasheet clocks, else guesses of the right magnitude; other GPUs start from its rates
 START = CostModel(
-    mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.2, within=1.0, slim=0.3, stage=10.0, lone=30.0,
-    turn=10.0, bare=20.0, mma_turn=0.97, scaled=130.0, scale_read=6.0, promoted=0.2, latency=900.0, in_use=1.5,
-    least_free=0.5, void=60.0, tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0, piece_turn=100.0, narrow=80.0,
-    store=35.0, line=0.06, partial=2.5, inputs=900.0, input_piece=130.0, sum=700.0, sum_rate=25.0, part_store=60.0,
-    add=2500.0, add_rate=1900.0, full=300.0, fill=0.15, fill_beneath=0.2, short_rows=0.02, bare_dram=0.02, asked=0.1,
-    asked_power=0.7, flop=0.75, flop_eight=0.6, lift=60.0, l2_energy=9.0, dram_energy=30.0, watts=600.0, slows=1.0,
-    launch=900.0, apart=500.0, cluster=180.0, first=500.0, first_bare=300.0, early_full=1000.0, early_cluster=100.0,
-    early_sum=600.0, early_bare=400.0, early_fill=0.15,
+    mma=0.55, smem=0.54, port=120.0, l2=9e3, dram=1.0, straddle=1.2, within=1.0, slim=0.3, stage=10.0,
+    lone=30.0, turn=10.0, bare=20.0, mma_turn=0.97, scaled=130.0, scale_read=6.0, promoted=0.2, latency=900.0,
+    in_use=1.5, least_free=0.5, void=60.0, tile=600.0, tile_turn=100.0, refill=500.0, piece=100.0,
+    piece_turn=100.0, narrow=80.0, store=35.0, line=0.06, partial=2.5, inputs=900.0, input_piece=130.0, sum=700.0,
+    sum_rate=25.0, part_store=60.0, add=2500.0, add_rate=1900.0, full=300.0, fill=0.15, fill_beneath=0.2,
+    short_rows=0.02, bare_dram=0.02, asked=0.1, asked_alone=0.05, asked_power=0.7, flop=0.75, flop_eight=0.6, lift=60.0,
+    l2_energy=9.0, dram_energy=30.0, watts=600.0, slows=1.0, launch=900.0, apart=500.0, cluster=180.0,
+    first=500.0, first_bare=300.0, early_full=1000.0, early_cluster=100.0, early_sum=600.0, early_bare=400.0,
+    early_fill=0.15,
 )  # fmt: skip
 # these stay fixed: known only from kernels with short K, which the sweeps lack; or steps and powers of what is counted
 KNOWN = ("line", "inputs", "input_piece", "least_free", "partial", "asked_power")
@@ -92,8 +80,6 @@ _FACTORS = ("shallow", "scales_shallow", "whole", *(f"scales_{x}" for x in _MORE
 ONLY_FACTORS = {"NVIDIA H200": [f"{x}_h200.json" for x in _FACTORS]}
 SCALED = ["scaled", "scale_read", "promoted", "flop_eight", "lift"]
 NAMES = [x.name for x in dataclasses.fields(CostModel) if x.name not in (*KNOWN, *SCALED)]
-# elements of K between promotions of fp8 kernels with D in bf16, in tables that do not say it
-PROMOTED = instruction(DType.FP8_E4M3, DType.FP8_E4M3).coarse
 # rates known from clocks, widths and the power limit, which are penalized more for changing
 FIRM = {"mma": 30.0, "smem": 30.0, "port": 10.0, "l2": 10.0, "dram": 30.0, "watts": 30.0}
 # lower bound: the cycles of a WGMMA at the highest clock
@@ -101,93 +87,6 @@ LEAST = {"mma": 1e3 / RECORD_MHZ}
 # factors of kernels: weight of the prior in configs, error at which outliers are clipped, largest weight of a config
 # relative to the mean, and the smallest deviation that is recorded
 NONE, OUTLIER, MOST_WEIGHT, LEAST_FACTOR = 2.0, 0.2, 3.0, 0.004
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """Configs of one problem.
-
-    Attributes:
-        family: of the problem.
-        configs: (whether operands are swapped, candidate of the kernel's GEMM).
-        us: time of each config.
-        settled: whether times are microseconds, not shares of a baseline's time.
-        weight: of the problem.
-        chosen: microseconds of the planner's choice at the time of the sweep.
-        held_back: whether the problem is excluded from the fit.
-        scales: kind of scales in `benchmarks.probes.fp8`; "" without any.
-        promote: elements of K between promotions of unscaled partial sums; 0 is never.
-        stages: of the pipeline at most.
-    """
-
-    family: str
-    problem: Problem
-    configs: list[tuple[bool, Candidate]]
-    us: list[float]
-    settled: bool = True
-    weight: float = 1.0
-    chosen: float | None = None
-    held_back: bool = False
-    scales: str = ""
-    promote: int = 0
-    stages: int = FEW_STAGES
-
-
-def fresh(path: Path, device: Device) -> list[Measured]:
-    """The problems of a sweep whose operands TMA loads.
-
-    Configs that specify more than a candidate are left out. So are kernels that have changed (`sweep_table`): in tables
-    without `counter` lists of tiles, and in those without `gpcs` splits, with the problem if one was the fastest.
-    """
-    found = []
-    for x in json.loads(path.read_text())["cases"]:
-        of = problem(
-            x["m"], x["n"], x["k"], batch=x["batch"], majors=x["majors"], dtype=x.get("dtype", "bf16")
-        )
-        if of.a.tma_reason() is not None or of.b.tma_reason() is not None:
-            continue
-        configs, us, chosen, least = [], [], None, math.inf
-        # no counter with scales of blocks or constant operands (`kernel_fields.takes_numbers`)
-        listed = not x.get("counter", False) and x.get("kind", "") not in BLOCKS and x["suite"] != CHAIN
-        for row in x["rows"]:
-            config = sweep_draws.read_config(row)
-            took, _, extra = row[len(sweep_draws.COLUMNS) :]
-            turned = transposed_problem(of) if config[0] else of
-            replaced = listed and drifts(turned, config[1], device)
-            if not x.get("gpcs", False) and sweep_rows.splits_changed(config[1], device):
-                replaced, least = True, min(took, least)
-            if not replaced and not extra.keys() - {"chosen"} and config[1].reduction in REDUCTIONS:
-                configs.append(config)
-                us.append(took)
-                chosen = took if "chosen" in extra else chosen
-        held, settled = x.get("held_back", False), x["suite"] != CHAIN
-        if len(us) > 1 and min(us) <= least:
-            scales = x.get("kind", "")
-            family = f"fp8 {scales}" if scales else x["suite"]
-            weight = OWN_WEIGHT if scales == "blocks" else 1.0
-            promote = x.get("promote", PROMOTED) if scales and scales not in BLOCKS else 0
-            stages = x.get("stages", FEW_STAGES) if settled else FEW_STAGES
-            found.append(
-                Measured(family, of, configs, us, settled, weight, chosen, held, scales, promote, stages)
-            )
-    return found
-
-
-def older(paths: Sequence[Path], device: Device) -> list[Measured]:
-    """The problems of `benchmarks.sweep_rows` whose operands TMA loads; only ratios of their times count.
-
-    Unspecified fields are planned with `START`. With the record's rates, a second fit would give other rates.
-    """
-    found = []
-    for x in sweep_rows.read(list(paths), dataclasses.replace(device, cost=START, kernels={})):
-        of = x.problem
-        same = (c for c in x.us if not (drifts(of, c, device) or sweep_rows.splits_changed(c, device)))
-        us = {c: x.us[c] for c in same if c.reduction in REDUCTIONS}
-        aligned = of.a.tma_reason() is None and of.b.tma_reason() is None
-        if x.gpu == device.name and aligned and len(us) > 1:
-            configs = [(False, c) for c in us]
-            found.append(Measured(f"older {x.suite}", of, configs, list(us.values()), False, OLDER_WEIGHT))
-    return found
 
 
 def swept_on(gpu: str) -> list[Path]:
@@ -261,6 +160,9 @@ class Data:
 def _counted(x: Measured, device: Device) -> Counts:
     """The counted work of a problem's configs, in their order."""
     made, order = [], []
+    if not x.plain:  # what CTAs shared did not delay the next launch
+        known = dataclasses.replace(device.thresholds, early_shared=sys.maxsize)
+        device = dataclasses.replace(device, thresholds=known)
     for swapped in (False, True):
         places = [i for i, (turned, _) in enumerate(x.configs) if turned == swapped]
         if places:
@@ -270,7 +172,10 @@ def _counted(x: Measured, device: Device) -> Counts:
             read = scaled and (swapped or x.scales == "blocks") / 4
             more = {"read": read, "vectors": x.scales == ROWS, "promoted": x.promote, "stages": x.stages}
             of = Seen.of(seen, constant=x.family == CHAIN, scaled=scaled, **more)
-            made.append(counts(of, device, rows([x.configs[i][1] for i in places])))
+            done = counts(of, device, rows([x.configs[i][1] for i in places]))
+            if not x.plain:
+                done = done._replace(shared=done.shared * (done.team == TEAMS.index("bare")))
+            made.append(done)
             order += places
     back = np.argsort(order)
     return Counts(*(np.concatenate(column)[back] for column in zip(*made, strict=True)))
@@ -342,7 +247,7 @@ def fitted(
     judged = [x for _, x in measured if not x.scales]
     eight = [x for _, x in measured if x.scales]
     rated = [x for path, x in measured if x.scales and path.name not in unrated and not x.held_back]
-    others = older(more, device)
+    others = older(more, device, START)
     found = judged + others
     if not found:
         raise ValueError("sweeps: must have problems of 16-bit operands that TMA can load")

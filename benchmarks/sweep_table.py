@@ -7,8 +7,10 @@ A config's time is the median of its long samples. Without long samples it is th
 from short to long samples of the same problem. `counter` says that CTAs took tiles from a counter where the planner
 does so by default (`kernel_fields.takes_numbers`). Older tables lack it: all their CTAs had lists of tiles. `stages` is
 the default maximum of the pipeline's stages, which was eight for tables that lack it. `gpcs` says that clusters of
-splits had places by their GPCs where a GPU's record has these. `copies` is the version of copies into aligned memory
-(`sweep_draws.COPIES`) that the job was made for, the first in tables that lack it.
+splits had places by their GPCs where a GPU's record has these. `plain` says that CTAs without a cluster were launched
+without clusters, which places them on one GPC after another; in older tables only those without a producer were.
+`copies` is the version of copies into aligned memory (`sweep_draws.COPIES`) that the job was made for, the first in
+tables that lack it.
 """
 
 from __future__ import annotations
@@ -47,7 +49,13 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
     # torch does not support every problem
     us = last.get(baseline)
     head = {name: job[name] for name in PROBLEM}
-    head |= {"counter": True, "stages": MAX_STAGES, "gpcs": True, "copies": job.get("copies", 1)}
+    head |= {
+        "counter": True,
+        "stages": MAX_STAGES,
+        "gpcs": True,
+        "plain": True,
+        "copies": job.get("copies", 1),
+    }
     return head | {"cublas": us and round(us, 4), "rows": rows}
 
 

@@ -31,7 +31,7 @@ PLAIN: dict[str, tuple[Value, ...]] = {
     "split_k": (AUTO, 1, 2, 3, 4, 8),
     "split_reduction": (AUTO, "cluster", "workspace", "launch", "atomic"),
     "ctas_per_sm": (AUTO, 1, 2),
-    "trigger": (AUTO, "never", "start", "loads"),
+    "trigger": (AUTO, "never", "start", "loads", "mainloop"),
     "batch_invariant": (AUTO, True, False),
     "math": (AUTO, "tf32", "tf32x3"),
     "acc_dtype": (AUTO, "fp32", "int32"),

@@ -68,7 +68,7 @@ PLAIN: dict[str, tuple[Value, ...]] = {
     "epilogue_stages": (AUTO, 1, 2, 4),
     "input_stages": (AUTO, 1, 2),
     "swizzle": (AUTO, "128B", "64B", "32B", "none"),
-    "trigger": (AUTO, "never", "start", "loads"),
+    "trigger": (AUTO, "never", "start", "loads", "mainloop"),
     "ctas_per_sm": (AUTO, 1, 2),
     "sms": (4, 1, 2),
     "swap": (AUTO, True, False),

@@ -2,7 +2,7 @@
 // Which SMs run the CTAs of a launch in clusters, and which SMs' requests for the same bytes L2 sees once.
 //
 //   nvcc -O2 -std=c++17 -gencode arch=compute_90a,code=sm_90a -o gpcs benchmarks/probes/gpcs.cu
-//   ./gpcs                                                              SMs of the CTAs in clusters of 1, 2, 4 and 8
+//   ./gpcs                                              SMs of the CTAs without clusters (0) and in clusters of 1, 2, 4 and 8
 //   ncu --metrics lts__t_sectors_srcunit_tex_op_read.sum --csv ./gpcs 0     the sectors that SM 0 and each SM read
 //
 // The launches of the second are: SM 0 alone, then SM 0 with SM 0, 1, 2, ... Two SMs whose requests are merged read as
@@ -81,16 +81,16 @@ int main(int count, char** arguments) {
   }
   int* there;
   cudaMalloc(&there, sms * sizeof *there);
-  for (unsigned size : {1u, 2u, 4u, 8u}) {
+  for (unsigned size : {0u, 1u, 2u, 4u, 8u}) {
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {size, 1, 1};
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(sms / size * size);
+    config.gridDim = dim3(size ? sms / size * size : sms);
     config.blockDim = dim3(32);
     config.dynamicSmemBytes = kShared;
     config.attrs = &cluster;
-    config.numAttrs = 1;
+    config.numAttrs = size > 0;
     std::vector<int> found(config.gridDim.x);
     const cudaError_t error = cudaLaunchKernelEx(&config, place, there);
     cudaMemcpy(found.data(), there, found.size() * sizeof(int), cudaMemcpyDeviceToHost);

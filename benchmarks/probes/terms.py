@@ -124,13 +124,13 @@ class Pair:
 
 
 def pairs(device: Device) -> list[Pair]:
-    """The pairs, in sizes that suit a GPU's SMs and clusters; `edge`: greatest K, in sectors, of a short launch."""
+    """The pairs, in sizes that suit a GPU's SMs and clusters; `edge`: greatest N, in eights, of a short launch."""
     sms, columns, fours = device.sms, 128 * (device.sms - 12), device.resident_clusters(4)
     square, tall, half = _tile(128, 128), _tile(256, 128), _tile(64, 128)
     small = {**_tile(64, 64), "raster": ("m", 8)}
     deep, split = (12 * 64, fours // 3 * 64, 8192), {**small, "split_k": 4}
     eight = {**square, "tile": Tile(128, 128, 128)}
-    edge = (device.thresholds.early_bytes // 2 - 64 * 1024) // (64 + 1024) // 16 * 16
+    edge = (device.thresholds.early_bytes // 2 - 8 * 2048) // (2048 + 8) // 8 * 8
     return [
         Pair(
             "wave quantization",
@@ -170,7 +170,7 @@ def pairs(device: Device) -> list[Pair]:
         Pair(
             "multicast",
             "L2 delivers a line once for all CTAs of a cluster; small tiles alone need more than it delivers",
-            ("fetched", "traffic", "doubled"),
+            ("fetched", "traffic", "doubled", "shared"),
             Side({**small, "cluster": (2, 2)}, deep),
             Side(small, deep),
         ),
@@ -205,7 +205,7 @@ def pairs(device: Device) -> list[Pair]:
         Pair(
             "reduction in a cluster",
             "CTAs exchange sums through shared memory, which a reduction launch overlaps with its prologue",
-            ("held", "doubled", "beneath", "launched", "left"),
+            ("held", "doubled", "beneath", "launched", "left", "shared"),
             Side({**split, "split_reduction": "launch"}, (256, 384, 16384)),
             Side({**split, "cluster": (1, 1, 4)}, (256, 384, 16384)),
         ),
@@ -220,8 +220,8 @@ def pairs(device: Device) -> list[Pair]:
             "launches that begin early",
             "the prologue of the next launch overlaps the end of a short one",
             ("beneath",),
-            Side(_tile(64, 64), (64, 1024, edge)),
-            Side(_tile(64, 64), (64, 1024, edge + 16)),
+            Side(_tile(64, 40), (8, edge, 2048)),
+            Side(_tile(64, 40), (8, edge + 8, 2048)),
         ),
         Pair(
             "loads by threads",

@@ -102,6 +102,7 @@ class CostModel:
     short_rows: float  # relative extra memory time if the rows of a stage are short
     bare_dram: float  # the same, bare
     asked: float  # share of bytes that DRAM delivers twice if two clusters request them at the same time
+    asked_alone: float  # the same of CTAs without a cluster, whose neighbours are in one GPC
     asked_power: float  # of the clusters beside the first: each further one more likely finds the bytes in L2
     flop: float  # energy of a floating-point operation
     lift: float  # energy of a partial sum that is promoted
@@ -132,7 +133,9 @@ class Thresholds:
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
     kept: float  # share of L2 below which an operand stays there while the other streams through
-    lockstep_k: int  # K up to which CTAs without a producer request the same L2 cache lines at once
+    early_shared: (
+        int  # bytes that CTAs without a cluster load again, up to which the next launch begins early
+    )
     drift_tiles: int  # tiles per SM from which on CTAs without a cluster drift apart
     # of groups (`planning.group_kernels`)
     whole_rows: int  # rows of an average group from which on most tiles are whole

@@ -44,7 +44,7 @@ def _unplaced(kernels: Mapping[str, float]) -> dict[str, float]:
 
 
 # GPC 0 has eight pairs of SMs, four of which are placed first and hold no larger clusters; GPCs 1 to 5 have eight, 6
-# and 7 nine. Which GPCs have nine was not measured.
+# and 7 nine. Launches without clusters fill one GPC after another.
 _EACH, _LATER = tuple(range(8)), tuple(range(1, 8))
 
 H200 = Device(
@@ -55,7 +55,7 @@ H200 = Device(
     clusters=((1, 132), (2, 66), (4, 30), (8, 15)),
     # of the boards that were measured (`benchmarks/probes/gpcs.cu`); others may differ, which costs speed alone
     gpcs={
-        1: 4 * (0,) + _EACH + 4 * (0,) + 7 * _EACH + 8 * _LATER + (6, 7, 6, 7),
+        1: tuple(gpc for gpc in _EACH for _ in range(18 if gpc > 5 else 16)),
         2: 4 * (0,) + 4 * _EACH + 4 * _LATER + (6, 7),
         4: 2 * _EACH + 2 * _LATER,
     },

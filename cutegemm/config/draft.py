@@ -56,7 +56,7 @@ class KernelDraft(EpilogueConfig):
     serpentine: bool = False  # panels, and K of a cluster's work tiles, run forwards and backwards in turn
     by_gpc: bool = False  # clusters of a GPC compute neighbouring tiles of one split (`plans.gpcs`)
     ctas_per_sm: int = 1  # CTAs that share an SM's registers and shared memory
-    # when the next launch may begin: "never" early, at this one's "start", or after the last of its "loads"
+    # when the next launch may begin: "never" early, at this one's "start", after its last "loads" or its "mainloop"
     trigger: str = "never"
     early: tuple[str, ...] = ()  # roles of operands that are loaded before earlier launches end
     evict_first: tuple[str, ...] = ()  # the matrices, of "a", "b" and "d" (all outputs), that L2 evicts first

@@ -71,6 +71,7 @@ class MultistageGemm:
             position = self._multiply(producer, mma, acc, fragments, position, (state, work))
             if not scheduler.more(scheduler.next(state)):
                 dependence.loads_done()
+                dependence.multiplied()
             inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
             state = scheduler.next(state)
         epilogue.end(role)

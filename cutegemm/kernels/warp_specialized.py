@@ -49,7 +49,7 @@ class WarpSpecializedGemm:
         """Launch; the arguments are those of `launch_layout`."""
         tensors, atoms = launch_tensors(self.config, addresses, shape, strides)
         self.kernel(tensors, atoms, shape, numbers, schedule).launch(
-            cluster=(self.config.cluster_size, 1, 1), stream=stream, **options(self.config, schedule)
+            stream=stream, **options(self.config, schedule)
         )
 
     @cute.kernel
@@ -75,11 +75,11 @@ class WarpSpecializedGemm:
                 cute.arch.setmaxregister_increase(config.registers[1])
             frame.zero_out_of_bounds(thread - hw.WARPGROUP)
             dependence.wait()
-            self._consume(frame, thread - hw.WARPGROUP)
+            self._consume(frame, dependence, thread - hw.WARPGROUP)
         frame.finish()
 
     @cute.jit
-    def _consume(self, frame: cutlass.Constexpr, thread: Any):
+    def _consume(self, frame: cutlass.Constexpr, dependence: cutlass.Constexpr, thread: Any):
         """Multiply and store one work tile after another; pingpong consumers skip each other's work tiles."""
         frame = dataclasses.replace(frame, epilogue=frame.epilogue.after_wait())
         config, scheduler, epilogue = self.config, frame.scheduler, frame.epilogue
@@ -109,6 +109,9 @@ class WarpSpecializedGemm:
             mainloop_order.wait()
             follows = functools.partial(scheduler.follows, state)
             position = mainloop.multiply(mma, acc, position, (role, work), follows)
+            if cutlass.const_expr(config.trigger == "mainloop"):
+                if not follows():
+                    dependence.multiplied()
             if cutlass.const_expr(teams > 1):
                 position = skip(position, scheduler.stages_between(state), config.stages)
             if cutlass.const_expr(not config.adds_up):

@@ -82,6 +82,7 @@ class Counts(NamedTuple):
     traffic: Column  # bytes that L2 delivers to all SMs
     memory: Column  # bytes from and to memory
     asked: Column  # bytes of the operand that CTAs wait for longer, times its delay by other clusters
+    shared: Column  # those that CTAs without a cluster load again; a GPC requests some once for several CTAs
     copy: Column  # bytes per nanosecond of a copy
     flops: Column  # of all CTAs, padding included
     team: NDArray[np.intp]  # index in `TEAMS` of who multiplies
@@ -126,13 +127,14 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     resident = np.array([0, *map(device.resident_clusters, sizes)], dtype=np.float64)[size]
     waves = np.ceil(planes * outer / resident)
     ctas = planes * cluster * of.splits
-    fill = ctas / device.sms
+    fill, known = ctas / device.sms, device.thresholds
     stages = np.ceil(x.k / (k * of.splits))
     here = _box_rows(x, of)
     fetched = (here / of.along + n / of.across) * k * x.size
     instructions = m / device.limits.mma_m * (k * x.size / K_BYTES) * x.products
     landed = (here + n) * k * x.size
     turns, launched = of.schedule == PINGPONG, of.reduction == BY_LAUNCH
+    shared = np.maximum(ctas * stages * fetched - x.a.bytes - x.b.bytes, 1.0) * (size == 1)
     team = np.where(turns, 1.0, of.consumers)
     parts, passes = 4 * m * n, m / (device.limits.mma_m * team)
     # every thread reads its scales of columns once a stage
@@ -144,9 +146,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     held = m * (1 + x.a.shifted) + n * (1 + x.b.shifted)
     ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
     few = np.minimum(x.stages, FEW_STAGES)
-    most = np.where(
-        stages > FEW_STAGES, np.where((here < m) & (x.stages >= FEW_STAGES), MAX_STAGES, x.stages), few
-    )
+    most = np.where((here < m) & (x.stages >= FEW_STAGES), MAX_STAGES, x.stages)
+    most = np.where(stages > FEW_STAGES, most, few)
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
     again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
     return Counts(
@@ -159,20 +160,21 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         fetched=fetched,
         landed=landed,
         traffic=ctas * stages * fetched,
+        shared=shared,
         memory=x.bytes * nonempty + again * x.b.bytes,
         asked=np.maximum(x.a.bytes * delay(cols), x.b.bytes * delay(rows)) * nonempty,
         copy=each * device.dram_gbs,
         flops=2 * m * n * k * stages * ctas * x.products,
         team=np.where(of.schedule == COOPERATIVE, of.consumers - 1, of.schedule + 2).astype(np.intp),
         doubled=np.log2([1, *sizes])[size],
-        beneath=np.maximum(launched | ends_early(x.bytes, fill, device.thresholds), float(x.constant)),
+        beneath=np.maximum(launched | ends_early(x.bytes, fill, shared, known), float(x.constant)),
         early=each * x.constant,
         parts=parts,
         held=of.held,
         met=np.where(of.reduction > BY_LAUNCH, np.where(of.reduction == BY_ATOMICS, 1.0, outer), 0.0),
         left=np.where(launched, parts * planes * cluster * outer, 0.0),
         launched=launched.astype(float),
-        full=(launched & (fill >= device.thresholds.full)).astype(float),
+        full=(launched & (fill >= known.full)).astype(float),
         short=(k * x.size < 2 * L2_LINE).astype(float),
         loaded=m * k * x.a.ns + n * k * x.b.ns + x.loaded,
         once=each * x.once,
@@ -267,9 +269,9 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     bent = np.where(of.beneath > 0, x.fill_beneath, x.fill) + x.early_fill * of.early
     # memory idles at times if rows of a stage are short, or if warps multiply before they request more
     idle = _each(of, 1.0, bare=1 + x.bare_dram) + x.short_rows * of.short
-    memory = (of.memory + x.asked * of.asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
-    # a lower clock needs a lower voltage, so time at the power cap is a power of both
-    # a product of 8-bit numbers needs less
+    asked = np.where(of.shared > 0, x.asked_alone, x.asked) * of.asked
+    memory = (of.memory + asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
+    # a lower clock needs a lower voltage, so time at the power cap is a power of both; 8-bit products need less
     energy = (
         np.where(of.size == 1, x.flop_eight, x.flop) * of.flops
         + x.lift * of.lifted

@@ -61,21 +61,21 @@ PANEL = 8
 
 
 def raster(way: Way, found: Candidate) -> tuple[str, int]:
-    """The given raster, else panels along M; for splits by GPC as high as the block of tiles that a GPC computes.
+    """The given raster, else panels along M as high as the block of tiles that a GPC computes; the cost ranks none.
 
-    Panels of kernels without a producer lie along N if K is short: their CTAs request the same L2 cache lines at once,
-    which other SMs then share. CTAs with longer mainloops drift apart. The cost model does not rank rasters.
+    If L2 does not hold both operands, panels of several waves have a fixed height: what all SMs load matters more.
     """
-    problem, short = way.problem, way.seen.device.thresholds.lockstep_k
+    problem, device = way.problem, way.seen.device
     if isinstance(way.spec.raster, tuple):
         return way.spec.raster
+    m, n = found.tile[0] * found.cluster[0], found.tile[1] * found.cluster[1]
+    tiles = max(1, -(-problem.m // m)), -(-problem.n // n)
+    near = found.tiles(problem) <= device.sms or problem.a.bytes + problem.b.bytes <= device.l2_bytes
     if by_gpc(way, found):
-        m, n = (tile * ctas for tile, ctas in zip(found.tile, found.cluster, strict=False))
-        tiles = -(-problem.m // m), -(-problem.n // n)
         return "m", gpcs.block_height(tiles, (m, n), found.cluster, gpcs.in_one(_gpcs(way, found)))
-    if found.schedule == "multistage" and problem.k <= short and problem.batch == 1:
-        return "n", max(1, min(PANEL, math.ceil(problem.n / found.tile[1])))
-    return "m", max(1, min(PANEL, math.ceil(problem.m / (found.tile[0] * found.cluster[0]))))
+    if found.cluster == (1, 1) and found.depth == 1 and near:
+        return "m", gpcs.block_height(tiles, (m, n), found.cluster, gpcs.CTAS)
+    return "m", min(PANEL, tiles[0])
 
 
 def by_gpc(way: Way, x: Candidate) -> bool:
@@ -83,11 +83,8 @@ def by_gpc(way: Way, x: Candidate) -> bool:
 
     Without splits, panels let neighbouring clusters share operands anyway; places by GPC gained 2 % at most.
     """
-    if x.splits == x.depth:
-        return False
-    steady = not takes_numbers(way, x) and way.spec.scheduler in (AUTO, "persistent")
-    alone = given(way.spec.ctas_per_sm, 1) == 1
-    return steady and alone and bool(_gpcs(way, x))
+    steady = x.splits > x.depth and not takes_numbers(way, x) and way.spec.scheduler in (AUTO, "persistent")
+    return steady and given(way.spec.ctas_per_sm, 1) == 1 and bool(_gpcs(way, x))
 
 
 def _gpcs(way: Way, x: Candidate) -> tuple[int, ...]:
@@ -125,9 +122,8 @@ def drifts(problem: Problem, candidate: Candidate, device: Device) -> bool:
     read = (problem.a, problem.b, *(x for _, x in problem.inputs))
     moved = (*read, *(x for _, x in problem.outputs if device.stores_drift))
     large = sum(x.bytes for x in moved) > device.l2_bytes
-    return (
-        alone and ahead and large and candidate.tiles(problem) >= device.thresholds.drift_tiles * device.sms
-    )
+    many = candidate.tiles(problem) >= device.thresholds.drift_tiles * device.sms
+    return alone and ahead and large and many
 
 
 def takes_numbers(way: Way, candidate: Candidate) -> bool:
@@ -239,35 +235,38 @@ def _swizzled(spec: GemmSpec, operand: OperandConfig, rows: Number, depth: Numbe
 def trigger(way: Way, candidate: Candidate) -> str:
     """When a kernel lets the next launch start: as given, else where measurements show a gain.
 
-    A launch of few bytes gains because its end overlaps the next one's prologue; so does one that fills all SMs. A long
-    launch on some SMs loses: the next grid's CTAs take the free SMs, two per TPC, and stream at half its port's rate.
-    With a constant operand the next grid's early stages outweigh that if both grids fit the SMs side by side, or if the
-    second takes the SMs of the first one by one.
+    A launch of few bytes gains because its end overlaps the next one's prologue; so does one that fills all SMs. Others
+    wait for all mainloops: else the next grid takes SMs as they become free, two per TPC or far from neighbours' tiles.
+    With a constant operand early stages outweigh that if both grids fit the SMs, or take them from each other in turn.
     """
     spec, problem = way.spec, way.problem
     if spec.trigger != AUTO:
         return spec.trigger
     if candidate.reduction == "launch":
-        # the reduction launch is short, and its prologue overlaps this kernel
-        return "loads"
+        return "loads"  # the reduction launch is short, and its prologue overlaps this kernel
     known = way.seen.device.thresholds
     fill = candidate.tiles(problem) * candidate.splits / way.seen.device.sms
     if isinstance(spec.constant, tuple):
-        # two such grids neither fit side by side nor follow each other on the same SMs
         if 0.5 < fill < known.in_turn and problem.min_bytes > known.early_bytes:
-            return "never"
+            return "never"  # two such grids neither fit side by side nor follow each other on the same SMs
         return "start" if fill <= 1 else "loads"
-    return "loads" if ends_early(problem.min_bytes, fill, known) else "never"
+    shared = 0
+    if candidate.cluster == (1, 1) and not takes_numbers(way, candidate):
+        loaded = (min(candidate.tile[0], problem.m) + min(candidate.tile[1], problem.n)) * problem.k
+        shared = candidate.tiles(problem) * loaded * problem.a.dtype.bytes - problem.a.bytes - problem.b.bytes
+    return "loads" if ends_early(problem.min_bytes, fill, shared, known) else "mainloop"
 
 
-def ends_early(size: Number, fill: Number, known: Thresholds) -> Number:
+def ends_early(size: Number, fill: Number, shared: Number, known: Thresholds) -> Number:
     """Whether the next launch should begin early: this one moves few bytes, or its CTAs fill all SMs.
 
     Args:
         size: bytes of the problem's operands.
         fill: CTAs per SM.
+        shared: bytes that CTAs without a cluster load again; a GPC requests some once for several CTAs.
     """
-    return (size <= where(fill >= known.full, known.early_bytes_full, known.early_bytes)) | (fill >= 1)
+    few = size <= where(fill >= known.full, known.early_bytes_full, known.early_bytes)
+    return (few | (fill >= 1)) & (shared <= known.early_shared)
 
 
 def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:

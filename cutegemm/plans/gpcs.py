@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which clusters of a launch run in one GPC, and which of their loads L2 sees once.
 
-An idle GPU places the clusters of a launch on its GPCs in turn. The SMs of a GPC request lines of L2 through a
-coalescer: if several SMs request a line while the first request is under way, L2 sees one (Nsight Compute
-documentation, L2 request coalescer). So clusters of a GPC should compute tiles that share operands. Multicast requests
-of different clusters are not merged (`benchmarks/results/before_after/gpcs.json`). If clusters run elsewhere than
-assumed, the order costs speed, never correctness.
+An idle GPU places the clusters of a launch on its GPCs in turn, and the CTAs of a launch without clusters on one GPC
+after another. The SMs of a GPC request lines of L2 through a coalescer: if several SMs request a line while the first
+request is under way, L2 sees one (Nsight Compute documentation, L2 request coalescer). So clusters of a GPC should
+compute tiles that share operands. Multicast requests of different clusters are not merged
+(`benchmarks/results/before_after/gpcs.json`). If clusters run elsewhere than assumed, the order costs speed, never
+correctness.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 
 # heights of a block of clusters, in clusters along M, that are compared
 HEIGHTS = (1, 2, 4, 8, 16)
+# SMs that most GPCs have (Hopper whitepaper: at most 18)
+CTAS = 16
 
 
 def order(gpcs: Sequence[int], count: int) -> tuple[int, ...]:

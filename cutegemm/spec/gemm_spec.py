@@ -73,8 +73,9 @@ class GemmSpec(checks.Named):
             "atomic" equal "cluster", and "launch" needs at least two clusters.
         ctas_per_sm: CTAs per SM, 1 or 2. With 2, one CTA's prologue and epilogue overlap the other's mainloop.
         trigger: when the next kernel on the stream may start its prologue (programmatic dependent launch): "never"
-            (only after this kernel ends), at this kernel's "start", or after the last of its "loads". In every case a
-            kernel waits for all earlier ones to end before it touches memory, except operands named in `constant`.
+            (only after this kernel ends), at this kernel's "start", after the last of its "loads", or at the end of its
+            "mainloop" (a kernel without a producer warp has one point for both). In every case a kernel waits for all
+            earlier ones to end before it touches memory, except operands named in `constant`.
         constant: operands, ("a",), ("b",) or both, such as weights, that no kernel writes which may still run when this
             one starts. Their first tiles are loaded while the previous kernel still runs.
         evict_first: the matrices among "a", "b" and "d" (all outputs) that TMA moves with L2's evict-first hint. By

@@ -37,7 +37,7 @@ MAX_GROUP = 4096
 MAX_SMS = 1024
 SPLIT_REDUCTIONS = ("cluster", "workspace", "launch", "atomic")
 MAX_SPLITS = 256
-TRIGGERS = ("never", "start", "loads")
+TRIGGERS = ("never", "start", "loads", "mainloop")
 MAX_CTAS_PER_SM = 2
 MAX_PROMOTE = 1 << 20
 

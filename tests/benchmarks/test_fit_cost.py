@@ -73,7 +73,7 @@ def test_older_sweeps_read_the_same_whatever_the_record():
     """A fit to them gives the same rates twice: what their specs leave open is not planned by rates of the record."""
     paths = [fit_cost.SWEEPS / "deep_k.json"]
     other = dataclasses.replace(H200, cost=dataclasses.replace(H200.cost, mma=2.0, dram=0.3), kernels={})
-    assert fit_cost.older(paths, H200) == fit_cost.older(paths, other)
+    assert fit_cost.older(paths, H200, fit_cost.START) == fit_cost.older(paths, other, fit_cost.START)
 
 
 def test_the_record_chooses_well_among_what_was_measured(found):

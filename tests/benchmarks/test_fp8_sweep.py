@@ -9,7 +9,9 @@ import pytest
 from benchmarks import fit_cost, fresh_draws
 from benchmarks.probes import fp8_sweep
 from benchmarks.probes.beside import Case
+from cutegemm import problem
 from cutegemm.arch.records import H200
+from cutegemm.planning.candidates import Candidate
 from tests.support.fake_gpu import FakeGpu
 
 CASE = Case(suite="square", kind="tensor", of="square", dtype="fp8_e4m3", majors="kk", m=32, n=32, k=64)
@@ -70,8 +72,8 @@ def test_a_table_of_measured_problems_can_be_fitted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("scales", ["tensor", "whole", "block", "blocks"])
 def test_kinds_of_scales_are_kinds_of_kernels(scales):
     """A fit counts as the planner does: promotion where scales are the epilogue's, scales of blocks and of columns."""
-    one = fit_cost.Candidate((64, 32, 128), (1, 1), "cooperative", 1, 1, 1, "none")
-    of, configs = fit_cost.problem(512, 512, 512, dtype="fp8_e4m3"), [(False, one), (True, one)]
+    one = Candidate((64, 32, 128), (1, 1), "cooperative", 1, 1, 1, "none")
+    of, configs = problem(512, 512, 512, dtype="fp8_e4m3"), [(False, one), (True, one)]
     promote = 256 if scales == "tensor" else 0
     measured = fit_cost.Measured("square", of, configs, [1.0, 2.0], scales=scales, promote=promote)
     counts = fit_cost._counted(measured, H200)

@@ -52,6 +52,8 @@ def test_results_are_right_and_free_of_races(name):
         ({"trigger": "start"}, 2, 1),
         ({"trigger": "loads", "constant": ("b",)}, 2, 1),
         ({"trigger": "loads", "schedule": "multistage"}, 1, 1),
+        ({"trigger": "mainloop"}, 2, 1),
+        ({"trigger": "mainloop", "schedule": "multistage"}, 1, 1),
     ],
 )
 def test_every_role_waits_and_one_triggers(fields, waits, triggers):

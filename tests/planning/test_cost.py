@@ -95,8 +95,8 @@ def test_clusters_that_request_the_same_bytes_delay_them():
 def test_a_gpu_twice_as_fast_takes_half_the_time():
     """Every rate doubled and every time halved: the units agree."""
     same = ("dram", "straddle", "mma_turn", "in_use", "least_free", "partial", "fill", "fill_beneath", "asked",
-            "asked_power", "short_rows", "bare_dram", "early_fill", "flop", "flop_eight", "lift", "l2_energy",
-            "dram_energy", "slows")  # fmt: skip
+            "asked_alone", "asked_power", "short_rows", "bare_dram", "early_fill", "flop", "flop_eight", "lift",
+            "l2_energy", "dram_energy", "slows")  # fmt: skip
     old = dataclasses.asdict(DEFAULT.cost)
     new = {x: v * (2 if x in RATES else 1 if x in same else 0.5) for x, v in old.items()}
     device = dataclasses.replace(DEFAULT, cost=type(DEFAULT.cost)(**new), dram_gbs=2 * DEFAULT.dram_gbs)
@@ -111,6 +111,7 @@ def test_every_figure_counts_and_in_its_direction():
     one = Candidate((64, 8, 64), (1, 1), "cooperative", 1)
     candidates = [
         LARGE, one, Candidate((192, 128, 64), (1, 2), "cooperative", 3),
+        Candidate((128, 256, 128), (1, 1), "cooperative", 2),
         Candidate((64, 128, 64), (1, 1), "pingpong", 2), Candidate((64, 128, 64), (1, 1), "multistage", 1),
         *(one._replace(splits=4, depth=4 if x == "cluster" else 1, reduction=x)
           for x in ("launch", "workspace", "cluster")),

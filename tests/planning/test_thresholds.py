@@ -17,7 +17,6 @@ from cutegemm.request.group_forms import all_groups
 FEW_ROWS = GemmSpec(tile=Tile(8, 64, 128), swap=True)
 CONSTANT = dataclasses.replace(FEW_ROWS, constant=("b",))
 ALONE = GemmSpec(tile=Tile(128, 128, 64), cluster=(1, 1))
-BARE = GemmSpec(tile=Tile(64, 64, 64), schedule="multistage")
 SMS = DEFAULT.sms
 
 
@@ -47,17 +46,17 @@ PAIR = GemmSpec(tile=Tile(128, 256, 64), cluster=(2, 1))
 
 # threshold -> what it decides on a device, and what that is for thresholds far below and far above
 DECIDES = {
-    "early_bytes": (trigger(FEW_ROWS, rows(64)), "never", "loads"),
-    "early_bytes_full": (trigger(FEW_ROWS, rows(SMS - 1)), "never", "loads"),
-    "full": (trigger(FEW_ROWS, rows(SMS - 24)), "loads", "never"),
+    "early_bytes": (trigger(FEW_ROWS, rows(64)), "mainloop", "loads"),
+    "early_bytes_full": (trigger(FEW_ROWS, rows(SMS - 1)), "mainloop", "loads"),
+    "full": (trigger(FEW_ROWS, rows(SMS - 24)), "loads", "mainloop"),
+    "early_shared": (trigger(ALONE, problem(1024, 1024, 1024, majors="kk")), "mainloop", "loads"),
     "in_turn": (trigger(CONSTANT, rows(SMS - 24)), "start", "never"),
     "kept": (lambda x: plan(PAIR, LARGE, x).config.serpentine, True, False),
-    "lockstep_k": (lambda x: plan(BARE, problem(4096, 4096, 2048, majors="kk"), x).config.raster, "m", "n"),
     "drift_tiles": (lambda x: plan(ALONE, LARGE, x).config.dynamic, True, False),
     "whole_rows": (
-        grouped("rows", 512, 1536, 2048, 128, lambda x: x.cluster == (1, 1) and x.pingpong),
-        True,
-        False,
+        grouped("rows", 512, 1536, 2048, 128, lambda x: x.outputs[0].store),
+        "tma",
+        "staged",
     ),
     "halved_k": (grouped("depth", 1536, 2048, 256, 64, lambda x: x.tile[2] < 64, "mn"), False, True),
     "quartered_k": (
@@ -67,7 +66,7 @@ DECIDES = {
     ),
     "wide_k": (grouped("depth", 1536, 2048, 64, 64, lambda x: x.tile[:2] == (256, 192), "mn"), False, True),
     "scaled_k": (
-        grouped("rows", 512, 4096, 1024, 64, lambda x: x.tile[:2] == (128, 192), **BLOCKS),
+        grouped("rows", 512, 4096, 1024, 64, lambda x: x.dynamic, **BLOCKS),
         False,
         True,
     ),
@@ -94,5 +93,5 @@ def test_shares_are_shares(record):
     """Of the SMs and of L2; a launch that fills the SMs may be longer."""
     x = record.thresholds
     assert 0 < x.kept < 1 and 0.5 < x.in_turn <= x.full <= 1
-    assert x.early_bytes < x.early_bytes_full and x.lockstep_k > 0 and x.drift_tiles >= 1
+    assert x.early_bytes < x.early_bytes_full and x.early_shared > 0 and x.drift_tiles >= 1
     assert x.quartered_k <= x.wide_k <= x.halved_k

@@ -15,10 +15,10 @@ CONSTANT = ("b",)
     ("columns", "given", "constant"),
     [
         # 64 tiles of 132 SMs: the next grid fits beside them
-        (64 * 64, "never", "start"),
+        (64 * 64, "mainloop", "start"),
         # 80 tiles: it does not, and shares SMs unevenly
-        (80 * 64, "never", "never"),
-        (112 * 64, "never", "start"),
+        (80 * 64, "mainloop", "never"),
+        (112 * 64, "mainloop", "start"),
         # no pair of SMs is free
         (128 * 64, "loads", "start"),
         # two waves
@@ -33,6 +33,13 @@ def test_the_share_of_the_sms_decides(columns, given, constant):
     assert plan(GemmSpec(tile=spec.tile, swap=True, constant=CONSTANT), rows).config.trigger == constant
 
 
+def test_ctas_that_share_much_keep_their_places():
+    """Without a cluster: an early next grid takes SMs as they become free, and its neighbours lie in several GPCs."""
+    for k, expected in ((512, "loads"), (8192, "mainloop")):
+        alone = GemmSpec(tile=Tile(64, 64, 64), cluster=(1, 1), swap=False, split_k=1)
+        assert plan(alone, problem(512, 1024, k, majors="kk")).config.trigger == expected
+
+
 def test_a_short_launch_always_pays():
     """Few bytes, few tiles."""
     few = problem(64, 80 * 64, 256, majors="kk")
@@ -42,8 +49,8 @@ def test_a_short_launch_always_pays():
 
 
 def test_what_is_given_stays():
-    """Each of the three."""
-    for trigger in ("start", "loads", "never"):
+    """Each of the four."""
+    for trigger in ("start", "loads", "mainloop", "never"):
         assert plan(GemmSpec(trigger=trigger), problem(8, 5120, 8192)).config.trigger == trigger
 
 

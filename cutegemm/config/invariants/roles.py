@@ -16,7 +16,7 @@ from cutegemm.config.parts import OperandConfig
 from cutegemm.families import THREAD_LOADS, Abilities, reason
 
 NAMED_BARRIERS = 16  # of a CTA, PTX ISA, barrier
-TRIGGERS = ("never", "start", "loads")
+TRIGGERS = ("never", "start", "loads", "mainloop")
 
 
 def able(x: KernelDraft, what: str, value: Number = True) -> Number:

@@ -26,8 +26,13 @@ def named(config: Config, group: str, flat: Any) -> dict[str, Any]:
 
 
 def options(config: KernelConfig, schedule: Any) -> dict[str, Any]:
-    """What the `launch` of a kernel that multiplies takes beside its cluster and stream, from the group "schedule"."""
+    """What the `launch` of a kernel that multiplies takes beside its stream, from the group "schedule".
+
+    A CTA without a cluster is launched without clusters: those of one CTA would be placed as clusters are, on GPCs in
+    turn.
+    """
     return {
+        "cluster": (config.cluster_size, 1, 1) if config.cluster_size > 1 else None,
         "grid": (named(config, "schedule", schedule)["clusters"] * config.cluster_size, 1, 1),
         "block": (config.threads, 1, 1),
         "min_blocks_per_mp": config.ctas_per_sm,

@@ -40,3 +40,9 @@ class Dependence:
         """After the CTA's last load of an operand."""
         if cutlass.const_expr(self.config.trigger == "loads"):
             cute.arch.griddepcontrol_launch_dependents()
+
+    @cute.jit
+    def multiplied(self) -> None:
+        """After the CTA's last WGMMA was issued."""
+        if cutlass.const_expr(self.config.trigger == "mainloop"):
+            cute.arch.griddepcontrol_launch_dependents()
