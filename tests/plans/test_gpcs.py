@@ -51,6 +51,14 @@ def test_the_h200s_gpcs_are_the_measured_ones():
         assert {x for x in sms[:-4] if of[x] == of[int(sm)]} == {int(sm), *merged}
 
 
+def test_launches_without_clusters_fill_one_gpc_after_another():
+    """The SMs of their CTAs in the order of the launch, by the GPCs that pairs of CTAs have on these SMs."""
+    pairs = json.loads((BEFORE_AFTER / "gpcs.json").read_text())["placed"]["sms"]
+    of = {sm: H200.gpcs[2][i // 2] for i, sm in enumerate(pairs)}
+    alone = json.loads((BEFORE_AFTER / "placement.json").read_text())["placed"]["sms"]
+    assert tuple(of[sm] for sm in alone) == H200.gpcs[1] == tuple(sorted(H200.gpcs[1]))
+
+
 @pytest.mark.parametrize(
     ("tiles", "extents", "cluster", "clusters", "expected"),
     [
