@@ -133,9 +133,8 @@ class Thresholds:
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
     kept: float  # share of L2 below which an operand stays there while the other streams through
-    early_shared: (
-        int  # bytes that CTAs without a cluster load again, up to which the next launch begins early
-    )
+    early_constant: int  # of one with constant operands, up to which the next launch should begin at once
+    early_shared: int  # bytes that CTAs without a cluster load again, up to which the next one begins early
     drift_tiles: int  # tiles per SM from which on CTAs without a cluster drift apart
     # of groups (`planning.group_kernels`)
     whole_rows: int  # rows of an average group from which on most tiles are whole

@@ -237,19 +237,19 @@ def trigger(way: Way, candidate: Candidate) -> str:
 
     A launch of few bytes gains because its end overlaps the next one's prologue; so does one that fills all SMs. Others
     wait for all mainloops: else the next grid takes SMs as they become free, two per TPC or far from neighbours' tiles.
-    With a constant operand early stages outweigh that if both grids fit the SMs, or take them from each other in turn.
+    With a constant operand early stages outweigh that, unless the launch is long or leaves SMs for a part of the next.
     """
     spec, problem = way.spec, way.problem
     if spec.trigger != AUTO:
         return spec.trigger
-    if candidate.reduction == "launch":
-        return "loads"  # the reduction launch is short, and its prologue overlaps this kernel
-    known = way.seen.device.thresholds
+    known, constant = way.seen.device.thresholds, isinstance(spec.constant, tuple)
     fill = candidate.tiles(problem) * candidate.splits / way.seen.device.sms
-    if isinstance(spec.constant, tuple):
-        if 0.5 < fill < known.in_turn and problem.min_bytes > known.early_bytes:
-            return "never"  # two such grids neither fit side by side nor follow each other on the same SMs
-        return "start" if fill <= 1 else "loads"
+    # two such grids neither fit side by side nor follow each other on the same SMs
+    uneven = 0.5 < fill < known.in_turn and problem.min_bytes > known.early_bytes
+    if constant and not uneven and problem.min_bytes <= known.early_constant:
+        return "start"
+    if constant or candidate.reduction == "launch":
+        return "loads" if candidate.reduction == "launch" else "mainloop"
     shared = 0
     if candidate.cluster == (1, 1) and not takes_numbers(way, candidate):
         loaded = (min(candidate.tile[0], problem.m) + min(candidate.tile[1], problem.n)) * problem.k

@@ -152,8 +152,8 @@ def test_few_rows_along_k_take_shallow_stages():
     Up to 128 rows, no cluster shares loads.
     """
     a, b = drawn(2048, 256), drawn(2048, 512)
-    found = [depth_config(a.T, b, x) for x in (128, 64, 16, 8, 4)]
-    assert [x.tile[2] for x in found] == [16, 16, 32, 32, 64]
+    found = [depth_config(a.T, b, x) for x in (128, 64, 16, 8, 2)]
+    assert [x.tile[2] for x in found] == [16, 16, 32, 32, 128]
     assert all(x.cluster_size == 1 for x in found[:3]) and found[4].cluster_size > 1
     assert depth_config(a.T, b, 64, cluster=(2, 1)).cluster == (2, 1)
     assert depth_config(drawn(256, 2048), drawn(512, 2048).T, 16).tile[2] == 64

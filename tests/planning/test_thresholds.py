@@ -50,7 +50,8 @@ DECIDES = {
     "early_bytes_full": (trigger(FEW_ROWS, rows(SMS - 1)), "mainloop", "loads"),
     "full": (trigger(FEW_ROWS, rows(SMS - 24)), "loads", "mainloop"),
     "early_shared": (trigger(ALONE, problem(1024, 1024, 1024, majors="kk")), "mainloop", "loads"),
-    "in_turn": (trigger(CONSTANT, rows(SMS - 24)), "start", "never"),
+    "in_turn": (trigger(CONSTANT, rows(SMS - 24)), "start", "mainloop"),
+    "early_constant": (trigger(CONSTANT, rows(SMS - 24)), "mainloop", "start"),
     "kept": (lambda x: plan(PAIR, LARGE, x).config.serpentine, True, False),
     "drift_tiles": (lambda x: plan(ALONE, LARGE, x).config.dynamic, True, False),
     "whole_rows": (

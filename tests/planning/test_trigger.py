@@ -17,12 +17,13 @@ CONSTANT = ("b",)
         # 64 tiles of 132 SMs: the next grid fits beside them
         (64 * 64, "mainloop", "start"),
         # 80 tiles: it does not, and shares SMs unevenly
-        (80 * 64, "mainloop", "never"),
+        (80 * 64, "mainloop", "mainloop"),
         (112 * 64, "mainloop", "start"),
         # no pair of SMs is free
-        (128 * 64, "loads", "start"),
+        (124 * 64, "mainloop", "start"),
+        (128 * 64, "loads", "mainloop"),
         # two waves
-        (160 * 64, "loads", "loads"),
+        (160 * 64, "loads", "mainloop"),
     ],
 )
 def test_the_share_of_the_sms_decides(columns, given, constant):
