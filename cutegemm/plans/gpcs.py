@@ -4,9 +4,9 @@
 An idle GPU places the clusters of a launch on its GPCs in turn, and the CTAs of a launch without clusters on one GPC
 after another. The SMs of a GPC request lines of L2 through a coalescer: if several SMs request a line while the first
 request is under way, L2 sees one (Nsight Compute documentation, L2 request coalescer). So clusters of a GPC should
-compute tiles that share operands. Multicast requests of different clusters are not merged
-(`benchmarks/results/before_after/gpcs.json`). If clusters run elsewhere than assumed, the order costs speed, never
-correctness.
+compute tiles that share operands. Multicast requests of different clusters are not merged. If clusters run elsewhere
+than assumed, the order costs speed, never correctness (`gpcs.json` and `placement.json` in
+`benchmarks/results/before_after`).
 """
 
 from __future__ import annotations
