@@ -71,7 +71,8 @@ def fresh(path: Path, device: Device) -> list[Measured]:
     """The problems of a sweep whose operands TMA loads.
 
     Configs that specify more than a candidate are left out. So are kernels that have changed (`sweep_table`): in tables
-    without `counter` lists of tiles, and in those without `gpcs` splits, with the problem if one was the fastest.
+    without `counter` lists of tiles, in those without `plain` kernels without a producer whose raster was another, and
+    in those without `gpcs` splits, with the problem if one was the fastest.
     """
     found = []
     for x in json.loads(path.read_text())["cases"]:
@@ -115,8 +116,8 @@ def fresh(path: Path, device: Device) -> list[Measured]:
                     scales,
                     promote,
                     stages,
-                    x.get("plain", False),
-                )
+                    plain=x.get("plain", False),
+                )  # fmt: skip
             )
     return found
 

@@ -50,6 +50,7 @@ class RecordedLaunch:
     smem: int  # dynamic shared memory, bytes
     params: tuple[bytes, ...]  # the bytes of every kernel parameter, including tensor maps, in PTX order
     pdl: bool = False  # programmatic dependent launch: whether it may start before the previous launch ends
+    clustered: bool = False  # whether it is a launch in clusters, which may be of one CTA
 
 
 def load(obj: bytes) -> Callable[..., None]:
@@ -178,16 +179,19 @@ def _record_launch(config: int, _kernel: int, args: int) -> int:
     launch = ctypes.cast(config, ctypes.POINTER(_LaunchConfig))[0]
     pointers = ctypes.cast(args, ctypes.POINTER(ctypes.c_void_p))
     cluster: tuple[int, ...] = (1, 1, 1)
-    pdl = False
+    pdl = clustered = False
     for i in range(launch.count):
         raw = ctypes.string_at(launch.attrs + _ATTRIBUTE_BYTES * i, _ATTRIBUTE_BYTES)
         kind = int.from_bytes(raw[:4], "little")
         pdl |= kind == _PROGRAMMATIC and any(raw[8:12])
         if kind == _CLUSTER_DIMENSION:
+            clustered = True
             cluster = tuple(int.from_bytes(raw[8 + 4 * j : 12 + 4 * j], "little") for j in range(3))
     params = tuple(ctypes.string_at(pointers[i], size) for i, size in enumerate(_RECORDING.sizes))
     grid, block = _triple(launch.grid), _triple(launch.block)
-    record = RecordedLaunch(_RECORDING.kernel, grid, block, _triple(cluster), launch.smem, params, pdl)
+    record = RecordedLaunch(
+        _RECORDING.kernel, grid, block, _triple(cluster), launch.smem, params, pdl, clustered
+    )
     _RECORDING.launches.append(record)
     return 0
 

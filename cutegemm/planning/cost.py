@@ -82,7 +82,7 @@ class Counts(NamedTuple):
     traffic: Column  # bytes that L2 delivers to all SMs
     memory: Column  # bytes from and to memory
     asked: Column  # bytes of the operand that CTAs wait for longer, times its delay by other clusters
-    shared: Column  # those that CTAs without a cluster load again; a GPC requests some once for several CTAs
+    shared: Column  # bytes that CTAs without a cluster load again, at least one, some once for a GPC; 0 in clusters
     copy: Column  # bytes per nanosecond of a copy
     flops: Column  # of all CTAs, padding included
     team: NDArray[np.intp]  # index in `TEAMS` of who multiplies
@@ -92,7 +92,7 @@ class Counts(NamedTuple):
     lines: Column  # bytes of sectors that threads store
     inputs: Column  # matrices that the epilogue reads
     doubled: Column  # log2 of the CTAs of a cluster
-    beneath: Column  # whether the next launch may begin early
+    beneath: Column  # whether the next launch may begin early, or operands are constant
     early: Column  # whether constant operands are loaded before the previous launch ends
     parts: Column  # bytes of a tile's fp32 sums
     held: Column  # splits that a cluster reduces

@@ -8,7 +8,6 @@ panel: when the next wave begins, L2 holds what neighbouring clusters loaded las
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 from cutegemm.arch.device import Device, Thresholds
@@ -61,9 +60,10 @@ PANEL = 8
 
 
 def raster(way: Way, found: Candidate) -> tuple[str, int]:
-    """The given raster, else panels along M as high as the block of tiles that a GPC computes; the cost ranks none.
+    """The given raster, else panels along M; the cost model does not rank rasters.
 
-    If L2 does not hold both operands, panels of several waves have a fixed height: what all SMs load matters more.
+    Without clusters, and for splits by GPC, they are as high as a GPC's block of tiles. Panels of several waves have a
+    fixed height if L2 does not hold both operands.
     """
     problem, device = way.problem, way.seen.device
     if isinstance(way.spec.raster, tuple):
@@ -89,7 +89,7 @@ def by_gpc(way: Way, x: Candidate) -> bool:
 
 def _gpcs(way: Way, x: Candidate) -> tuple[int, ...]:
     """GPCs of clusters in the order of a launch; none if those of as many as the GPU holds are not known."""
-    device, size = way.seen.device, math.prod(x.cluster) * x.depth
+    device, size = way.seen.device, x.cluster[0] * x.cluster[1] * x.depth
     found = device.gpcs.get(size, ())
     return found if len(found) == device.resident_clusters(size) else ()
 
@@ -248,13 +248,13 @@ def trigger(way: Way, candidate: Candidate) -> str:
     uneven = 0.5 < fill < known.in_turn and problem.min_bytes > known.early_bytes
     if constant and not uneven and problem.min_bytes <= known.early_constant:
         return "start"
-    if constant or candidate.reduction == "launch":
-        return "loads" if candidate.reduction == "launch" else "mainloop"
+    if candidate.reduction == "launch":
+        return "loads"  # that launch is short, and its prologue overlaps this kernel
     shared = 0
-    if candidate.cluster == (1, 1) and not takes_numbers(way, candidate):
+    if candidate.cluster == (1, 1) and candidate.depth == 1 and not takes_numbers(way, candidate):
         loaded = (min(candidate.tile[0], problem.m) + min(candidate.tile[1], problem.n)) * problem.k
         shared = candidate.tiles(problem) * loaded * problem.a.dtype.bytes - problem.a.bytes - problem.b.bytes
-    return "loads" if ends_early(problem.min_bytes, fill, shared, known) else "mainloop"
+    return "loads" if not constant and ends_early(problem.min_bytes, fill, shared, known) else "mainloop"
 
 
 def ends_early(size: Number, fill: Number, shared: Number, known: Thresholds) -> Number:

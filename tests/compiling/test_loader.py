@@ -125,12 +125,15 @@ def test_multicast_boxes_are_slices():
     ids=str,
 )  # fmt: skip
 def test_launch_geometry_is_the_plans(fields):
-    """Grid, block, cluster and shared memory of the launch are those planned."""
+    """Grid, block, cluster and shared memory of the launch are those planned.
+
+    Only clusters of several CTAs are launched as such: those of one would lie in different GPCs.
+    """
     p, [launch] = launches(problem(1000, 904, K), **fields)
     size = getattr(p.config, "cluster_size", 1)
     assert launch.grid == (p.clusters * size, 1, 1)
     assert launch.block == (p.config.threads, 1, 1)
-    assert launch.cluster == (size, 1, 1)
+    assert launch.cluster == (size, 1, 1) and launch.clustered == (size > 1)
     if "schedule" not in fields or fields["schedule"] == "multistage":
         assert launch.smem == p.smem_bytes
 

@@ -30,6 +30,21 @@ CASES = {
     "two CTAs an SM, in turns": GemmSpec(
         tile=Tile(64, 64, 64), swap=False, ctas_per_sm=2, sms=1, schedule="pingpong"
     ),
+} | {
+    # consumers ask whether another work tile follows
+    f"triggers after the mainloop, {name}": GemmSpec(
+        tile=Tile(64, 64, 64), swap=False, sms=4, trigger="mainloop", **fields
+    )
+    for name, fields in {
+        "many works": {},
+        "in turns": {"schedule": "pingpong"},
+        "from a counter": {"scheduler": "dynamic"},
+        "in turns from a counter": {"scheduler": "dynamic", "schedule": "pingpong"},
+        "stream-K": {"scheduler": "stream_k"},
+        "no producer": {"schedule": "multistage"},
+        "K in parts in workspace": {"split_k": 2, "split_reduction": "workspace"},
+        "K in parts by a launch": {"split_k": 2, "split_reduction": "launch"},
+    }.items()
 }
 
 

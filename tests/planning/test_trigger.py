@@ -19,8 +19,8 @@ CONSTANT = ("b",)
         # 80 tiles: it does not, and shares SMs unevenly
         (80 * 64, "mainloop", "mainloop"),
         (112 * 64, "mainloop", "start"),
-        # no pair of SMs is free
         (124 * 64, "mainloop", "start"),
+        # no pair of SMs is free; the operands are larger than those with which a constant one pays at once
         (128 * 64, "loads", "mainloop"),
         # two waves
         (160 * 64, "loads", "mainloop"),

@@ -47,7 +47,7 @@ def test_the_h200s_gpcs_are_the_measured_ones():
     sms = measured["placed"]["sms"]
     of = {sm: H200.gpcs[2][i // 2] for i, sm in enumerate(sms)}
     for sm, merged in measured["merged"]["with"].items():
-        # which GPC has each of the last four SMs was not measured
+        # `placement.json` says which GPC has each of the last four SMs
         assert {x for x in sms[:-4] if of[x] == of[int(sm)]} == {int(sm), *merged}
 
 

@@ -28,8 +28,7 @@ def named(config: Config, group: str, flat: Any) -> dict[str, Any]:
 def options(config: KernelConfig, schedule: Any) -> dict[str, Any]:
     """What the `launch` of a kernel that multiplies takes beside its stream, from the group "schedule".
 
-    A CTA without a cluster is launched without clusters: those of one CTA would be placed as clusters are, on GPCs in
-    turn.
+    Clusters of one CTA get no cluster attribute. With one, the GPU would distribute them over GPCs in turn.
     """
     return {
         "cluster": (config.cluster_size, 1, 1) if config.cluster_size > 1 else None,

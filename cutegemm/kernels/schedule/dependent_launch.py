@@ -43,6 +43,6 @@ class Dependence:
 
     @cute.jit
     def multiplied(self) -> None:
-        """After the CTA's last WGMMA was issued."""
+        """After the mainloop of the CTA's last work tile."""
         if cutlass.const_expr(self.config.trigger == "mainloop"):
             cute.arch.griddepcontrol_launch_dependents()
