@@ -103,22 +103,10 @@ def fresh(path: Path, device: Device) -> list[Measured]:
             weight = OWN_WEIGHT if scales == "blocks" else 1.0
             promote = x.get("promote", PROMOTED) if scales and scales not in BLOCKS else 0
             stages = x.get("stages", FEW_STAGES) if settled else FEW_STAGES
-            found.append(
-                Measured(
-                    family,
-                    of,
-                    configs,
-                    us,
-                    settled,
-                    weight,
-                    chosen,
-                    held,
-                    scales,
-                    promote,
-                    stages,
-                    plain=x.get("plain", False),
-                )  # fmt: skip
+            measured = Measured(
+                family, of, configs, us, settled, weight, chosen, held, scales, promote, stages
             )
+            found.append(dataclasses.replace(measured, plain=x.get("plain", False)))
     return found
 
 
@@ -136,12 +124,9 @@ def older(paths: Sequence[Path], device: Device, start: CostModel) -> list[Measu
     found = []
     for x in sweep_rows.read(list(paths), dataclasses.replace(device, cost=start, kernels={})):
         of = x.problem
-        same = (
-            c
-            for c in x.us
-            if not (drifts(of, c, device) or sweep_rows.splits_changed(c, device) or turned_panels(of, c))
-        )
-        us = {c: x.us[c] for c in same if c.reduction in REDUCTIONS}
+        changed = {c for c in x.us if drifts(of, c, device) or sweep_rows.splits_changed(c, device)}
+        changed |= {c for c in x.us if turned_panels(of, c)}
+        us = {c: x.us[c] for c in x.us if c not in changed and c.reduction in REDUCTIONS}
         aligned = of.a.tma_reason() is None and of.b.tma_reason() is None
         if x.gpu == device.name and aligned and len(us) > 1:
             configs = [(False, c) for c in us]

@@ -70,8 +70,7 @@ class MultistageGemm:
             ahead = epilogue.ahead(role, work.tile)
             position = self._multiply(producer, mma, acc, fragments, position, (state, work))
             if not scheduler.more(scheduler.next(state)):
-                dependence.loads_done()
-                dependence.multiplied()
+                dependence.done(("loads", "mainloop"))
             inputs = epilogue.finish(acc, role, work.tile, ahead, inputs)
             state = scheduler.next(state)
         epilogue.end(role)

@@ -111,7 +111,7 @@ class WarpSpecializedGemm:
             position = mainloop.multiply(mma, acc, position, (role, work), follows)
             if cutlass.const_expr(config.trigger == "mainloop"):
                 if not follows():
-                    dependence.multiplied()
+                    dependence.done(("mainloop",))
             if cutlass.const_expr(teams > 1):
                 position = skip(position, scheduler.stages_between(state), config.stages)
             if cutlass.const_expr(not config.adds_up):

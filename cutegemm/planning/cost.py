@@ -134,7 +134,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     instructions = m / device.limits.mma_m * (k * x.size / K_BYTES) * x.products
     landed = (here + n) * k * x.size
     turns, launched = of.schedule == PINGPONG, of.reduction == BY_LAUNCH
-    shared = np.maximum(ctas * stages * fetched - x.a.bytes - x.b.bytes, 1.0) * (size == 1)
+    traffic = ctas * stages * fetched
+    shared = np.maximum(traffic - x.a.bytes - x.b.bytes, 1.0) * (size == 1)
     team = np.where(turns, 1.0, of.consumers)
     parts, passes = 4 * m * n, m / (device.limits.mma_m * team)
     # every thread reads its scales of columns once a stage
@@ -145,9 +146,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     # the words of a shifted operand lie beside its stage
     held = m * (1 + x.a.shifted) + n * (1 + x.b.shifted)
     ring = np.floor((device.limits.smem_bytes - beside) / (held * k * x.size + STAGE_BARRIERS))
-    few = np.minimum(x.stages, FEW_STAGES)
     most = np.where((here < m) & (x.stages >= FEW_STAGES), MAX_STAGES, x.stages)
-    most = np.where(stages > FEW_STAGES, most, few)
+    most = np.where(stages > FEW_STAGES, most, np.minimum(x.stages, FEW_STAGES))
     # if L2 does not hold both operands, each further panel of the raster reads B from memory
     again = np.minimum(np.ceil(rows / PANEL) - 1, PANEL) * (x.a.bytes + x.b.bytes > device.l2_bytes)
     return Counts(
@@ -159,7 +159,7 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
         smem=(instructions * (device.limits.mma_m + n) * K_BYTES + landed + read) / SMEM_BYTES,
         fetched=fetched,
         landed=landed,
-        traffic=ctas * stages * fetched,
+        traffic=traffic,
         shared=shared,
         memory=x.bytes * nonempty + again * x.b.bytes,
         asked=np.maximum(x.a.bytes * delay(cols), x.b.bytes * delay(rows)) * nonempty,

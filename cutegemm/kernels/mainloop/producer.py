@@ -189,7 +189,7 @@ class Producer:
     def _drain(self, position: Any) -> None:
         """After the last load: no CTA of the cluster may end while another still writes or signals into it."""
         stage, phase = position
-        self.dependence.loads_done()
+        self.dependence.done(("loads",))
         if cutlass.const_expr(self.frame.config.cluster_size > 1):
             for _ in cutlass.range(self.frame.config.stages, unroll=1):
                 self.frame.pipeline.wait_empty(stage, phase)

@@ -36,13 +36,7 @@ class Dependence:
             cute.arch.griddepcontrol_wait()
 
     @cute.jit
-    def loads_done(self) -> None:
-        """After the CTA's last load of an operand."""
-        if cutlass.const_expr(self.config.trigger == "loads"):
-            cute.arch.griddepcontrol_launch_dependents()
-
-    @cute.jit
-    def multiplied(self) -> None:
-        """After the mainloop of the CTA's last work tile."""
-        if cutlass.const_expr(self.config.trigger == "mainloop"):
+    def done(self, what: cutlass.Constexpr) -> None:
+        """After what the CTA does last: its "loads", the "mainloop" of its last work tile, or both at one point."""
+        if cutlass.const_expr(self.config.trigger in what):
             cute.arch.griddepcontrol_launch_dependents()

@@ -121,8 +121,7 @@ class AddPartials:
         ahead = epilogue.ahead(role, tile)
         total = cute.make_rmem_tensor(config.slice_values, NUMERIC[config.sums])
         partials.add_some(total, role, work, (share, 0, config.adders))
-        dependence.loads_done()
-        dependence.multiplied()
+        dependence.done(("loads", "mainloop"))
         if cutlass.const_expr(config.adders > 1):
             wait_named(config, "sums")  # the other warpgroups' sums are there
             for group in cutlass.range_constexpr(config.adders - 1):
