@@ -247,7 +247,7 @@ def test_a_step_launches_six_products_and_keeps_what_torch_keeps(name, monkeypat
 
 @pytest.mark.parametrize(("name", "most"), [("gelu", 2), ("gelu alone", 2), ("swiglu", 4)])
 def test_a_step_holds_no_matrix_that_nobody_reads_again(name, most, monkeypatch):
-    """Of matrices of the hidden layer, only the gradient that is being computed and what it reads are alive."""
+    """While a hidden layer's gradient is computed, only it and what it reads are alive of that layer's matrices."""
     width, hidden, rows = 8, 64, 256
     options = {"fallback": "reference"}
     if name == "swiglu":

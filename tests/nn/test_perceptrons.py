@@ -189,7 +189,7 @@ def test_changed_layers_compute_as_the_original_class(called):
 
 
 def test_it_is_one_node_and_compiles():
-    """Of torch.fx, as `MLP` is; torch.compile traces through it."""
+    """torch.fx sees one node, as it does for `MLP`; torch.compile traces through it."""
     model, _ = converted(Own(torch.nn.GELU()))
     traced = torch.fx.symbolic_trace(model)
     assert [x.op for x in traced.graph.nodes] == ["placeholder", "call_module", "output"]

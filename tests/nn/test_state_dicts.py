@@ -25,7 +25,7 @@ class Layers(torch.nn.Module):
         self.act_fn = torch.nn.SiLU()
 
     def forward(self, x):
-        """Of two layers the gated perceptron, in its other order."""
+        """The gated perceptron, with its two factors in the other order."""
         return self.down_proj(self.up_proj(x) * self.act_fn(self.gate_proj(x)))
 
 

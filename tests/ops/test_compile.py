@@ -80,7 +80,7 @@ def test_sizes_and_numbers_that_change_compile_twice():
 
 
 def test_out_is_functionalised():
-    """What is written into a given tensor is seen by the rest of the graph and by the caller."""
+    """The rest of the graph and the caller both see what is written into a given tensor."""
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def f(a, b, out):

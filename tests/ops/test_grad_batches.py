@@ -53,7 +53,7 @@ def test_a_batch_of_gradients_of_a_checkpointed_region(name, recorded):
 @pytest.mark.parametrize("reentrant", [False, True], ids=["", "reentrant"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_of_a_checkpointed_region(name, reentrant):
-    """Of a region within a region, too, they are those of the same layer without."""
+    """They equal those of the layer without checkpoints, also where one region is within another."""
     layer, tensors = LAYERS[name], drawn()
 
     def region(*tensors):

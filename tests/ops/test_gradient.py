@@ -300,7 +300,7 @@ def test_no_second_derivative_is_left_out(name, frozen):
 
 
 def test_a_gradient_that_is_recorded_depends_on_what_it_is_made_of():
-    """Of a product of frozen weights the gradient of x is a constant of the graph, as torch has it."""
+    """With frozen weights the gradient of x is a constant of the graph, as in torch."""
     x, w, b = r(5, 12).requires_grad_(), r(12, 7), r(7)
     (g,) = torch.autograd.grad(linear(epi.bias())(x, w.t(), b).sum(), x, create_graph=True)
     assert not g.requires_grad and error(g, w.sum(1).expand(5, 12)) < 1e-5
