@@ -95,6 +95,21 @@ def test_a_call_is_shortened_and_launches_the_same(name, launched, shortened):
     assert kept[1] == kept[0] == kept[2] or name == "along K"
 
 
+ONE = epi.define(lambda acc: epi.Output(h=epi.relu(acc)))
+
+
+@pytest.mark.parametrize("epilogue, names", [(ROWS, ["d", "h"]), (ONE, ["h"])])
+def test_a_shortened_call_names_its_outputs(epilogue, names, launched, shortened):
+    """As the general way does, also a single output that is not called d."""
+    for _ in range(3):
+        a, b, ends, _ = operands()
+        found = vars(cutegemm.grouped_mm(a, b, ends, epilogue=epilogue))
+        assert list(found) == names
+        (addresses, _) = launched[-1]
+        assert addresses[2 : 2 + len(names)] == [x.data_ptr() for x in found.values()]
+    assert shortened == [False, True, True]
+
+
 def test_a_call_of_another_kind_goes_its_own_way(launched, shortened):
     """Other strides, types or alignments of the same shapes, a gradient, a mode, what is no tensor."""
     a, b, ends, more = operands()

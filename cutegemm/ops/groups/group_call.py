@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -102,10 +103,11 @@ def _program(call: Call) -> Program:
 
 def _direct(call: Call, key: Any) -> Any:
     """Run a call that needs neither autograd nor a compiler, mode or transform of torch."""
-    gemm = gemm_of(_program(call))
+    program = _program(call)
+    gemm = gemm_of(program)
     prepared = gemm.prepared(call.a, call.b, call.groups, call.inputs, call.out, call.backend)
     if key is not None and call.backend is None:
-        _remember(key, *prepared[:2])
+        _remember(key, program.outputs, *prepared[:2])
     return prepared[0](*prepared[1:], None)
 
 
@@ -146,12 +148,20 @@ def again(key: Key, alpha: float) -> Any:
         return None
 
 
-def _remember(key: Key, prepared: Any, given: tuple[Any, ...]) -> None:
+def _remember(key: Key, outputs: tuple[str, ...], prepared: Any, given: tuple[Any, ...]) -> None:
     """Cache a shortcut for `prepared` if its launch reads only tensors that the caller passed."""
     tried = _shorts.recent.get(key.kind, (None, None, 0))[2]
     if tried < ATTEMPTS:
         found = shortcut_of(prepared, key.tensors, given)
+        if found is not None and outputs != ("d",):
+            found = partial(_named, outputs, found)
         _shorts.put(key.kind, (key.epilogue, found, tried + 1))
+
+
+def _named(outputs: tuple[str, ...], found: Any, tensors: list[Any], alpha: float) -> Outputs | None:
+    """What the shortcut `found` returns for a call, by name; None if it does not match."""
+    made = found(tensors, alpha)
+    return None if made is None else Outputs(**dict(zip(outputs, made if type(made) is tuple else (made,))))
 
 
 __all__ = ["again", "key_of", "run"]
