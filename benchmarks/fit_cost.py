@@ -39,7 +39,7 @@ from cutegemm.request.swap import transposed_problem
 Column = NDArray[np.float64]
 
 # sweeps of training problems; all configs of a problem were timed in one run
-_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 23)))
+_FRESH = ("", *(f"_{x}" for x in (2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 23, 24)))
 FRESH = {
     "NVIDIA H200": [f"fresh{x}_h200.json" for x in _FRESH],
     "NVIDIA H100 80GB HBM3": ["fresh_h100.json"],
@@ -65,8 +65,8 @@ START = CostModel(
     sum_rate=25.0, part_store=60.0, add=2500.0, add_rate=1900.0, full=300.0, fill=0.15, fill_beneath=0.2,
     short_rows=0.02, bare_dram=0.02, asked=0.1, asked_alone=0.05, asked_power=0.7, flop=0.75, flop_eight=0.6, lift=60.0,
     l2_energy=9.0, dram_energy=30.0, watts=600.0, slows=1.0, launch=900.0, apart=500.0, cluster=180.0,
-    first=500.0, first_bare=300.0, early_full=1000.0, early_cluster=100.0, early_sum=600.0, early_bare=400.0,
-    early_fill=0.15,
+    first=500.0, first_bare=300.0, first_two=100.0, first_three=200.0, first_turn=50.0, early_full=1000.0,
+    early_cluster=100.0, early_sum=600.0, early_bare=400.0, early_fill=0.15,
 )  # fmt: skip
 # these stay fixed: known only from kernels with short K, which the sweeps lack; or steps and powers of what is counted
 KNOWN = ("line", "inputs", "input_piece", "least_free", "partial", "asked_power")

@@ -2,8 +2,8 @@
 """Measured kernels with operands that TMA or WGMMA cannot take as they lie, and how well the cost model ranks loads.
 
 Input are sweeps of specs and sweeps of random training problems, on all GPUs whose records have the same constants of
-loads. The rates of tensor-core kernels stay fixed. Configs with copies count if these were of today's version, which
-only tables of `benchmarks.sweep_table` tell.
+loads. The rates of tensor-core kernels stay fixed. Configs with copies or with loads by cp.async count if these were
+of today's version, which only tables of `benchmarks.sweep_table` tell.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILES = "*_h?00.json"
 # spec fields that determine a config
 CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reduction", "swap", "raster",
           "a_load", "b_load"}  # fmt: skip
-COPY = "relayout"
+COPY, ASYNC = "relayout", "cp_async"
 # (load of A, load of B), whether operands are swapped, the candidate of the kernel's GEMM
 Config = tuple[tuple[str, str], bool, Candidate]
 # what kernels are told apart by: a config or a tile
@@ -89,7 +89,7 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
             continue
         _, way, candidate = option_of(made)
         loads = way.loads
-        if COPY in loads:
+        if COPY in loads or ASYNC in loads:
             continue
         config = (loads[::-1] if way.swapped else loads), way.swapped, candidate
         yield data["environment"]["gpu"], row["suite"], of, config, row["baseline_us"] / row["ratio"]
@@ -111,6 +111,7 @@ def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
             )
             given = None not in loads and any(x != "tma" for x in loads)
             given &= COPY not in loads or case.get("copies") == sweep_draws.COPIES
+            given &= ASYNC not in loads or case.get("async") == sweep_draws.ASYNC
             if given and extra.keys() <= {"chosen", "a_load", "b_load"}:
                 yield data["gpu"], case["suite"], of, (loads, *sweep_draws.read_config(row)), us
 

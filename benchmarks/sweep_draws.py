@@ -52,6 +52,8 @@ RECUT, SHARES = 4, (0.5, 0.75, 1.5)
 NEAR, AGAIN = 0.12, 0.35
 # version of the kernel that copies operands: the second has two chunks in flight per thread, and prefetches
 COPIES = 2
+# version of loads by cp.async: the second computes addresses with a few instructions for each
+ASYNC = 2
 # a problem with fewer configs than this has few, and its next config is worth this factor more
 FEW, WANTED = 9, 6.0
 
@@ -239,7 +241,7 @@ def drawn(args: argparse.Namespace, device: Device) -> dict[str, list[Row]]:
     with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
         pools = list(pool.map(_pool, problems, itertools.repeat(device)))
     for seed, case in problems:
-        more = {"seed": seed, "held_back": seen[case.suite] % 2 == 1, "copies": COPIES}
+        more = {"seed": seed, "held_back": seen[case.suite] % 2 == 1, "copies": COPIES, "async": ASYNC}
         found.append(dataclasses.asdict(case) | more)
         seen[case.suite] += 1
     kernels: dict[Any, int] = {}

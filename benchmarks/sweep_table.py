@@ -9,8 +9,8 @@ does so by default (`kernel_fields.takes_numbers`). Older tables lack it: all th
 the default maximum of the pipeline's stages, which was eight for tables that lack it. `gpcs` says that clusters of
 splits had places by their GPCs where a GPU's record has these. `plain` says that CTAs without a cluster were launched
 without clusters, which places them on one GPC after another; in older tables only those without a producer were.
-`copies` is the version of copies into aligned memory (`sweep_draws.COPIES`) that the job was made for, the first in
-tables that lack it.
+`copies` and `async` are the versions of copies into aligned memory and of loads by cp.async (`sweep_draws.COPIES`,
+`sweep_draws.ASYNC`) that the job was made for, the first in tables that lack them.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
         "gpcs": True,
         "plain": True,
         "copies": job.get("copies", 1),
+        "async": job.get("async", 1),
     }
     return head | {"cublas": us and round(us, 4), "rows": rows}
 

@@ -116,6 +116,9 @@ class CostModel:
     cluster: float  # extra for each doubling of a cluster's CTAs
     first: float  # until the first stage arrives
     first_bare: float  # the same, bare
+    first_two: float  # added for two cooperative warpgroups, whose warps and registers start later
+    first_three: float  # added for three
+    first_turn: float  # added for two that take turns
     # delays of kernels that load constant operands while the launch before still runs
     early_full: float  # times the share of SMs that it keeps busy
     early_cluster: float  # for each doubling of a cluster's CTAs, since all of them need free SMs
@@ -131,6 +134,9 @@ class Thresholds:
     early_bytes: int  # that a launch moves, up to which the next launch should begin early
     early_bytes_full: int  # the same of a launch whose share of the SMs is at least `full`
     early_constant: int  # bytes of a launch with constant operands, up to which the next one begins at once
+    early_lines: (
+        int  # bytes of a launch for a few rows on the CUDA cores, up to which the next one begins at once
+    )
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
     kept: float  # share of L2 below which an operand stays there while the other streams through

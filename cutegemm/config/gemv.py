@@ -16,6 +16,8 @@ ELEMENT_BYTES = 2
 # elements of a load, and warps of a CTA: lines so many columns apart begin at the same place of a word
 WORD = WARPS = 8
 COLUMNS, SLICES = (1, 2, 4), (1, 2, 4)
+# when the next launch may begin
+TRIGGERS = ("start", "mainloop")
 MOST_ROWS = 4
 # CTAs of an SM whose threads have enough registers, by the columns of a warp and by rows from one on
 RESIDENTS = {1: (8, 5, 4, 2), 2: (6, 5, 3, 2), 4: (3, 3, 2, 2)}
@@ -74,10 +76,12 @@ TILES = tuple(
 class GemvConfig(GemvTile, EpilogueConfig):
     """A kernel for a few rows of 16-bit elements times a matrix that is contiguous along K, on the CUDA cores.
 
-    A begins at a whole word. If `aligned`, rows of A and lines of B begin and end at whole words; else anywhere.
+    A begins at a whole word. If `aligned`, rows of A and lines of B begin and end at whole words; else anywhere. The
+    next launch may begin when all CTAs have started, or after their last products (`trigger`).
     """
 
     aligned: bool = False
+    trigger: str = TRIGGERS[0]
     family: str = "gemv"
 
     def __post_init__(self) -> None:
@@ -138,6 +142,10 @@ RULES = (
     Rule(
         lambda x: x.slices in SLICES,
         lambda x: ("slices", x.slices, f"K is shared by {', '.join(map(str, SLICES))} warps", SLICES[-1]),
+    ),
+    Rule(
+        lambda x: x.trigger in TRIGGERS,
+        lambda x: ("trigger", x.trigger, f"must be one of {', '.join(TRIGGERS)}", TRIGGERS[0]),
     ),
     Rule(_operands, _operands_refused),
     Rule(

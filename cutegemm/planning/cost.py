@@ -261,8 +261,10 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     fetched = of.fetched + (x.straddle - 1) * of.astride + x.within * of.within + x.slim * of.slim
     stage = _stage(of, x, fetched)
     if of.loaded.any():
-        # two stages hide nothing: threads fill one when the other is full, and request its bytes when it is free
-        stage = np.where(of.ring > 2, _longest(stage, of.loaded), stage + of.loaded)
+        # threads write shared memory between WGMMA's reads of it; two stages hide nothing: threads fill one when the
+        # other is full, and request its bytes when it is free
+        stored = of.loaded + (of.loaded > 0) * of.smem * x.smem
+        stage = np.where(of.ring > 2, _longest(stage, stored), stage + of.loaded)
     busy, last = _busy(of, x, of.stages * stage)
     # limits of all SMs together
     l2 = of.traffic * fetched / np.maximum(of.fetched, 1) / x.l2
@@ -272,12 +274,8 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     asked = np.where(of.shared > 0, x.asked_alone, x.asked) * of.asked
     memory = (of.memory + asked) / (x.dram * of.copy * np.exp(bent * np.log(of.share))) * idle
     # a lower clock needs a lower voltage, so time at the power cap is a power of both; 8-bit products need less
-    energy = (
-        np.where(of.size == 1, x.flop_eight, x.flop) * of.flops
-        + x.lift * of.lifted
-        + x.l2_energy * of.traffic
-        + x.dram_energy * of.memory
-    )
+    flop = np.where(of.size == 1, x.flop_eight, x.flop)
+    energy = flop * of.flops + x.lift * of.lifted + x.l2_energy * of.traffic + x.dram_energy * of.memory
     energy, theta = np.maximum(energy / (1e3 * x.watts), LEAST_NS), x.slows / (1 + x.slows)
     capped = energy * np.exp(theta * np.log(np.maximum(busy, LEAST_NS) / energy))
     added = of.launched * (x.add + x.full * of.full + of.left / x.add_rate)
@@ -286,7 +284,8 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     # SMs that the launch before keeps busy load constant operands late
     late = x.early_sum * of.launched + x.early_full * of.share + x.early_cluster * of.doubled
     start = start + of.early * (late + _each(of, 0.0, bare=x.early_bare))
-    found: Column = start + _each(of, x.first, bare=x.first_bare) + total + of.once
+    more = _each(of, 0.0, two=x.first_two, three=x.first_three, turns=x.first_turn)
+    found: Column = start + _each(of, x.first, bare=x.first_bare) + more + total + of.once
     return found
 
 

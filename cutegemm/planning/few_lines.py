@@ -64,4 +64,5 @@ def configured(of: Request, x: GemvTile) -> GemvConfig:
         slices=x.slices,
         epilogue=of.epilogue,
         aligned=aligned(of),
+        trigger="start" if of.problem.min_bytes <= of.device.thresholds.early_lines else "mainloop",
     )

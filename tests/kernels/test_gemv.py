@@ -30,6 +30,7 @@ pytestmark = pytest.mark.sliced
 
 THREADS = 2048  # of an SM (CUDA programming guide, compute capability 9.0)
 LINES = 37  # not a multiple of any tile's columns
+LONG = 120_001  # so many bytes that the next launch begins late
 NAME = lambda x: f"{x.rows} rows, {x.own} columns, {x.slices} slices"  # noqa: E731
 
 
@@ -204,8 +205,8 @@ def test_a_config_survives_serialisation():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("rows", 5), ("own", 3), ("slices", 8), ("operands", None)],
-    ids=["rows", "own", "slices", "operands"],
+    [("rows", 5), ("own", 3), ("slices", 8), ("trigger", "never"), ("operands", None)],
+    ids=["rows", "own", "slices", "trigger", "operands"],
 )
 def test_an_impossible_config_is_refused(field, value):
     """A config that breaks an invariant names the field."""
@@ -216,6 +217,23 @@ def test_an_impossible_config_is_refused(field, value):
         dataclasses.replace(config, **{field: value})
     assert error.value.field == field
     assert set(COLUMNS) == {x.own for x in TILES} and set(SLICES) == {x.slices for x in TILES}
+
+
+@pytest.mark.parametrize(("k", "begins"), [(1024, "start"), (LONG, "mainloop")])
+def test_a_long_launch_lets_the_next_one_begin_after_its_products(k, begins):
+    """A short one at once."""
+    tile = GemvTile(own=2, slices=4)
+    a, b = operands(LINES, k, offset=1)
+    run = emulator.run(gemm_of(tile), a, b, options=RACES)
+    assert not run.races
+    assert_close(run.d, a, b)
+    config = plan(GemmSpec(**dict(fields_of(tile))), problem(1, LINES, k, majors="kk")).config
+    before, after = kernel_cache.artifact(config).ptx.split("griddepcontrol.wait")
+    assert config.trigger == begins
+    assert ("griddepcontrol.launch_dependents" in before) == (begins == "start")
+    if begins == "mainloop":
+        products, end = after.split("griddepcontrol.launch_dependents")
+        assert "fma.rn.f32" in products and "bfly" in end
 
 
 @pytest.mark.parametrize("tile", [TILES[0], TILES[-1]], ids=NAME)
@@ -260,6 +278,7 @@ def test_every_tile_on_a_gpu(tile):
             (2048, 0, 333),
             (5207, 1, 50),
             (777, 0, 4097),
+            (4099, 1, 1077),
         ):
             few = matrix(tile.rows, k, seed=1, device="cuda")
             many = matrix(lines, k, offset=offset, device="cuda")

@@ -55,14 +55,14 @@ def always(monkeypatch):
 @pytest.mark.parametrize("name", SKEWED)
 def test_each_group_is_computed_by_one_of_the_launches(name, always):
     """Rows of no group are zeroed once, and no launch touches the groups of the other."""
-    assert sizes(plan(560, 8, 520, 64)) == [(0, MOST), (MOST + 1, MOST_ROWS)]
-    check_groups(GemmSpec(), SKEWED[name], (560, 520, 64))
+    assert sizes(plan(560, 8, 264, 128)) == [(0, MOST), (MOST + 1, MOST_ROWS)]
+    check_groups(GemmSpec(), SKEWED[name], (560, 264, 128))
 
 
 def test_rows_of_no_group_may_stay(always):
     """Both launches leave them alone."""
     check_groups(
-        GemmSpec(), SKEWED["two large, small ones between, and a tail"], (560, 520, 64), tail="undefined"
+        GemmSpec(), SKEWED["two large, small ones between, and a tail"], (560, 264, 128), tail="undefined"
     )
 
 

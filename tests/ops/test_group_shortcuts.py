@@ -161,7 +161,7 @@ class Counted(TorchDispatchMode):
 def test_groups_of_two_launches_take_both(launched, shortened, monkeypatch):
     """Also by a shortcut."""
     monkeypatch.setattr(planned_groups, "IDLE", math.inf)
-    a, b = torch.randn(2056, 64).bfloat16(), torch.randn(32, 520, 64).bfloat16().mT
+    a, b = torch.randn(2056, 128).bfloat16(), torch.randn(32, 520, 128).bfloat16().mT
     for _ in range(3):
         launched.clear()
         cutegemm.grouped_mm(a, b, torch.full((32,), 2056))

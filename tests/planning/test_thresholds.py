@@ -17,6 +17,7 @@ from cutegemm.request.group_forms import all_groups
 FEW_ROWS = GemmSpec(tile=Tile(8, 64, 128), swap=True)
 CONSTANT = dataclasses.replace(FEW_ROWS, constant=("b",))
 ALONE = GemmSpec(tile=Tile(128, 128, 64), cluster=(1, 1))
+LINE = GemmSpec(schedule="simt", tile=Tile(1, 8, 512))
 SMS = DEFAULT.sms
 
 
@@ -50,6 +51,7 @@ DECIDES = {
     "early_bytes_full": (trigger(FEW_ROWS, rows(SMS - 1)), "mainloop", "loads"),
     "full": (trigger(FEW_ROWS, rows(SMS - 24)), "loads", "mainloop"),
     "early_shared": (trigger(ALONE, problem(1024, 1024, 1024, majors="kk")), "mainloop", "loads"),
+    "early_lines": (trigger(LINE, problem(1, 2048, 2048, majors="kk")), "mainloop", "start"),
     "in_turn": (trigger(CONSTANT, rows(SMS - 24)), "start", "mainloop"),
     "early_constant": (trigger(CONSTANT, rows(SMS - 24)), "mainloop", "start"),
     "kept": (lambda x: plan(PAIR, LARGE, x).config.serpentine, True, False),

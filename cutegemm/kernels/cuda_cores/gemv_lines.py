@@ -12,7 +12,9 @@ they are shifted together from two, once for all lines. The first word of a row 
 begins at a word, so nothing outside the matrices is read.
 
 Before griddepcontrol.wait each warp prefetches the first words of its columns of B into L2, and the CTAs share the
-prefetch of A. They arrive while earlier launches end: short GEMMs take up to 10 % less time.
+prefetch of A. They arrive while earlier launches end: short GEMMs take up to 10 % less time. CTAs of a longer
+GEMM let the next launch begin after their products. If it began before, its CTAs would fill what SMs have free, many on
+some and few on others.
 
     head    0 .. 7 elements
     words   K / 8 of them; of unaligned lines one less, since the second word of A must be inside A
@@ -86,7 +88,8 @@ class Gemv:
         group = place // config.slices
         first = group * (WARPS * config.own) + (place - group * config.slices) * (WARPS // config.slices)
         first += warp // config.slices
-        cute.arch.griddepcontrol_launch_dependents()
+        if cutlass.const_expr(config.trigger == "start"):
+            cute.arch.griddepcontrol_launch_dependents()
         a, b = (
             _at(start, cutlass.Int64(cutlass.min(batch, extents[f"{role}.l"] - 1)) * steps[role][2])
             for start, role in zip(operands, "ab", strict=True)
@@ -103,6 +106,8 @@ class Gemv:
         _prefetch(lines, extents["k"], slice_ * hw.WARP + lane, WORD)
         cute.arch.griddepcontrol_wait()
         sums = Mainloop(config, self.numeric, rows, lines, extents["k"]).multiply(lane, slice_)
+        if cutlass.const_expr(config.trigger == "mainloop"):
+            cute.arch.griddepcontrol_launch_dependents()
         value, place = _of_lane(sums, _lanes(config), lane)
         if cutlass.const_expr(config.slices > 1):
             value = self._of_slices(value, place, warp)

@@ -14,6 +14,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.unaligned_words import copy_async
@@ -33,10 +34,51 @@ class AsyncLoad:
         lines = self.lines
         first, start = lines.origin(corner)
         count, length = lines.extents()
+        last, left = count - 1 - first, length - start
         # an address inside the matrix even if nothing is read
         start_inside = cutlass.select_(start < length, start, cutlass.Int32(0))
         base = lines.source(first, start_inside, corner.batch)
-        last, left, pitch = count - 1 - first, length - start, lines.pitch
+        if left >= lines.length and last >= lines.count - 1:
+            self._copy_whole(base, None, stage, thread)
+        elif left >= lines.length or left % lines.each == 0:
+            self._copy_whole(base, (last, left), stage, thread)
+        else:
+            self._copy_parts(base, last, left, stage, thread)
+
+    @cute.jit
+    def _copy_whole(self, base: Any, limits: Any, stage: Any, thread: Any) -> None:
+        """Copy a tile of which every chunk is whole or does not exist.
+
+        One warp on each of an SM's schedulers issues all copies, so what counts is instructions for each: a thread's
+        lines are a constant number apart, and so are their places in memory and, by the swizzle's period, in the stage.
+
+        Args:
+            base: address of the tile's first element.
+            limits: (the last line that exists, elements of each); None if all of the tile exist.
+        """
+        lines = self.lines
+        even = hw.WARP % lines.chunks == 0
+        apart = hw.WARP // lines.chunks if even else 0
+        line, chunk, _ = lines.chunk(thread, lines.chunks, 0)
+        address = base + cutlass.Int64(line) * lines.pitch + chunk * lines.operand.width
+        for step in cutlass.range_constexpr(lines.steps(lines.chunks)):
+            at, there, used = line + step * apart, None, None
+            if cutlass.const_expr(not even or lines.per_warp * lines.chunks % hw.WARP != 0):
+                at, chunk, there = lines.chunk(thread, lines.chunks, step)
+            if cutlass.const_expr(not even):
+                address = base + cutlass.Int64(at) * lines.pitch + chunk * lines.operand.width
+            if cutlass.const_expr(limits is not None):
+                exists = cutlass.Boolean(at <= limits[0]) & cutlass.Boolean(chunk * lines.each < limits[1])
+                used = cutlass.select_(exists, cutlass.Int32(lines.operand.width), cutlass.Int32(0))
+            target = lines.place(thread, step) + stage * lines.stage_bytes
+            act_if(there, functools.partial(copy_chunk, lines, address, target, used))
+            if cutlass.const_expr(even):
+                address += apart * lines.pitch
+
+    @cute.jit
+    def _copy_parts(self, base: Any, last: Any, left: Any, stage: Any, thread: Any) -> None:
+        """Copy a tile that has `left` elements of each line, the last of which are less than a chunk."""
+        lines, pitch = self.lines, self.lines.pitch
         for step in cutlass.range_constexpr(lines.steps(lines.chunks)):
             line, chunk, there = lines.chunk(thread, lines.chunks, step)
             element = chunk * lines.each
@@ -52,7 +94,7 @@ class AsyncLoad:
 
 
 def copy_chunk(lines: Lines, address: Any, target: Any, used: Any) -> None:
-    """Copy one chunk of an operand's line to shared memory: `used` bytes of it, the others are zero."""
+    """Copy one chunk of an operand's line to shared memory: `used` bytes of it, the others are zero; None is all."""
     numeric, width = NUMERIC[lines.operand.dtype], lines.operand.width
     source = cute.make_ptr(numeric, address, cute.AddressSpace.gmem, assumed_align=width)
     place = cute.make_ptr(numeric, target, cute.AddressSpace.smem, assumed_align=width)

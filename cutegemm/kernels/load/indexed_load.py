@@ -15,15 +15,12 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.arch import sm90 as hw
 from cutegemm.kernels.load.cp_async_load import copy_chunk
 from cutegemm.kernels.load.operand_rows import Lines
 from cutegemm.kernels.load.row_indices import RowIndices
 from cutegemm.kernels.memory_views import act_if
 from cutegemm.kernels.schedule.work import Corner
-from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
-PERIOD_LINES = 8  # after which a swizzle repeats
 BITS = 31  # of a word that says which rows exist, without its sign
 
 
@@ -76,19 +73,8 @@ class IndexedLoad:
             used = cutlass.select_(exists, count * lines.size, cutlass.Int32(0))
             address = self.rows[step] + cutlass.Int64(inside) * lines.size
             # whole stages keep the swizzle's period
-            target = self._place(step, thread) + stage * lines.stage_bytes
+            target = lines.place(thread, step) + stage * lines.stage_bytes
             act_if(there, functools.partial(copy_chunk, lines, address, target, used))
-
-    def _place(self, step: int, thread: Any) -> Any:
-        """Where a thread's chunk lies in the first stage; of those that lie whole periods apart one is computed."""
-        lines, period, moved = self.lines, step, 0
-        if hw.WARP % lines.chunks == 0:
-            repeats = PERIOD_LINES * lines.chunks // hw.WARP
-            if repeats > 0:
-                period, moved = step % repeats, step // repeats * PERIOD_LINES
-        line, chunk, _ = lines.chunk(thread, lines.chunks, period)
-        span = SWIZZLE_SPANS[lines.operand.swizzle]
-        return lines.target(line, chunk * lines.each, 0) + moved * span
 
     @cute.jit
     def _look_up(self, first: Any, batch: Any, thread: Any) -> None:

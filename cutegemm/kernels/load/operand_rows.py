@@ -20,6 +20,9 @@ from cutegemm.kernels.memory_views import WORD
 from cutegemm.kernels.schedule.work import Corner
 from cutegemm.layouts.hardware import SWIZZLE_SPANS
 
+# lines after which a swizzle repeats
+PERIOD_LINES = 8
+
 
 @dataclass(frozen=True)
 class Lines:
@@ -104,6 +107,16 @@ class Lines:
         whole = self.per_warp * chunks % hw.WARP == 0
         there = None if whole else index < self.per_warp * chunks
         return (thread >> 5) * self.per_warp + line, chunk, there
+
+    def place(self, thread: Any, step: int) -> Any:
+        """Where a thread's chunk lies in the first stage; of those that lie whole periods apart one is computed."""
+        period, moved = step, 0
+        if hw.WARP % self.chunks == 0:
+            repeats = PERIOD_LINES * self.chunks // hw.WARP
+            if repeats > 0:
+                period, moved = step % repeats, step // repeats * PERIOD_LINES
+        line, chunk, _ = self.chunk(thread, self.chunks, period)
+        return self.target(line, chunk * self.each, 0) + moved * SWIZZLE_SPANS[self.operand.swizzle]
 
     def target(self, line: Any, element: Any, stage: Any) -> Any:
         """The address of an element of a stage; Int32.
