@@ -52,8 +52,9 @@ RECUT, SHARES = 4, (0.5, 0.75, 1.5)
 NEAR, AGAIN = 0.12, 0.35
 # version of the kernel that copies operands: the second has two chunks in flight per thread, and prefetches
 COPIES = 2
-# version of loads by cp.async: the second computes addresses with a few instructions for each
-ASYNC = 2
+# version of loads by cp.async: the second computes addresses with a few instructions for each, the third also where
+# lines are longer than a warp's copies
+ASYNC = 3
 # a problem with fewer configs than this has few, and its next config is worth this factor more
 FEW, WANTED = 9, 6.0
 

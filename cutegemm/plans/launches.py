@@ -20,8 +20,9 @@ MOST_VALUES = 16
 # splits per warpgroup of the reduction launch, and its most warpgroups
 PARTS_EACH = 4
 MOST_ADDERS = 4
-# CTAs of the reduction launch that an SM holds, if all of them fit the SMs then
-MOST_ON_SM = 2
+# CTAs of the reduction launch that an SM holds, if all of them fit the SMs then; so many more at most if they fit the
+# SMs that the GEMM leaves free
+MOST_ON_SM, MOST_ON_FREE = 2, 4
 
 
 class Grid(NamedTuple):
@@ -82,8 +83,10 @@ def adding_config(
     )
     most = max(-(-sms // (math.prod(tiles) * config.team)), config.tile_values // MOST_VALUES, 1)
     made = sliced(whole, most, enough=True)
-    if math.prod(tiles) * config.team * made.slices <= MOST_ON_SM * sms:
-        made = dataclasses.replace(made, most_on_sm=MOST_ON_SM)
+    adders, free = math.prod(tiles) * config.team * made.slices, sms - math.prod(tiles) * config.splits
+    if adders <= MOST_ON_SM * sms:
+        beside = -(-adders // free) if free > 0 else 0
+        made = dataclasses.replace(made, most_on_sm=max(MOST_ON_SM, beside if beside <= MOST_ON_FREE else 0))
     # shared memory holds only the epilogue's subtiles, and all of them
     reads = any(x.load == "tma" for x in made.inputs)
     return KernelConfig.of(dataclasses.replace(made, input_stages=made.subtiles if reads else 1))

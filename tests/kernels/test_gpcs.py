@@ -100,3 +100,14 @@ def test_two_ctas_of_the_adding_launch_fit_an_sm():
     whole = H200.limits.smem_bytes + SMEM_RESERVED
     assert 2 * (asked + SMEM_RESERVED) <= whole < 3 * (asked + SMEM_RESERVED)
     assert few.most_on_sm == 2 and many.most_on_sm == 0 and used == smem_bytes(many) < asked
+
+
+@pytest.mark.parametrize("splits, most", [(17, 2), (18, 2), (20, 3), (21, 2)])
+def test_few_ctas_that_add_fit_the_sms_that_the_gemm_leaves_free(splits, most):
+    """Six tiles leave 30, 24, 12 and 6 SMs free; 30 CTAs add. More than four to an SM would wait for each other."""
+    spec = GemmSpec(
+        tile=Tile(40, 64, 128), swap=True, cluster=(1, 1), split_k=splits, split_reduction="launch"
+    )
+    gemm, adding = plan(spec, problem(72, 184, 12800, majors="kk"), H200).steps
+    assert gemm.clusters == 6 * splits and adding.clusters == 30
+    assert adding.config.most_on_sm == most

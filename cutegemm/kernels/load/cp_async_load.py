@@ -56,24 +56,26 @@ class AsyncLoad:
             base: address of the tile's first element.
             limits: (the last line that exists, elements of each); None if all of the tile exist.
         """
-        lines = self.lines
-        even = hw.WARP % lines.chunks == 0
-        apart = hw.WARP // lines.chunks if even else 0
+        lines, width = self.lines, self.lines.operand.width
         line, chunk, _ = lines.chunk(thread, lines.chunks, 0)
-        address = base + cutlass.Int64(line) * lines.pitch + chunk * lines.operand.width
+        place = base + cutlass.Int64(line) * lines.pitch + chunk * width
         for step in cutlass.range_constexpr(lines.steps(lines.chunks)):
-            at, there, used = line + step * apart, None, None
-            if cutlass.const_expr(not even or lines.per_warp * lines.chunks % hw.WARP != 0):
-                at, chunk, there = lines.chunk(thread, lines.chunks, step)
-            if cutlass.const_expr(not even):
-                address = base + cutlass.Int64(at) * lines.pitch + chunk * lines.operand.width
+            apart, along = divmod(step * hw.WARP, lines.chunks)
+            at, element, there = line + apart, (chunk + along) * lines.each, None
+            address = place + along * width
+            if cutlass.const_expr(not lines.even or lines.per_warp * lines.chunks % hw.WARP != 0):
+                at, other, there = lines.chunk(thread, lines.chunks, step)
+                element = other * lines.each
+            if cutlass.const_expr(not lines.even):
+                address = base + cutlass.Int64(at) * lines.pitch + element * lines.size
+            used = None
             if cutlass.const_expr(limits is not None):
-                exists = cutlass.Boolean(at <= limits[0]) & cutlass.Boolean(chunk * lines.each < limits[1])
-                used = cutlass.select_(exists, cutlass.Int32(lines.operand.width), cutlass.Int32(0))
+                exists = cutlass.Boolean(at <= limits[0]) & cutlass.Boolean(element < limits[1])
+                used = cutlass.select_(exists, cutlass.Int32(width), cutlass.Int32(0))
             target = lines.place(thread, step) + stage * lines.stage_bytes
             act_if(there, functools.partial(copy_chunk, lines, address, target, used))
-            if cutlass.const_expr(even):
-                address += apart * lines.pitch
+            # to the next step's line
+            place += ((step + 1) * hw.WARP // lines.chunks - apart) * lines.pitch
 
     @cute.jit
     def _copy_parts(self, base: Any, last: Any, left: Any, stage: Any, thread: Any) -> None:

@@ -108,13 +108,17 @@ class Lines:
         there = None if whole else index < self.per_warp * chunks
         return (thread >> 5) * self.per_warp + line, chunk, there
 
+    @property
+    def even(self) -> bool:
+        """Whether each step of a thread is a constant number of lines and chunks behind its first."""
+        return hw.WARP % self.chunks == 0 or self.chunks % hw.WARP == 0
+
     def place(self, thread: Any, step: int) -> Any:
         """Where a thread's chunk lies in the first stage; of those that lie whole periods apart one is computed."""
         period, moved = step, 0
-        if hw.WARP % self.chunks == 0:
-            repeats = PERIOD_LINES * self.chunks // hw.WARP
-            if repeats > 0:
-                period, moved = step % repeats, step // repeats * PERIOD_LINES
+        repeats = PERIOD_LINES * self.chunks // hw.WARP
+        if self.even and repeats > 0:
+            period, moved = step % repeats, step // repeats * PERIOD_LINES
         line, chunk, _ = self.chunk(thread, self.chunks, period)
         return self.target(line, chunk * self.each, 0) + moved * SWIZZLE_SPANS[self.operand.swizzle]
 
