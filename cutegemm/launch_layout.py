@@ -197,9 +197,14 @@ def _gemm(config: GemmConfig) -> LaunchLayout:
     )
 
 
+def placed(config: KernelConfig) -> bool:
+    """Whether a launch gives each cluster its place: work tiles lie by GPC. CTAs without clusters are in order."""
+    return config.by_gpc and config.cluster_size > 1
+
+
 def _order(config: GemmConfig) -> tuple[Field, ...]:
-    """The place of each cluster, a byte each, of kernels whose work tiles lie by GPC."""
-    if not isinstance(config, KernelConfig) or not config.by_gpc:
+    """The place of each cluster, a byte each (`placed`)."""
+    if not isinstance(config, KernelConfig) or not placed(config):
         return ()
     return (Field("order", INT32, (0,) * (-(-MOST_SMS // config.cluster_size // ORDERED))),)
 

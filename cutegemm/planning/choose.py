@@ -18,6 +18,7 @@ from cutegemm.config.invariants.tiles import rows_step
 from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import InputError, PlanError, field_error, shown
+from cutegemm.launch_layout import placed
 from cutegemm.planning import candidates, few_lines, invariance
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
@@ -75,7 +76,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
         gate=way.gate,
         raster=raster(way, candidate),
         clusters=grid.clusters,
-        order=gpcs.order(seen.device.gpcs[config.cluster_size], grid.clusters) if config.by_gpc else (),
+        order=gpcs.order(seen.device.gpcs[config.cluster_size], grid.clusters) if placed(config) else (),
         parts=reductions.parts,
         in_workspace=copied | reductions.partials | parts.places,
         counted=parts.counted,

@@ -285,8 +285,7 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     late = x.early_sum * of.launched + x.early_full * of.share + x.early_cluster * of.doubled
     start = start + of.early * (late + _each(of, 0.0, bare=x.early_bare))
     more = _each(of, 0.0, two=x.first_two, three=x.first_three, turns=x.first_turn)
-    found: Column = start + _each(of, x.first, bare=x.first_bare) + more + total + of.once
-    return found
+    return np.asarray(start + _each(of, x.first, bare=x.first_bare) + more + total + of.once)
 
 
 def _each(of: Counts, usual: float, **other: float) -> Column:

@@ -16,13 +16,15 @@ from cutegemm.config.draft import SMEM_RESERVED
 from cutegemm.config.smem_budget import smem_bytes
 from cutegemm.emulator import Options
 from cutegemm.gemm import Gemm
+from cutegemm.launch_layout import layout_of
 from cutegemm.planning.planner import plan
 from cutegemm.plans import gpcs
 from cutegemm.running import run as path
 from tests.support.numerics import assert_close
 
 pytestmark = pytest.mark.sliced
-SPLITS = GemmSpec(tile=Tile(64, 64, 64), swap=False, split_k=3, split_reduction="launch")
+SPLITS = GemmSpec(tile=Tile(64, 64, 64), cluster=(1, 1), swap=False, split_k=3, split_reduction="launch")
+PAIRS = dataclasses.replace(SPLITS, cluster=(2, 1))
 
 
 def scattered(size: int) -> tuple[int, ...]:
@@ -36,7 +38,7 @@ def factors(m: int, n: int, k: int) -> list[torch.Tensor]:
     return [torch.randn(*shape, generator=generator).bfloat16() for shape in ((m, k), (k, n))]
 
 
-@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize("cluster", [(2, 1), (2, 2)])
 @pytest.mark.parametrize("reduction", ["launch", "workspace"])
 def test_every_split_of_every_tile_is_computed(monkeypatch, cluster, reduction):
     """Without races, in an order of the CTAs that is drawn."""
@@ -53,12 +55,23 @@ def test_every_split_of_every_tile_is_computed(monkeypatch, cluster, reduction):
 
 def test_batches_and_more_work_than_clusters(monkeypatch):
     """Every place is read, and the clusters' next work tiles begin where the first ones end."""
-    known = dataclasses.replace(H200, gpcs={1: scattered(1)})
+    known = dataclasses.replace(H200, gpcs={2: scattered(2)})
     monkeypatch.setattr(path, "DEFAULT", known)
     a, b = (torch.stack([x, x.flip(0)]) for x in factors(328, 328, 200))
-    made = plan(SPLITS, problem(328, 328, 200, batch=2), known)
-    assert made.config.by_gpc and made.steps[0].clusters == 132 and 3 * 72 == made.waves * 132
-    assert_close(emulator.run(Gemm(SPLITS), a, b).d, a, b)
+    made = plan(PAIRS, problem(328, 328, 200, batch=2), known)
+    assert made.config.by_gpc and made.steps[0].clusters == 66 and 3 * 36 == made.waves * 66
+    assert_close(emulator.run(Gemm(PAIRS), a, b).d, a, b)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_ctas_without_clusters_are_in_order(batch):
+    """A launch gives them no places: they follow one another by GPC, and take the tiles of a split in turn."""
+    a, b = (torch.stack([x] * batch) for x in factors(328, 328, 200))
+    gemm, _ = plan(SPLITS, problem(328, 328, 200, batch=batch)).steps
+    assert gemm.config.by_gpc and gemm.order == () and "order" not in layout_of(gemm.config)["schedule"].names
+    found = emulator.run(Gemm(SPLITS), a, b, options=Options(races=True, policy="random", seed=1))
+    assert not found.findings
+    assert_close(found.d, a, b)
 
 
 def test_a_place_that_two_clusters_have_leaves_a_split_out(monkeypatch):
@@ -67,7 +80,7 @@ def test_a_place_that_two_clusters_have_leaves_a_split_out(monkeypatch):
     right = gpcs.order
     # plans are cached: this problem is no other test's
     monkeypatch.setattr(gpcs, "order", lambda *args: (*right(*args)[:-1], right(*args)[0]))
-    found = emulator.run(Gemm(SPLITS), a, b)
+    found = emulator.run(Gemm(PAIRS), a, b)
     with pytest.raises(AssertionError):
         assert_close(found.d, a, b)
 

@@ -127,7 +127,7 @@ class TileScheduler:
         k_tiles = cluster_tiles(shape["k"], config.tile[2], 1)
         block, _, _ = cute.arch.block_idx()
         cluster = block // config.cluster_size
-        if cutlass.const_expr(config.by_gpc):
+        if cutlass.const_expr("order" in schedule):
             cluster = byte_of(schedule["order"], cluster)
         return cls(
             config, place, cluster, shape, tiles, k_tiles, schedule["group"], schedule["clusters"], schedule
