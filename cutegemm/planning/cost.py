@@ -39,7 +39,7 @@ K_BYTES = 32.0
 CYCLE_COLUMNS = 2.0
 # who multiplies: 1 to 3 cooperative warpgroups, two of pingpong, or warpgroups without a producer
 TEAMS = ("lone", "two", "three", "turns", "bare")
-TURNS = TEAMS.index("turns")
+TURNS, BARE = TEAMS.index("turns"), TEAMS.index("bare")
 # clusters that request the same bytes at once, beyond which further ones find them in L2
 MOST_DELAYING = 8
 # least nanoseconds of any time
@@ -283,7 +283,7 @@ def nanoseconds(of: Counts, x: CostModel) -> Column:
     start = x.launch + x.cluster * of.doubled + x.apart * (of.beneath == 0)
     # SMs that the launch before keeps busy load constant operands late
     late = x.early_sum * of.launched + x.early_full * of.share + x.early_cluster * of.doubled
-    start = start + of.early * (late + _each(of, 0.0, bare=x.early_bare))
+    start = start + of.early * (late + (of.team == BARE) * x.early_bare)
     more = _each(of, 0.0, two=x.first_two, three=x.first_three, turns=x.first_turn)
     return np.asarray(start + _each(of, x.first, bare=x.first_bare) + more + total + of.once)
 

@@ -47,35 +47,33 @@ class AsyncLoad:
 
     @cute.jit
     def _copy_whole(self, base: Any, limits: Any, stage: Any, thread: Any) -> None:
-        """Copy a tile of which every chunk is whole or does not exist.
+        """Copy a tile whose chunks exist as a whole or not at all.
 
-        One warp on each of an SM's schedulers issues all copies, so what counts is instructions for each: a thread's
-        lines are a constant number apart, and so are their places in memory and, by the swizzle's period, in the stage.
+        Each of the producer's warps is alone on its scheduler and needs the time of its instructions. So places in
+        memory and in the stage are constant distances from those of a thread's first line, or of an earlier chunk.
 
         Args:
             base: address of the tile's first element.
-            limits: (the last line that exists, elements of each); None if all of the tile exist.
+            limits: (the last line that exists, elements of each), counted from the tile's first; None if all exist.
         """
         lines, width = self.lines, self.lines.operand.width
         line, chunk, _ = lines.chunk(thread, lines.chunks, 0)
         place = base + cutlass.Int64(line) * lines.pitch + chunk * width
         for step in cutlass.range_constexpr(lines.steps(lines.chunks)):
-            apart, along = divmod(step * hw.WARP, lines.chunks)
-            at, element, there = line + apart, (chunk + along) * lines.each, None
-            address = place + along * width
-            if cutlass.const_expr(not lines.even or lines.per_warp * lines.chunks % hw.WARP != 0):
-                at, other, there = lines.chunk(thread, lines.chunks, step)
-                element = other * lines.each
-            if cutlass.const_expr(not lines.even):
-                address = base + cutlass.Int64(at) * lines.pitch + element * lines.size
+            at, each, there = lines.chunk(thread, lines.chunks, step)
+            if cutlass.const_expr(lines.even):
+                apart, along = divmod(step * hw.WARP, lines.chunks)
+                at, each, address = line + apart, chunk + along, place + along * width
+                # to the next step's line
+                place += ((step + 1) * hw.WARP // lines.chunks - apart) * lines.pitch
+            else:
+                address = base + cutlass.Int64(at) * lines.pitch + each * width
             used = None
             if cutlass.const_expr(limits is not None):
-                exists = cutlass.Boolean(at <= limits[0]) & cutlass.Boolean(element < limits[1])
+                exists = cutlass.Boolean(at <= limits[0]) & cutlass.Boolean(each * lines.each < limits[1])
                 used = cutlass.select_(exists, cutlass.Int32(width), cutlass.Int32(0))
             target = lines.place(thread, step) + stage * lines.stage_bytes
             act_if(there, functools.partial(copy_chunk, lines, address, target, used))
-            # to the next step's line
-            place += ((step + 1) * hw.WARP // lines.chunks - apart) * lines.pitch
 
     @cute.jit
     def _copy_parts(self, base: Any, last: Any, left: Any, stage: Any, thread: Any) -> None:
