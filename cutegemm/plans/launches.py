@@ -20,8 +20,8 @@ MOST_VALUES = 16
 # splits per warpgroup of the reduction launch, and its most warpgroups
 PARTS_EACH = 4
 MOST_ADDERS = 4
-# CTAs of the reduction launch that an SM holds, if all of them fit the SMs then; so many more at most if they fit the
-# SMs that the GEMM leaves free
+# CTAs of the reduction launch that an SM holds, if all of them fit the SMs then. It may hold up to the second number if
+# all of them fit the SMs that the GEMM leaves free; threads with many registers leave room for fewer
 MOST_ON_SM, MOST_ON_FREE = 2, 4
 
 

@@ -217,7 +217,7 @@ def _serpentine(x: KernelDraft) -> Number:
 
 
 def _by_gpc(x: KernelDraft) -> Number:
-    """The launch has a place for every cluster that the SMs hold at once; without splits there is no gain."""
+    """The launch has a place for every cluster of several CTAs that the SMs hold at once; only splits gain."""
     listed = ((x.streamed | x.dynamic) ^ True) & x.persistent & (x.grouped == "")
     return implies(x.by_gpc, listed & (x.splits > x.cluster_splits) & (x.ctas_per_sm == 1))
 

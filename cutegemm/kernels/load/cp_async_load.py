@@ -35,7 +35,7 @@ class AsyncLoad:
         first, start = lines.origin(corner)
         count, length = lines.extents()
         last, left = count - 1 - first, length - start
-        # an address inside the matrix even if nothing is read
+        # a copy of no bytes reads nothing, wherever its address lies (PTX ISA, cp.async); `_copy_parts` stays inside
         start_inside = cutlass.select_(start < length, start, cutlass.Int32(0))
         base = lines.source(first, start_inside, corner.batch)
         if left >= lines.length and last >= lines.count - 1:
