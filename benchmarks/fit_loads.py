@@ -38,7 +38,8 @@ FILES = "*_h?00.json"
 # spec fields that determine a config
 CHOSEN = {"tile", "cluster", "schedule", "consumers", "split_k", "split_reduction", "swap", "raster",
           "a_load", "b_load"}  # fmt: skip
-COPY, ASYNC = "relayout", "cp_async"
+# versions that tables tell, of loads that have changed
+CHANGED = {"relayout": "copies", "cp_async": "async"}
 # (load of A, load of B), whether operands are swapped, the candidate of the kernel's GEMM
 Config = tuple[tuple[str, str], bool, Candidate]
 # what kernels are told apart by: a config or a tile
@@ -89,7 +90,7 @@ def _swept(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
             continue
         _, way, candidate = option_of(made)
         loads = way.loads
-        if COPY in loads or ASYNC in loads:
+        if not CHANGED.keys().isdisjoint(loads):
             continue
         config = (loads[::-1] if way.swapped else loads), way.swapped, candidate
         yield data["environment"]["gpu"], row["suite"], of, config, row["baseline_us"] / row["ratio"]
@@ -110,8 +111,8 @@ def _drawn(data: dict[str, Any]) -> Iterator[tuple[str, str, Problem, Config, fl
                 for name in "ab"
             )
             given = None not in loads and any(x != "tma" for x in loads)
-            given &= COPY not in loads or case.get("copies") == sweep_draws.COPIES
-            given &= ASYNC not in loads or case.get("async") == sweep_draws.ASYNC
+            told = [CHANGED[x] for x in loads if x in CHANGED]
+            given &= all(case.get(x) == sweep_draws.VERSIONS[x] for x in told)
             if given and extra.keys() <= {"chosen", "a_load", "b_load"}:
                 yield data["gpu"], case["suite"], of, (loads, *sweep_draws.read_config(row)), us
 

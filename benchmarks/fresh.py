@@ -27,7 +27,7 @@ from rich.console import Console
 from benchmarks import command_line, fresh_bench, fresh_check, fresh_draws, fresh_tree, runs
 from benchmarks.fresh_bench import AGAIN, FIRST, PREFIX, Bench, Regret
 from benchmarks.results import Case, Results, Row
-from benchmarks.sweep_draws import ASYNC, COPIES
+from benchmarks.sweep_draws import VERSIONS
 from cutegemm.arch.device import Device
 from cutegemm.running.backends.launcher import current_device
 from cutegemm.tuning import CANDIDATES
@@ -51,8 +51,7 @@ def header(args: argparse.Namespace) -> Row:
         "count": args.count,
         "families": list(args.families),
         "regret": args.regret,
-        "copies": COPIES,
-        "async": ASYNC,
+        **VERSIONS,
     }
 
 

@@ -47,7 +47,7 @@ def cases(rows: list[Row], said: Row, device: Device) -> Iterator[Row]:
         if configs:
             of = dict(zip(FIELDS, key, strict=True))
             of |= {"suite": of["suite"].removeprefix(PREFIX), "held_back": False}
-            of |= {"seed": said["seed"], "copies": said.get("copies", 1), "async": said.get("async", 1)}
+            of |= {"seed": said["seed"]} | {x: said[x] for x in sweep_draws.VERSIONS if x in said}
             yield sweep_table.case(of | {"configs": list(configs.values())}, _line(timed, list(configs)))
 
 

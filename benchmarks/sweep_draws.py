@@ -55,6 +55,8 @@ COPIES = 2
 # version of loads by cp.async: the second computes addresses with a few instructions for each, the third also where
 # lines are longer than a warp's copies
 ASYNC = 3
+# both as tables name them
+VERSIONS = {"copies": COPIES, "async": ASYNC}
 # a problem with fewer configs than this has few, and its next config is worth this factor more
 FEW, WANTED = 9, 6.0
 
@@ -242,7 +244,7 @@ def drawn(args: argparse.Namespace, device: Device) -> dict[str, list[Row]]:
     with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
         pools = list(pool.map(_pool, problems, itertools.repeat(device)))
     for seed, case in problems:
-        more = {"seed": seed, "held_back": seen[case.suite] % 2 == 1, "copies": COPIES, "async": ASYNC}
+        more = {"seed": seed, "held_back": seen[case.suite] % 2 == 1} | VERSIONS
         found.append(dataclasses.asdict(case) | more)
         seen[case.suite] += 1
     kernels: dict[Any, int] = {}

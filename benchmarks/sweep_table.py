@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks import command_line, sweep_jobs
 from benchmarks.contenders import BASELINE
 from benchmarks.results import Row
-from benchmarks.sweep_draws import COLUMNS
+from benchmarks.sweep_draws import COLUMNS, VERSIONS
 from cutegemm.spec import MAX_STAGES
 
 PROBLEM = ("suite", "seed", "held_back", "majors", "batch", "m", "n", "k")
@@ -54,8 +54,7 @@ def case(job: Row, line: Row, baseline: str = BASELINE) -> Row:
         "stages": MAX_STAGES,
         "gpcs": True,
         "plain": True,
-        "copies": job.get("copies", 1),
-        "async": job.get("async", 1),
+        **{x: job.get(x, 1) for x in VERSIONS},
     }
     return head | {"cublas": us and round(us, 4), "rows": rows}
 

@@ -134,9 +134,7 @@ class Thresholds:
     early_bytes: int  # that a launch moves, up to which the next launch should begin early
     early_bytes_full: int  # the same of a launch whose share of the SMs is at least `full`
     early_constant: int  # bytes of a launch with constant operands, up to which the next one begins at once
-    early_lines: (
-        int  # bytes of a launch for a few rows on the CUDA cores, up to which the next one begins at once
-    )
+    early_lines: int  # the same of a launch for a few rows on the CUDA cores, without constant operands
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
     kept: float  # share of L2 below which an operand stays there while the other streams through

@@ -81,12 +81,13 @@ def adding_config(
         early=(),
         adders=1 if in_turn else max(1, min(MOST_ADDERS, config.outer_splits // PARTS_EACH)),
     )
-    most = max(-(-sms // (math.prod(tiles) * config.team)), config.tile_values // MOST_VALUES, 1)
+    count = math.prod(tiles)
+    most = max(-(-sms // (count * config.team)), config.tile_values // MOST_VALUES, 1)
     made = sliced(whole, most, enough=True)
-    adders, free = math.prod(tiles) * config.team * made.slices, sms - math.prod(tiles) * config.splits
+    adders, free = count * config.team * made.slices, sms - count * config.splits
     if adders <= MOST_ON_SM * sms:
-        beside = -(-adders // free) if free > 0 else 0
-        made = dataclasses.replace(made, most_on_sm=max(MOST_ON_SM, beside if beside <= MOST_ON_FREE else 0))
+        fits = MOST_ON_SM * free < adders <= MOST_ON_FREE * free
+        made = dataclasses.replace(made, most_on_sm=-(-adders // free) if fits else MOST_ON_SM)
     # shared memory holds only the epilogue's subtiles, and all of them
     reads = any(x.load == "tma" for x in made.inputs)
     return KernelConfig.of(dataclasses.replace(made, input_stages=made.subtiles if reads else 1))

@@ -384,7 +384,7 @@ def test_compiled_autograd_takes_our_nodes(name):
 
 
 def test_maps_within_maps_of_gradients_are_refused():
-    """Of two maps of torch's older kind none knows the other: the rule, and what maps instead, are named."""
+    """Neither of two nested maps of torch's older kind knows the other: the error names the rule and a way out."""
     w = r(7, 12).requires_grad_()
     y = cutegemm.linear(r(5, 12), w, fallback="reference")
 

@@ -139,7 +139,7 @@ def test_a_misspelt_argument_is_suggested(name):
 
 
 def test_a_new_d_has_the_type_that_was_asked_for():
-    """Of every form and whoever adds up; that of a given D is not asked for anew."""
+    """In every form of groups and on every way of adding up; a given D has a type of its own."""
     batches = torch.randn(3, 8, 16).to(BF16)
     fp32, spec = torch.float32, GemmSpec(d_dtype="fp32")
     for given in (

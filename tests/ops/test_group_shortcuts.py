@@ -22,6 +22,7 @@ from cutegemm.running import run
 from cutegemm.running.backends import launcher
 
 SWIGLU = epi.swiglu()
+ONE = epi.define(lambda acc: epi.Output(h=epi.relu(acc)))
 ROWS = epi.define(lambda acc: epi.Output(d=acc, h=epi.relu(acc)))
 
 
@@ -93,9 +94,6 @@ def test_a_call_is_shortened_and_launches_the_same(name, launched, shortened):
         kept.append(([places.get(x, "copy") for x in addresses], numbers, d.shape, d.dtype, d.stride()))
     assert shortened == [False, True, True] and len(launched) == 3
     assert kept[1] == kept[0] == kept[2] or name == "along K"
-
-
-ONE = epi.define(lambda acc: epi.Output(h=epi.relu(acc)))
 
 
 @pytest.mark.parametrize("epilogue, names", [(ROWS, ["d", "h"]), (ONE, ["h"])])

@@ -90,7 +90,7 @@ MAPS = {
 
 @pytest.mark.parametrize("name", MAPS)
 def test_vmap_takes_a_batch(name):
-    """Of any argument, also of the ends, which differ from element to element."""
+    """Any argument may have it, also the ends, which then differ from element to element."""
     dims, tensors = MAPS[name]
     found, told = torch.vmap(ours, dims)(*tensors), torch.vmap(theirs, dims)(*tensors)
     assert torch.equal(found, told.to(found.dtype))
@@ -144,7 +144,7 @@ def test_forward_mode_is_refused(recorded):
 
 
 def test_gradients_have_gradients():
-    """Of groups of rows, of columns and along K: a penalty on the gradient has the gradient that torch gives."""
+    """A penalty on the gradient has torch's gradient, for groups of rows, of columns and along K."""
 
     def penalty(f, *tensors):
         inputs = [x.clone().requires_grad_() for x in tensors]

@@ -69,7 +69,7 @@ def test_gradients_of_everything(form, name):
 
 
 def test_gradients_of_what_is_added_have_the_precision_of_d():
-    """Of an fp32 D, c and a bias have the incoming gradient, which was not rounded to the operands' type."""
+    """With D in fp32 the gradients of c and a bias are the incoming one, not rounded to the operands' type."""
     a, b, offs = torch.randn(50, 24).to(BF16), torch.randn(3, 24, 40).to(BF16), torch.tensor([7, 7, 50])
     for rows in ((40,), (3, 40)):
         c, bias = torch.randn(50, 40).requires_grad_(), torch.randn(rows).requires_grad_()
@@ -98,7 +98,7 @@ def test_fp32_groups_and_their_gradients_are_tf32():
 
 
 def test_matrices_have_gradients_as_they_lie():
-    """Of a transposed weight as well, so that autograd keeps the gradient and copies nothing."""
+    """A transposed weight has a transposed gradient, which autograd keeps without a copy."""
     for turned in (False, True):
         b = torch.randn(3, 24, 40).to(BF16)
         b = (b.mT.contiguous().mT if turned else b).requires_grad_()

@@ -39,6 +39,7 @@ from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
 from cutegemm.kernels.load.unaligned_words import align, registers
 from cutegemm.kernels.memory_views import REGISTER, elements_at, prefetch_line
+from cutegemm.kernels.schedule.dependent_launch import Dependence
 
 # registers of a word
 REGISTERS = WORD * ELEMENT_BYTES // REGISTER
@@ -88,8 +89,8 @@ class Gemv:
         group = place // config.slices
         first = group * (WARPS * config.own) + (place - group * config.slices) * (WARPS // config.slices)
         first += warp // config.slices
-        if cutlass.const_expr(config.trigger == "start"):
-            cute.arch.griddepcontrol_launch_dependents()
+        dependence = Dependence(config)
+        dependence.start()
         a, b = (
             _at(start, cutlass.Int64(cutlass.min(batch, extents[f"{role}.l"] - 1)) * steps[role][2])
             for start, role in zip(operands, "ab", strict=True)
@@ -104,10 +105,9 @@ class Gemv:
         slice_ = warp % config.slices
         _prefetch(rows, extents["k"], cutlass.Int64(thread) * tiles + place, L2_LINE // ELEMENT_BYTES)
         _prefetch(lines, extents["k"], slice_ * hw.WARP + lane, WORD)
-        cute.arch.griddepcontrol_wait()
+        dependence.wait()
         sums = Mainloop(config, self.numeric, rows, lines, extents["k"]).multiply(lane, slice_)
-        if cutlass.const_expr(config.trigger == "mainloop"):
-            cute.arch.griddepcontrol_launch_dependents()
+        dependence.done(("mainloop",))
         value, place = _of_lane(sums, _lanes(config), lane)
         if cutlass.const_expr(config.slices > 1):
             value = self._of_slices(value, place, warp)

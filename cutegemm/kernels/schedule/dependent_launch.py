@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import cutlass
 import cutlass.cute as cute
 
-from cutegemm.config import KernelConfig
+from cutegemm.config import GemvConfig, KernelConfig
 
 
 @dataclass(frozen=True)
 class Dependence:
     """A CTA's side of it; nothing where the launch does not take part."""
 
-    config: KernelConfig
+    config: KernelConfig | GemvConfig
 
     def start(self) -> None:
         """After the prologue."""

@@ -159,9 +159,9 @@ def _remember(key: Key, outputs: tuple[str, ...], prepared: Any, given: tuple[An
 
 
 def _named(outputs: tuple[str, ...], found: Any, tensors: list[Any], alpha: float) -> Outputs | None:
-    """What the shortcut `found` returns for a call, by name; None if it does not match."""
+    """The tuple that the shortcut `found` returns for a call, by name; None if it does not match."""
     made = found(tensors, alpha)
-    return None if made is None else Outputs(**dict(zip(outputs, made if type(made) is tuple else (made,))))
+    return None if made is None else Outputs(**dict(zip(outputs, made)))
 
 
 __all__ = ["again", "key_of", "run"]
