@@ -53,8 +53,8 @@ NEAR, AGAIN = 0.12, 0.35
 # version of the kernel that copies operands: the second has two chunks in flight per thread, and prefetches
 COPIES = 2
 # version of loads by cp.async: the second computes addresses with a few instructions for each, the third also where
-# lines are longer than a warp's copies
-ASYNC = 3
+# lines are longer than a warp's copies, the fourth leaves L1 60 KiB
+ASYNC = 4
 # both as tables name them
 VERSIONS = {"copies": COPIES, "async": ASYNC}
 # a problem with fewer configs than this has few, and its next config is worth this factor more

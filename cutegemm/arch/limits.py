@@ -14,6 +14,7 @@ class Limits:
     capability: tuple[int, int]  # compute capability that runs it, (major, minor)
     smem_bytes: int  # shared memory that a CTA may use
     smem_sm_bytes: int  # shared memory of an SM
+    smem_l1_bytes: int  # shared memory of an SM up to which L1 keeps room for copies by threads
     smem_reserved: int  # bytes of it that each resident CTA takes besides its allocation
     smem_align: int  # alignment of a tile in shared memory, bytes
     registers_per_sm: int  # 32-bit registers

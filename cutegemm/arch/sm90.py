@@ -19,6 +19,8 @@ SMEM_BYTES = 232_448
 # bytes of an SM: 228 KiB; every resident CTA takes 1 KiB besides its allocation, CG
 SMEM_SM_BYTES = 233_472
 SMEM_CTA_RESERVED = 1_024
+# bytes: 196 KiB, the second largest share of an SM's 256 KiB. L1 has the rest: 60 KiB, beside the largest 28, CG
+SMEM_L1_BYTES = 200_704
 # bytes: the 128-byte swizzle repeats every 8 rows x 128 bytes, PTX wgmma smem layout
 SMEM_ALIGN = 1_024
 # 32-bit registers, CG
@@ -46,6 +48,7 @@ LIMITS = Limits(
     capability=(9, 0),
     smem_bytes=SMEM_BYTES,
     smem_sm_bytes=SMEM_SM_BYTES,
+    smem_l1_bytes=SMEM_L1_BYTES,
     smem_reserved=SMEM_CTA_RESERVED,
     smem_align=SMEM_ALIGN,
     registers_per_sm=REGISTERS_PER_SM,

@@ -354,7 +354,7 @@ class KernelDraft(EpilogueConfig):
     @property
     def smem_limit(self) -> Number:
         """Bytes of shared memory of a CTA: its share of an SM's, less 1 KiB that each CTA reserves (CG, table 28)."""
-        return (self.limits.smem_bytes + SMEM_RESERVED) // self.ctas_per_sm - SMEM_RESERVED
+        return self.limits.smem_sm_bytes // self.ctas_per_sm - SMEM_RESERVED
 
     @property
     def gathers(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cutegemm.config import scale_places
-from cutegemm.config.draft import ROW_ALIGN, WORK_SLOTS, KernelDraft
+from cutegemm.config.draft import ROW_ALIGN, SMEM_RESERVED, WORK_SLOTS, KernelDraft
 from cutegemm.config.numbers import Number, most, round_up, where
 from cutegemm.config.parts import OutputConfig
 
@@ -22,6 +22,8 @@ NUMBER_BYTES = 4  # of a tile's number that a dynamic scheduler hands out
 BARRIER_BYTES = 8  # PTX ISA, mbarrier
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers
 SUM_VECTOR = 16  # bytes of one access to another warpgroup's sum
+L1_BYPASS = 16  # bytes of a copy from which on it does not pass through L1
+LEAST_STAGES = 3  # two stages cost threads that load more than L1 gains
 
 
 @dataclass(frozen=True)
@@ -174,11 +176,27 @@ def smem_bytes(config: KernelDraft, stages: Number | None = None) -> Number:
     return Contents.of(config).placed(config.stages if stages is None else stages)[1]
 
 
-def room(config: KernelDraft) -> Number:
-    """Mainloop stages that fit beside the epilogue, alignment of the regions included; 0 if none fits."""
-    limit, contents = config.smem_limit, Contents.of(config)
+def room(config: KernelDraft, limit: Number | None = None) -> Number:
+    """Mainloop stages that fit beside the epilogue, alignment of the regions included; 0 if none fits.
+
+    Args:
+        config: of the kernel; its stages do not count.
+        limit: bytes of shared memory, of a CTA's at most by default.
+    """
+    limit, contents = config.smem_limit if limit is None else limit, Contents.of(config)
     each = sum(x.bytes for x in contents.stage) + STAGE_BARRIERS
     most_stages = (limit - contents.beside) // each
     # one less if alignment takes the room of one
     fits = where(contents.placed(most_stages)[1] <= limit, most_stages, most_stages - 1)
     return where((fits > 0) & (contents.placed(fits)[1] <= limit), fits, 0)
+
+
+def room_beside_l1(config: KernelDraft, most_stages: int) -> int:
+    """At most so many stages; fewer, if L1 then holds what cp.async of 4 and 8 bytes has in flight.
+
+    Copies of 16 bytes bypass L1 (PTX ISA, cp.async.cg). An SM runs one CTA whose threads load.
+    """
+    if all(x.load != "cp_async" or x.width >= L1_BYPASS for x in (config.a, config.b)):
+        return most_stages
+    fewer: int = room(config, config.limits.smem_l1_bytes - SMEM_RESERVED)
+    return fewer if LEAST_STAGES <= fewer < most_stages else most_stages

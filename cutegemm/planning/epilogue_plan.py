@@ -89,8 +89,8 @@ def with_buffers(spec: GemmSpec, draft: KernelDraft, most: int) -> KernelDraft:
         room = smem_budget.room(draft)
     if room < 1:
         raise _no_room(spec, draft)
-    most = most if draft.a.box_rows == 0 else MAX_STAGES
-    return dataclasses.replace(draft, stages=given(spec.stages, min(room, most)))
+    most = min(room, most if draft.a.box_rows == 0 else MAX_STAGES)
+    return dataclasses.replace(draft, stages=given(spec.stages, smem_budget.room_beside_l1(draft, most)))
 
 
 def _no_room(spec: GemmSpec, config: KernelDraft) -> PlanError:
