@@ -132,10 +132,10 @@ def test_what_ranks_no_better_is_not_written(tmp_path, capsys):
 def test_the_committed_sweeps_are_ranked():
     """What the model puts first of the measured configs takes at most 3 % longer than the best, in the mean.
 
-    Of all sweeps 3.1 %; where threads' writes to shared memory wait for none of WGMMA's reads 3.5 %.
+    Of all sweeps 2.8 %; where threads' writes to shared memory wait for none of WGMMA's reads 3.2 %.
     """
     some = [SWEEPS / f"{x}_h200.json" for x in ("fresh", "fresh_2", "tuned", "fresh_21")]
-    for paths, count, most in ((some, 26, 1.03), (sorted(SWEEPS.glob(fit_loads.FILES)), 78, 1.035)):
+    for paths, count, most in ((some, 26, 1.03), (sorted(SWEEPS.glob(fit_loads.FILES)), 123, 1.03)):
         found = [x for x in fit_loads.read(paths) if x.gpu == H200.name]
         scores = [fit_loads.score(x, H200, fit.BLUR) for x in found]
         assert len(scores) == count and math.exp(statistics.fmean(x for x, *_ in scores)) < most
