@@ -77,11 +77,13 @@ class GemvConfig(GemvTile, EpilogueConfig):
     """A kernel for a few rows of 16-bit elements times a matrix that is contiguous along K, on the CUDA cores.
 
     A begins at a whole word. If `aligned`, rows of A and lines of B begin and end at whole words; else anywhere. The
-    next launch may begin when all CTAs have started, or after their last products (`trigger`).
+    next launch may begin when all CTAs have started, or after their last products (`trigger`). If B is
+    constant (`early`), its first words are loaded before earlier launches have ended.
     """
 
     aligned: bool = False
     trigger: str = TRIGGERS[0]
+    early: tuple[str, ...] = ()
     family: str = "gemv"
 
     def __post_init__(self) -> None:
@@ -146,6 +148,10 @@ RULES = (
     Rule(
         lambda x: x.trigger in TRIGGERS,
         lambda x: ("trigger", x.trigger, f"must be one of {', '.join(TRIGGERS)}", TRIGGERS[0]),
+    ),
+    Rule(
+        lambda x: not x.early or (x.aligned and x.early == ("b",)),
+        lambda x: ("early", x.early, "only lines of B that begin at words are loaded early", ()),
     ),
     Rule(_operands, _operands_refused),
     Rule(

@@ -12,7 +12,7 @@ from cutegemm.arch.device import Device
 from cutegemm.config import GemvConfig, GemvTile, OperandConfig
 from cutegemm.config.gemv import WARPS, WORD
 from cutegemm.problems import Problem
-from cutegemm.request.few_rows import aligned, allowed, as_rows
+from cutegemm.request.few_rows import aligned, allowed, as_rows, early_operands
 from cutegemm.request.operand_rules import epilogue_inputs, epilogue_outputs
 from cutegemm.request.requirements import Request
 
@@ -25,9 +25,9 @@ def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
     of = as_rows(asked)
     if of is None:
         return []
-    problem, most = of.problem, of.device.limits.max_grid
-    found = [x for x in allowed(of) if x.ctas(problem.n) * problem.batch <= most]
-    return [(estimate(problem, x, of.device, aligned(of)), x) for x in found]
+    # launches with constant operands overlap, those of the tensor cores more
+    paid = of.device.thresholds.constant_lines if isinstance(of.spec.constant, tuple) else 1.0
+    return [(paid * estimate(of.problem, x, of.device, aligned(of)), x) for x in allowed(of)]
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:
@@ -53,16 +53,16 @@ def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> floa
 def configured(of: Request, x: GemvTile) -> GemvConfig:
     """The kernel of a tile, of a request that `as_rows` gives."""
     a, b = (OperandConfig(role=x, dtype=of.problem.a.dtype, major="k") for x in "ab")
+    early = early_operands(of, x)
     return GemvConfig(
         operands=(a, b),
         inputs=epilogue_inputs(of.epilogue, of.problem),
         outputs=epilogue_outputs(of.epilogue, of.problem),
         device_scalars=of.problem.device_scalars,
         limits=of.device.limits,
-        rows=x.rows,
-        own=x.own,
-        slices=x.slices,
+        **vars(x),
         epilogue=of.epilogue,
         aligned=aligned(of),
-        trigger="start" if of.problem.min_bytes <= of.device.thresholds.early_lines else "mainloop",
+        trigger="start" if early or of.problem.min_bytes <= of.device.thresholds.early_lines else "mainloop",
+        early=early,
     )

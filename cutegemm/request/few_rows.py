@@ -27,7 +27,7 @@ NEEDS = (
     "the one of few rows aligned to 16 bytes, an epilogue without gates, scales and reductions, and no stages, "
     "split_k or batch_invariant"
 )
-# fields that only other kernels have. `constant` is among them: its early loads save more than these kernels gain
+# fields that only other kernels have
 OTHERS = (*TENSOR_CORE_FIELDS, "stages", "split_k")
 
 
@@ -55,11 +55,12 @@ def as_rows(asked: Request) -> Request | None:
 
 
 def allowed(of: Request) -> Sequence[GemvTile]:
-    """The tiles of a request with D's few rows along M: the given one, or those of as many rows."""
-    rows, given = of.problem.m, of.spec.tile
+    """The tiles of a request with D's few rows along M that a grid holds: the given one, or those of as many rows."""
+    rows, given, most = of.problem.m, of.spec.tile, of.device.limits.max_grid // max(1, of.problem.batch)
+    tiles = [x for x in TILES if x.ctas(of.problem.n) <= most]
     if isinstance(given, Tile):
-        return [x for x in TILES if x.tile == tuple(given) and x.rows >= rows]
-    return [x for x in TILES if x.rows == rows]
+        return [x for x in tiles if x.tile == tuple(given) and x.rows >= rows]
+    return [x for x in tiles if x.rows == rows]
 
 
 def few(problem: Problem) -> str:
@@ -91,3 +92,13 @@ def refusal(asked: Request) -> PlanError | None:
 def aligned(of: Request) -> bool:
     """Whether all rows of A and all lines of B begin and end at words of a load."""
     return all(access_bytes(x, (WORD_BYTES,), whole=True) > 0 for x in (of.problem.a, of.problem.b))
+
+
+def early_operands(of: Request, x: GemvTile) -> tuple[str, ...]:
+    """The constant operand that a tile's kernel loads before earlier launches have ended: B, if its lines are aligned.
+
+    What is loaded early is the first block of K. If one row has many blocks, that is too little to pay.
+    """
+    constant = isinstance(of.spec.constant, tuple) and "b" in of.spec.constant
+    short = x.rows > 1 or of.problem.k <= of.device.thresholds.early_blocks * x.tile[2]
+    return ("b",) if constant and short and aligned(of) else ()

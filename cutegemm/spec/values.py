@@ -26,8 +26,7 @@ STORES = ("tma", "staged", "direct")
 SCHEDULERS = ("persistent", "per_tile", "stream_k", "dynamic")
 TENSOR_CORE_FIELDS = (
     "cluster", "swizzle", "consumers", "a_load", "b_load", "store", "epilogue_stages", "input_stages",
-    "scheduler", "raster", "sms", "swap", "split_reduction", "ctas_per_sm", "trigger", "constant",
-    "evict_first", "promote",
+    "scheduler", "raster", "sms", "swap", "split_reduction", "ctas_per_sm", "trigger", "evict_first", "promote",
 )  # fmt: skip
 TILE_N_STEP = min(map(tiles.columns_step, INSTRUCTIONS.values()))  # columns, for any operand types
 MAX_TILE = 1 << 16

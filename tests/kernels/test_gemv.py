@@ -13,6 +13,7 @@ from cutegemm.arch.architectures import DEFAULT as LIMITS
 from cutegemm.compiling import kernel_cache
 from cutegemm.config import config_from_data
 from cutegemm.config.gemv import COLUMNS, MOST_ROWS, SLICES, TILES, WORD, GemvTile
+from cutegemm.emulator import Launch, Options, run_sequence, tensor_buffer
 from cutegemm.emulator.launching import front
 from cutegemm.errors import EmulatorError, PlanError
 from cutegemm.gemm import Gemm
@@ -284,3 +285,48 @@ def test_every_tile_on_a_gpu(tile):
             many = matrix(lines, k, offset=offset, device="cuda")
             a, b = (many, few.mT) if swapped else (few, many.mT)
             assert_close(gemm.run(a, b), a, b)
+    gemm = gemm_of(tile, constant=("b",))
+    for k in (16, 1032, 2048, 5200):
+        # each reads the result of the one before
+        a, b = matrix(tile.rows, k, seed=1, device="cuda"), matrix(k, k, device="cuda").mT
+        for _ in range(3):
+            d = gemm.run(a, b)
+            assert_close(d, a, b)
+            a = d / k**0.5
+
+
+@pytest.mark.parametrize("tile", TILES, ids=NAME)
+def test_constant_lines_are_loaded_early(tile):
+    """Each tile reads B before the wait and A after it, of less than a block, one and several."""
+    of = problem(tile.rows, LINES, 64, majors="kk")
+    ptx = kernel_cache.artifact(gemm_of(tile, constant=("b",)).kernel(of).plan.config).ptx
+    before, _, after = ptx.partition("griddepcontrol.wait")
+    assert before.count("ld.global") == tile.own * tile.words < after.count("ld.global")
+    assert "griddepcontrol.launch_dependents" in before
+    for k in (16, tile.tile[2] - 8, tile.tile[2], 2 * tile.tile[2] + 72):
+        a, b = operands(LINES, k, rows=tile.rows, offset=8)
+        run = emulator.run(gemm_of(tile, constant=("b",)), a, b, options=RACES)
+        assert not run.findings
+        assert_close(run.d, a, b)
+
+
+@pytest.mark.parametrize("policy", ["eager", "lazy"])
+def test_a_chain_of_constant_lines(policy):
+    """A launch reads the result of the one before, under which it begins."""
+    spec, of = GemmSpec(schedule="simt", constant=("b",)), problem(2, 128, 128, majors="kk")
+    made = plan(spec, of)
+    ptx = kernel_cache.artifact(made.config).ptx
+    a, b = matrix(2, 128, seed=1), matrix(128, 128, seed=2).mT
+    results = [torch.zeros(2, 128, dtype=torch.bfloat16) for _ in range(3)]
+    tensors = {"A": a, "B": b} | {f"D{i}": x for i, x in enumerate(results)}
+    buffers = [tensor_buffer(x, name) for name, x in tensors.items()]
+    sequence = []
+    for given, out in zip((a, *results), results, strict=False):
+        places = {name: x.data_ptr() for name, x in (("a", given), ("b", b), ("d", out))}
+        (x,) = Gemm(spec, of).launches(of, places)
+        sequence.append(Launch(ptx, grid=x.grid, block=x.block, smem_bytes=x.smem, params=list(x.params),
+                               buffers=buffers, pdl=True))  # fmt: skip
+    found = run_sequence(sequence, Options(races=True, policy=policy)).findings
+    assert not found, found
+    for given, out in zip((a, *results), results, strict=False):
+        assert_close(out, given, b)

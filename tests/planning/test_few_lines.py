@@ -52,7 +52,6 @@ def summed(acc):
         (problem(1, 1024, 1024, majors="kk"), {"split_k": 2}),
         (problem(1, 1024, 1024, majors="kk"), {"schedule": "cooperative"}),
         (problem(1, 1024, 1024, majors="kk"), {"batch_invariant": True}),
-        (problem(1, 1024, 1024, majors="kk"), {"constant": ("b",)}),
         (problem(1, 1024, 1024, majors="kk", epilogue=summed), {"epilogue": summed}),
     ],
     ids=[
@@ -65,7 +64,6 @@ def summed(acc):
         "splits",
         "schedule",
         "invariant",
-        "constant",
         "reduction",
     ],
 )
@@ -219,3 +217,33 @@ def test_another_wave_costs_what_a_cta_waits():
         cost = lambda n, x=x: few_lines.estimate(problem(x.rows, n, 4096, majors="kk"), x, H200, True)
         loads = -(-4096 // x.tile[2]) * H200.lines.latency
         assert cost(held + x.columns) - cost(held) > loads > 5 * (cost(held) - cost(held - x.columns))
+
+
+def test_what_is_loaded_early():
+    """The constant operand of many lines, whichever way D lies, if they begin at words and are short for one row."""
+    row, column = (problem(*x, majors="kk") for x in ((2, 999, 1024), (999, 2, 1024)))
+    for of, constant, early in (
+        (row, ("b",), ("b",)),
+        (row, ("a", "b"), ("b",)),
+        (row, ("a",), ()),
+        (column, ("a",), ("b",)),
+        (column, ("b",), ()),
+        (problem(2, 999, 1021, majors="kk"), ("b",), ()),
+    ):
+        config = plan(GemmSpec(schedule="simt", constant=constant), of).config
+        assert config.early == early, (of, constant)
+    most = H200.thresholds.early_blocks
+    for x in TILES:
+        for blocks in (most, most + 1):
+            of = problem(x.rows, 999, blocks * x.tile[2], majors="kk")
+            config = plan(GemmSpec(schedule="simt", tile=x.tile, constant=("b",)), of).config
+            assert bool(config.early) is (x.rows > 1 or blocks == most)
+            assert config.trigger == "start" or not config.early
+
+
+def test_only_aligned_lines_of_b_can_be_early():
+    """Other configs cannot be made."""
+    config = plan(GemmSpec(schedule="simt", constant=("b",)), problem(2, 999, 1024, majors="kk")).config
+    for fields in ({"early": ("a",)}, {"early": ("a", "b")}, {"aligned": False}):
+        with pytest.raises(PlanError, match="only lines of B"):
+            dataclasses.replace(config, **fields)

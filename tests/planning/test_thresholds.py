@@ -18,6 +18,7 @@ FEW_ROWS = GemmSpec(tile=Tile(8, 64, 128), swap=True)
 CONSTANT = dataclasses.replace(FEW_ROWS, constant=("b",))
 ALONE = GemmSpec(tile=Tile(128, 128, 64), cluster=(1, 1))
 LINE = GemmSpec(schedule="simt", tile=Tile(1, 8, 512))
+CONSTANT_LINE = dataclasses.replace(LINE, constant=("b",))
 SMS = DEFAULT.sms
 
 
@@ -52,6 +53,18 @@ DECIDES = {
     "full": (trigger(FEW_ROWS, rows(SMS - 24)), "loads", "mainloop"),
     "early_shared": (trigger(ALONE, problem(1024, 1024, 1024, majors="kk")), "mainloop", "loads"),
     "early_lines": (trigger(LINE, problem(1, 2048, 2048, majors="kk")), "mainloop", "start"),
+    "early_blocks": (
+        lambda x: plan(CONSTANT_LINE, problem(1, 2048, 2048, majors="kk"), x).config.early,
+        (),
+        ("b",),
+    ),
+    "constant_lines": (
+        lambda x: (
+            plan(GemmSpec(constant=("b",)), problem(1, 2048, 2048, majors="kk"), x).config.family == "gemv"
+        ),
+        True,
+        False,
+    ),
     "in_turn": (trigger(CONSTANT, rows(SMS - 24)), "start", "mainloop"),
     "early_constant": (trigger(CONSTANT, rows(SMS - 24)), "mainloop", "start"),
     "kept": (lambda x: plan(PAIR, LARGE, x).config.serpentine, True, False),

@@ -14,7 +14,8 @@ begins at a word, so nothing outside the matrices is read.
 Before griddepcontrol.wait each warp prefetches the first words of its columns of B into L2, and the CTAs share the
 prefetch of A. They arrive while earlier launches end: short GEMMs take up to 10 % less time. CTAs of a longer
 GEMM let the next launch begin after their products. If it began before, its CTAs would fill what SMs have free, many on
-some and few on others.
+some and few on others. If B is constant (`early`), warps load the first words into registers instead, and the next
+launch always begins at once, since its CTAs have something to do while they wait.
 
     head    0 .. 7 elements
     words   K / 8 of them; of unaligned lines one less, since the second word of A must be inside A
@@ -23,6 +24,7 @@ some and few on others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,9 +106,13 @@ class Gemv:
         rows = tuple(_at(a, cutlass.Int64(x) * steps["a"][0]) for x in rows)
         slice_ = warp % config.slices
         _prefetch(rows, extents["k"], cutlass.Int64(thread) * tiles + place, L2_LINE // ELEMENT_BYTES)
-        _prefetch(lines, extents["k"], slice_ * hw.WARP + lane, WORD)
+        mainloop, loaded = Mainloop(config, self.numeric, rows, lines, extents["k"]), None
+        if cutlass.const_expr(config.early):
+            loaded = mainloop.load_first(lane, slice_)
+        else:
+            _prefetch(lines, extents["k"], slice_ * hw.WARP + lane, WORD)
         dependence.wait()
-        sums = Mainloop(config, self.numeric, rows, lines, extents["k"]).multiply(lane, slice_)
+        sums = mainloop.multiply(lane, slice_, loaded)
         dependence.done(("mainloop",))
         value, place = _of_lane(sums, _lanes(config), lane)
         if cutlass.const_expr(config.slices > 1):
@@ -166,9 +172,14 @@ class Mainloop:
     b: tuple
     k: Any
 
+    def load_first(self, lane: cutlass.Int32, slice_: cutlass.Int32) -> list:
+        """Begin to load a lane's first words of every line, which are aligned; their registers."""
+        words, _ = _inside(self.b, self._places(lane + slice_ * hw.WARP), self.k // WORD)
+        return [[registers(x) for x in place] for place in words]
+
     @cute.jit
-    def multiply(self, lane: cutlass.Int32, slice_: cutlass.Int32):
-        """This lane's part of each sum, (COLUMN, ROW)."""
+    def multiply(self, lane: cutlass.Int32, slice_: cutlass.Int32, loaded: cutlass.Constexpr):
+        """This lane's part of each sum, (COLUMN, ROW); the first words of its lines may be loaded."""
         aligned = self.config.aligned
         head = 0 if aligned else _misaligned(-self.b[0])
         # of each row the word with the element that a line's first word meets, and where in it that is
@@ -181,19 +192,28 @@ class Mainloop:
         if cutlass.const_expr(not aligned):
             self._ends(sums, lane, slice_, head, head + count * WORD)
         # words of a line that all slices load before they multiply
-        together, each = hw.WARP * self.config.slices, self.config.words
-        first, blocks = lane + slice_ * hw.WARP, count // (each * together)
-        for block in cutlass.range(blocks, unroll=1):
-            starts = [_at(x, (first + block * each * together) * WORD) for x in bases]
-            words = [[_at(x, i * together * WORD) for x in starts] for i in range(each)]
-            self._block(sums, words, [True] * each, begins)
-        if blocks * each * together < count:
-            places = [first + (blocks * each + i) * together for i in range(each)]
-            words = [[_at(x, cutlass.min(place, count - 1) * WORD) for x in bases] for place in places]
-            self._block(sums, words, [place < count for place in places], begins)
+        together = hw.WARP * self.config.slices
+        first, block_words = lane + slice_ * hw.WARP, self.config.words * together
+        blocks, done = count // block_words, int(loaded is not None)
+        if cutlass.const_expr(loaded is not None):
+            self._block(sums, *_inside(bases, self._places(first), count), begins, loaded)
+        for block in cutlass.range(done, blocks, unroll=1):
+            starts = [_at(x, (first + block * block_words) * WORD) for x in bases]
+            words = [[_at(x, place * WORD) for x in starts] for place in self._places(0)]
+            self._block(sums, words, [True] * self.config.words, begins)
+        blocks = cutlass.max(blocks, done)
+        if blocks * block_words < count:
+            places = self._places(first + blocks * block_words)
+            self._block(sums, *_inside(bases, places, count), begins)
         return sums
 
-    def _block(self, sums: cute.Tensor, words: list, inside: list, begins: list) -> None:
+    def _places(self, first: Any) -> list:
+        """The words of a line that a lane loads before it multiplies, from its first one on."""
+        return [first + i * hw.WARP * self.config.slices for i in range(self.config.words)]
+
+    def _block(
+        self, sums: cute.Tensor, words: list, inside: list, begins: list, loaded: list | None = None
+    ) -> None:
         """Add the products of a lane's words of every line.
 
         Args:
@@ -201,9 +221,10 @@ class Mainloop:
             words: addresses, of each place those of all lines and of the words of all rows that these meet.
             inside: whether each place is inside the lines; others add nothing.
             begins: where in its word each row begins.
+            loaded: the registers of the lines' words if they are loaded.
         """
         own = self.config.own
-        loaded = [[registers(x) for x in place[:own]] for place in words]
+        loaded = loaded or [[registers(x) for x in place[:own]] for place in words]
         for place, lines, legal in zip(words, loaded, inside, strict=True):
             numbers = [self._numbers(_registers(x)) for x in lines]
             for row, (low, begin) in enumerate(zip(place[own:], begins, strict=True)):
@@ -250,6 +271,12 @@ def _prefetch(starts: tuple, k: Any, number: Any, elements: int) -> None:
     place = number * elements
     for start in starts:
         prefetch_line(_at(start, place), place < k)
+
+
+def _inside(bases: Sequence, places: list, count: Any) -> tuple[list, list]:
+    """The addresses of words of each base, those outside moved to the last of `count`, and which are inside."""
+    words = [[_at(x, cutlass.min(place, count - 1) * WORD) for x in bases] for place in places]
+    return words, [place < count for place in places]
 
 
 def _lanes(config: GemvConfig) -> int:
