@@ -47,6 +47,7 @@ class LineModel:
     shift: float  # added if words of A are shifted
     product: float  # to multiply a word of B by that of a row
     cta: float  # a CTA of an SM
+    sum: float  # of each sum of a warp, which its lanes add up
     dram: float  # bandwidth of device memory over that of a copy
 
 

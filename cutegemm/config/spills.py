@@ -8,7 +8,8 @@ spills to local memory. The planner takes no tile that does so unless a spec ask
 The counts are fitted to ptxas on some 700 kernels of drawn specs, most with the largest tiles of a schedule: the least
 for which kernels that spill exceed their registers. They find 95 % of those kernels, and with the tiles that the
 planner prefers leave one in a hundred kernels that spills up to 64 bytes. Those of reductions are fitted to 122 further
-kernels: six of the seven that spill are found, and five others are taken to spill.
+kernels: six of the seven that spill are found, and five others are taken to spill. That of shifted words is fitted to
+30 kernels: those of more than 160 accumulators spill up to 200 bytes, four others up to 24.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from cutegemm.arch.limits import Limits
 from cutegemm.config.draft import KernelDraft
 from cutegemm.config.numbers import Number, least, where
+from cutegemm.config.parts import OutputConfig
 from cutegemm.config.registers import set_registers
 from cutegemm.config.simt import SimtTile
 from cutegemm.epilogue.graph import NEUTRAL, Graph, Result
@@ -30,8 +32,9 @@ BASE = 26
 PASS = 3
 # of a vector along D.s rows or, for each pass, its columns
 VECTOR = 1
-# 64-bit addresses, and elements on their way: of a matrix that threads load, of one that they store
-LOADED, STORED = 58, 12
+# 64-bit addresses, and elements on their way: of a matrix that threads load, of one that they store, and of one whose
+# rows are stored in words of several elements that are shifted together
+LOADED, STORED, SHIFTED = 58, 12, 34
 # of each number of a reduction's state, by D's axis that it runs along: values, whether they are inside, lanes' states
 REDUCED = {0: 16, 1: 16, None: 32}
 # of a logsumexp: exponentials of a whole subtile or its rows at once; those of columns are few
@@ -63,11 +66,17 @@ def beside_accumulators(config: KernelDraft) -> list[tuple[str, Number]]:
         ("rows", VECTOR * len(graph.names("row"))),
         ("columns", VECTOR * config.passes * len(graph.names("col"))),
         ("loads", LOADED * loaded),
-        ("stores", STORED * sum(x.store != "tma" for x in config.outputs)),
+        ("stores", sum(map(_stored, config.outputs))),
         ("reductions", _reduced(graph.reductions)),
         ("blocks", BLOCK_VALUES * sum(not x.block for x in graph.stores) * bool(graph.blocks)),
         ("random", RANDOM * any(node.op == "random" for node in graph.nodes)),
     ]
+
+
+def _stored(output: OutputConfig) -> int:
+    """Registers of a store."""
+    shifted = output.store == "staged" and output.major == "n" and output.dtype.bits <= 16
+    return 0 if output.store == "tma" else SHIFTED if shifted else STORED
 
 
 def _reduced(results: Sequence[Result]) -> int:

@@ -32,14 +32,14 @@ def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:
     """Nanoseconds of a launch, in waves of the CTAs that an SM holds; D's rows lie along M."""
-    rates = device.lines
-    ctas: int = x.ctas(problem.n) * problem.batch
+    rates, ctas = device.lines, int(x.ctas(problem.n)) * problem.batch
     # of a word of each of a warp's columns, which meet the same words of A
     row = rates.row + (0.0 if whole else rates.shift) + x.own * rates.product
     word = x.own * rates.word + x.rows * row
     waits = math.ceil(problem.k / x.tile[2]) * (rates.latency + x.words * rates.alone * word)
     # of one CTA on each SM: its instructions, and its bytes
-    work = math.ceil(problem.k / (WORD * device.limits.warp * x.slices)) * WARPS * word + rates.cta
+    steps = math.ceil(problem.k / (WORD * device.limits.warp * x.slices))
+    work = steps * WARPS * word + rates.cta + x.own * x.rows * rates.sum
     memory = problem.min_bytes * min(1.0, device.sms / ctas) / (rates.dram * device.dram_gbs)
 
     def wave(held: int) -> float:

@@ -9,6 +9,7 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm import epilogue as epi
 from cutegemm.compiling import kernel_cache
 from cutegemm.compiling.resources import Resources, kernel_name, measure, param_sizes, sass
+from cutegemm.config.spills import spills
 from cutegemm.errors import CompileError, PlanError
 from cutegemm.gemm import build
 from cutegemm.planning.planner import plan
@@ -101,6 +102,20 @@ def test_the_widest_tiles_do_not_spill(name):
     for laden in (two, epi.dropout_residual(), epi.row_max()):
         with pytest.raises(PlanError, match="208 accumulators per thread, more than 192"):
             build(GemmSpec(tile=tile, swap="swap" in name, epilogue=laden, **kind))
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize("width", [160, 168, 176])
+def test_rows_that_begin_anywhere_take_registers_to_store(width):
+    """Their words are shifted together: tiles of more than 160 accumulators spill, and the planner knows which."""
+    of = problem(1001, 1003, 1024, majors="kk")
+    for rows, schedule in ((128, "pingpong"), (256, "cooperative")):
+        spec = GemmSpec(tile=Tile(rows, width, 64), schedule=schedule, swap=False, cluster=(1, 1))
+        config = plan(spec, of).config
+        spilled = kernel_cache.artifact(config, warn=False).resources.frame_bytes
+        assert bool(spills(config)) == (spilled > 0) == (width > 160)
+        aligned = plan(spec, problem(1001, 1008, 1024, majors="kk")).config
+        assert not spills(aligned)
 
 
 @pytest.mark.parametrize("cubin", [b"", b"not an ELF file at all", b"\x7fEL"])
