@@ -294,9 +294,10 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
     table = TABLES.get(name, suite_table)(rows)
     used = list(dict.fromkeys(path for path in source.values() if path in shown))
     if name == "brief":
-        drawn = {path: x for path, x in documents.items() if "fresh" in x["environment"]}
-        table += fresh_check.brief(list(drawn.values()))
-        used += drawn
+        drawn = [x for x in documents.values() if "fresh" in x["environment"]]
+        last = [x for x in fresh_check.last_trees(drawn) if not x["environment"]["fresh"]["regret"]]
+        table += fresh_check.brief(last)
+        used += [path for path, x in documents.items() if x in last]
     used = [results.source(path, documents[path]["environment"], base) for path in used]
     return "\n".join([*table, "", "Measured: " + "; ".join(used) + ".", ""])
 
