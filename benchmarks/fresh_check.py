@@ -247,7 +247,7 @@ def brief(documents: Sequence[Document]) -> list[str]:
     if not ratios:
         return []
     figures = f"**{results.geometric_mean(ratios):.2f}** | {min(ratios):.2f} | {max(ratios):.2f}"
-    what = "drawn anew after the fit (last trees), aligned, any majors, by the cost model alone"
+    what = "drawn anew after the fit (latest three versions), aligned, any majors, by the cost model alone"
     return [f"| {what} | {len(ratios)} | {figures} |"]
 
 

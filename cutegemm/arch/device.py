@@ -136,7 +136,7 @@ class Thresholds:
     early_bytes_full: int  # the same of a launch whose share of the SMs is at least `full`
     early_constant: int  # bytes of a launch with constant operands, up to which the next one begins at once
     early_lines: int  # the same of a launch for a few rows on the CUDA cores, without early loads
-    early_blocks: int  # blocks of K of such a launch for one row, up to which it loads constant lines early
+    early_blocks: int  # blocks of K of such a launch for one row, up to which it loads a constant B early
     constant_lines: float  # predicted speedup from which on such a launch pays if operands are constant
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one

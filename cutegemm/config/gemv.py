@@ -151,7 +151,7 @@ RULES = (
     ),
     Rule(
         lambda x: not x.early or (x.aligned and x.early == ("b",)),
-        lambda x: ("early", x.early, "only lines of B that begin at words are loaded early", ()),
+        lambda x: ("early", x.early, "only a B whose columns are aligned to 16 bytes is loaded early", ()),
     ),
     Rule(_operands, _operands_refused),
     Rule(

@@ -23,7 +23,7 @@ BARRIER_BYTES = 8  # PTX ISA, mbarrier
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers
 SUM_VECTOR = 16  # bytes of one access to another warpgroup's sum
 L1_BYPASS = 16  # bytes of a copy from which on it does not pass through L1
-LEAST_STAGES = 3  # two stages cost threads that load more than L1 gains
+LEAST_STAGES = 3  # with two, threads that load lose more time than L1 saves
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def room(config: KernelDraft, limit: Number | None = None) -> Number:
 
     Args:
         config: of the kernel; its stages do not count.
-        limit: bytes of shared memory, of a CTA's at most by default.
+        limit: bytes of shared memory; by default what a CTA may use.
     """
     limit, contents = config.smem_limit if limit is None else limit, Contents.of(config)
     each = sum(x.bytes for x in contents.stage) + STAGE_BARRIERS
@@ -192,9 +192,10 @@ def room(config: KernelDraft, limit: Number | None = None) -> Number:
 
 
 def room_beside_l1(config: KernelDraft, most_stages: int) -> int:
-    """At most so many stages; fewer, if L1 then holds what cp.async of 4 and 8 bytes has in flight.
+    """Mainloop stages: `most_stages`, or as many as leave L1 60 KiB if cp.async copies 4 or 8 bytes.
 
-    Copies of 16 bytes bypass L1 (PTX ISA, cp.async.cg). An SM runs one CTA whose threads load.
+    Such copies pass through L1; those of 16 bytes bypass it (PTX ISA, cp.async.cg). Kernels whose threads load run one
+    CTA on an SM.
     """
     if all(x.load != "cp_async" or x.width >= L1_BYPASS for x in (config.a, config.b)):
         return most_stages

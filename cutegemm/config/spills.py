@@ -9,7 +9,7 @@ The counts are fitted to ptxas on some 700 kernels of drawn specs, most with the
 for which kernels that spill exceed their registers. They find 95 % of those kernels, and with the tiles that the
 planner prefers leave one in a hundred kernels that spills up to 64 bytes. Those of reductions are fitted to 122 further
 kernels: six of the seven that spill are found, and five others are taken to spill. That of shifted words is fitted to
-30 kernels: those of more than 160 accumulators spill up to 200 bytes, four others up to 24.
+30 kernels: those of more than 160 accumulators spill up to 200 bytes, four of fewer, not counted, up to 24.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ def _varies(module: Any) -> str | None:
     """Why a layer's weights cannot load early; None if they can."""
     weight = module.weight
     if weight.dtype not in HALF:
-        return f"{weight.dtype} runs on CUDA cores, whose kernels load nothing early"
+        return f"kernels of {weight.dtype} load nothing early"
     if not weight.is_contiguous() or weight.shape[1] * weight.element_size() % 16:
         return f"rows of {tuple(weight.shape)} are not multiples of 16 bytes, which TMA needs"
     return None

@@ -12,7 +12,7 @@ from cutegemm.arch.device import Device
 from cutegemm.config import GemvConfig, GemvTile, OperandConfig
 from cutegemm.config.gemv import WARPS, WORD
 from cutegemm.problems import Problem
-from cutegemm.request.few_rows import aligned, allowed, as_rows, early_operands
+from cutegemm.request.few_rows import aligned, allowed, as_rows, early_operands, has_rivals
 from cutegemm.request.operand_rules import epilogue_inputs, epilogue_outputs
 from cutegemm.request.requirements import Request
 
@@ -21,13 +21,13 @@ SHARPNESS = 4
 
 
 def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
-    """(nanoseconds, tile) of every tile that a request allows."""
+    """(nanoseconds, tile) of every allowed tile; with constant operands on the scale of the tensor cores' times."""
     of = as_rows(asked)
     if of is None:
         return []
-    # launches with constant operands overlap, those of the tensor cores more
-    paid = of.device.thresholds.constant_lines if isinstance(of.spec.constant, tuple) else 1.0
-    return [(paid * estimate(of.problem, x, of.device, aligned(of)), x) for x in allowed(of)]
+    # launches with constant operands overlap, and those of the tensor cores are predicted longer than they then take
+    scale = of.device.thresholds.constant_lines if has_rivals(of) else 1.0
+    return [(scale * estimate(of.problem, x, of.device, aligned(of)), x) for x in allowed(of)]
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:

@@ -94,6 +94,11 @@ def aligned(of: Request) -> bool:
     return all(access_bytes(x, (WORD_BYTES,), whole=True) > 0 for x in (of.problem.a, of.problem.b))
 
 
+def has_rivals(of: Request) -> bool:
+    """Whether operands are constant, and kernels of the tensor cores are weighed, too."""
+    return isinstance(of.spec.constant, tuple) and of.spec.schedule == AUTO
+
+
 def early_operands(of: Request, x: GemvTile) -> tuple[str, ...]:
     """The constant operand that a tile's kernel loads before earlier launches have ended: B, if its lines are aligned.
 

@@ -77,7 +77,7 @@ class GemmSpec(checks.Named):
             "mainloop" (a kernel without a producer warp has one point for both). In every case a kernel waits for all
             earlier ones to end before it touches memory, except operands named in `constant`.
         constant: operands, ("a",), ("b",) or both, such as weights, that no kernel writes which may still run when this
-            one starts. Their first tiles are loaded while the previous kernel still runs.
+            one starts. Kernels that can, load their first tiles while the previous kernel still runs; others ignore it.
         evict_first: the matrices among "a", "b" and "d" (all outputs) that TMA moves with L2's evict-first hint. By
             default, an operand that only one row of tiles reads and that would not stay in L2.
         batch_invariant: whether a row of D must have the same bits for every M and at every row index, on one GPU

@@ -181,7 +181,10 @@ def test_a_brief_table_links_from_its_folder():
     near = {f"benchmarks/results/{Path(path).name}": x for path, x in documents.items() if "h100" not in path}
     text = table.render("brief", near, "benchmarks")
     assert "| squares, 1024 to 16384 | 9 |" in text and "](results/gemm" in text
-    assert "| drawn anew after the fit (last trees), aligned, any majors, by the cost model alone | " in text
+    assert (
+        "| drawn anew after the fit (latest three versions), aligned, any majors, by the cost model alone | "
+        in text
+    )
     assert text.count("](results/fresh-") == fresh_check.POOLED and "-regret" not in text
     assert "(benchmarks/results/gemm" in table.render("brief", near)
 

@@ -245,5 +245,31 @@ def test_only_aligned_lines_of_b_can_be_early():
     """Other configs cannot be made."""
     config = plan(GemmSpec(schedule="simt", constant=("b",)), problem(2, 999, 1024, majors="kk")).config
     for fields in ({"early": ("a",)}, {"early": ("a", "b")}, {"aligned": False}):
-        with pytest.raises(PlanError, match="only lines of B"):
+        with pytest.raises(PlanError, match="only a B whose columns"):
             dataclasses.replace(config, **fields)
+
+
+@pytest.mark.parametrize(
+    ("of", "fields"),
+    [
+        (problem(128, 1024, 1024, majors="kk"), {"schedule": "simt"}),
+        (problem(2, 1024, 1024, majors="kk", dtype="fp32"), {}),
+        (problem(2, 1024, 0, majors="kk"), {}),
+    ],
+    ids=["rows", "fp32", "no products"],
+)
+def test_others_ignore_what_is_constant(of, fields):
+    """It is a promise of the caller, which any kernel may have: the plan is the same."""
+    plain, constant = (plan(GemmSpec(**fields, **x), of) for x in ({}, {"constant": ("b",)}))
+    assert constant.config == plain.config and constant.config.family == "simt"
+
+
+def test_a_named_schedule_is_compared_with_no_other():
+    """The predicted time of constant operands is longer only beside that of the tensor cores."""
+    of = problem(2, 1024, 1024, majors="kk")
+    for fields, longer in (({"schedule": "simt"}, 1.0), ({}, H200.thresholds.constant_lines)):
+        plain, constant = (
+            few_lines.weighed(requested(GemmSpec(**fields, **x), of, H200)[0])
+            for x in ({}, {"constant": ("b",)})
+        )
+        assert [x for x, _ in constant] == pytest.approx([longer * x for x, _ in plain])

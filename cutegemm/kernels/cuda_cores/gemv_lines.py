@@ -15,7 +15,8 @@ Before griddepcontrol.wait each warp prefetches the first words of its columns o
 prefetch of A. They arrive while earlier launches end: short GEMMs take up to 10 % less time. CTAs of a longer
 GEMM let the next launch begin after their products. If it began before, its CTAs would fill what SMs have free, many on
 some and few on others. If B is constant (`early`), warps load the first words into registers instead, and the next
-launch always begins at once, since its CTAs have something to do while they wait.
+launch always begins at once, since its CTAs have something to do while they wait. These loads bypass L1: 32 bytes of it
+may hold the end of B beside what an earlier launch has yet to write.
 
     head    0 .. 7 elements
     words   K / 8 of them; of unaligned lines one less, since the second word of A must be inside A
@@ -39,7 +40,7 @@ from cutegemm.kernels.epilogue.element_functions import converted
 from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
-from cutegemm.kernels.load.unaligned_words import align, registers
+from cutegemm.kernels.load.unaligned_words import align, registers, registers_past_l1
 from cutegemm.kernels.memory_views import REGISTER, elements_at, prefetch_line
 from cutegemm.kernels.schedule.dependent_launch import Dependence
 
@@ -173,9 +174,9 @@ class Mainloop:
     k: Any
 
     def load_first(self, lane: cutlass.Int32, slice_: cutlass.Int32) -> list:
-        """Begin to load a lane's first words of every line, which are aligned; their registers."""
+        """The registers of a lane's first words of every line, which are aligned, as they arrive."""
         words, _ = _inside(self.b, self._places(lane + slice_ * hw.WARP), self.k // WORD)
-        return [[registers(x) for x in place] for place in words]
+        return [[registers_past_l1(x) for x in place] for place in words]
 
     @cute.jit
     def multiply(self, lane: cutlass.Int32, slice_: cutlass.Int32, loaded: cutlass.Constexpr):

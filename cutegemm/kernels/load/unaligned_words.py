@@ -7,7 +7,8 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir.dialects import nvvm
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import llvm, nvvm
 
 from cutegemm.kernels.memory_views import REGISTER, WORD, elements_at, word_at
 
@@ -66,6 +67,14 @@ def registers(address: Any) -> list[Any]:
     rW = cute.make_rmem_tensor(WORD // REGISTER, cutlass.Uint32)
     cute.autovec_copy(word_at(address), rW)
     return [rW[x] for x in range(WORD // REGISTER)]
+
+
+def registers_past_l1(address: Any) -> list[Any]:
+    """The registers of the word at an address, which is a multiple of 16; L1 keeps nothing of it (PTX ISA, ld.cg)."""
+    kind = ir.VectorType.get([WORD // REGISTER], cutlass.Uint32.mlir_type)
+    word = cute.arch.load(word_at(address).iterator, kind, cop="cg")
+    places = [cutlass.Int32(x).ir_value() for x in range(WORD // REGISTER)]
+    return [cutlass.Uint32(llvm.extractelement(word, place)) for place in places]
 
 
 @cute.jit

@@ -4,7 +4,7 @@
 Every thread that reads or writes what an earlier launch may touch executes the wait first, or is behind a barrier
 that such a thread completes: producer and consumers each wait by themselves. The wait ends when every earlier launch
 has ended and its writes are visible, whenever those triggered. Before it, only barriers and tensor maps are set up,
-and tiles of operands are loaded that the caller has named constant.
+and parts of operands are loaded that the caller has named constant.
 
 Source: PTX ISA 9.0, griddepcontrol; CUDA programming guide, programmatic dependent launch.
 """
@@ -31,7 +31,7 @@ class Dependence:
             cute.arch.griddepcontrol_launch_dependents()
 
     def wait(self) -> None:
-        """Before the first access to global memory."""
+        """Before the first access to what an earlier launch may write."""
         if self.config.trigger != "never":
             cute.arch.griddepcontrol_wait()
 
