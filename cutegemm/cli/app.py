@@ -80,6 +80,15 @@ def _warn(message: object, *ignored: object, **more: object) -> None:
     typer.echo(f"cutegemm: {message}", err=True)
 
 
+def _drop_unwritten() -> None:
+    """Discard output that could not be written, of which a line has told, or Python would fail to write it at exit."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command line."""
     # a process that ignores the signal keeps ignoring it
@@ -92,3 +101,5 @@ def main() -> None:
         # help and version are printed before a command runs
         typer.echo(f"cutegemm: {text_of(error)}", err=True)
         sys.exit(USAGE)
+    finally:
+        _drop_unwritten()

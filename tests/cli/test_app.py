@@ -170,9 +170,11 @@ def test_standard_output_may_be_closed():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("words", ["--help", "--version", "schema explain", "layout 8:1"])
-def test_a_full_disk_is_one_line(words):
+def test_a_full_disk_is_one_line(words, unbuffered, monkeypatch):
     """Output that cannot be written ends any command with a line and status 2."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     line = f"{sys.executable} -m cutegemm {words} > /dev/full"
