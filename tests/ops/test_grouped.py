@@ -166,7 +166,7 @@ def test_one_compilation_serves_every_number_of_routed_rows():
 
 
 def test_what_has_no_memory_is_described():
-    """Of fake tensors shape and type; of every form."""
+    """Fake tensors of every form of groups give the shape and the type of D."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():

@@ -66,7 +66,7 @@ def check(run, w, b, others):
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_groups_add_in_the_kernel(form, turned):
-    """Of a parameter and of its transpose, of every form; nothing is added afterwards."""
+    """The gradient of a parameter, or of its transpose, is added by the kernel, in every form of groups."""
     shape, of_b, told = FORMS[form]
     a, (w, b) = torch.randn(shape).to(BF16).requires_grad_(), parameter(*of_b, turned=turned)
 
@@ -161,7 +161,7 @@ def test_groups_add_whatever_goes_with_them(kind):
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_linear_layer_adds(biased):
-    """Of inputs with leading dimensions, with a bias or without."""
+    """It adds its gradient also if inputs have leading dimensions, with a bias or without."""
     x, bias = torch.randn(2, 5, 16).to(BF16).requires_grad_(), torch.randn(24).to(BF16).requires_grad_()
     w, _ = parameter(24, 16)
 

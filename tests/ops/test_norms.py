@@ -75,7 +75,7 @@ def sums(acc, *, bias: epi.Row, gain: epi.Col):
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)], ids=str)
 def test_gradients_of_sums_along_every_axis(lead):
-    """Of a linear layer of any leading dimensions; a maximum has none."""
+    """Sums over D of a linear layer have torch's gradients, whatever its leading dimensions; a maximum has none."""
     torch.manual_seed(1)
     leaves = [torch.randn(s, requires_grad=True) for s in ((*lead, 12), (7, 12), (7,), lead)]
     x, w, bias, gain = leaves
@@ -94,7 +94,7 @@ def test_gradients_of_sums_along_every_axis(lead):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["batched", "shared B"])
 def test_gradients_of_sums_of_a_batch(shared):
-    """Of a batch of products, one by one."""
+    """Each product of a batch has its own sums and their gradients."""
     torch.manual_seed(2)
     shapes = ((3, 5, 12), (12, 7) if shared else (3, 12, 7), (3, 7), (3, 5))
     leaves = [torch.randn(s, requires_grad=True) for s in shapes]

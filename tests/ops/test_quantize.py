@@ -194,7 +194,7 @@ def test_a_transposed_twin_is_the_transpose_quantised(kind, dtype):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_given_scales_are_divisors(kind):
-    """What is larger than they allow saturates; a block's scales may be padded to four; a number is a tensor's."""
+    """Values beyond their range saturate. Scales of blocks may be padded to four; a number is a scale of the tensor."""
     x = torch.randn(130, 200)
     own = cutegemm.quantize(x, kind)
     scale = torch.nn.functional.pad(own.scale, (0, 2)) if isinstance(kind, tuple) else own.scale
