@@ -31,7 +31,6 @@ MAX_STAGES = 16  # of a pipeline, and buffers of an epilogue
 MOST_COLUMNS = 64  # of an epilogue subtile
 MOST_BYTES = 128  # of a subtile's row in shared memory
 WORK_SLOTS = 4  # work tiles by which a dynamic kernel's producer may be ahead of the slowest consumer
-SMEM_RESERVED = 1024  # bytes of an SM's shared memory that the system reserves for each CTA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,7 +353,7 @@ class KernelDraft(EpilogueConfig):
     @property
     def smem_limit(self) -> Number:
         """Bytes of shared memory of a CTA: its share of an SM's, less 1 KiB that each CTA reserves (CG, table 28)."""
-        return self.limits.smem_sm_bytes // self.ctas_per_sm - SMEM_RESERVED
+        return self.limits.smem_sm_bytes // self.ctas_per_sm - self.limits.smem_reserved
 
     @property
     def gathers(self) -> bool:

@@ -77,8 +77,8 @@ class GemvConfig(GemvTile, EpilogueConfig):
     """A kernel for a few rows of 16-bit elements times a matrix that is contiguous along K, on the CUDA cores.
 
     A begins at a whole word. If `aligned`, rows of A and lines of B begin and end at whole words; else anywhere. The
-    next launch may begin when all CTAs have started, or after their last products (`trigger`). If B is
-    constant (`early`), its first words are loaded before earlier launches have ended.
+    next launch may begin when all CTAs have started, or after their last products (`trigger`). If B is constant
+    (`early`), its first words are loaded before earlier launches have ended.
     """
 
     aligned: bool = False

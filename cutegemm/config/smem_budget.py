@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cutegemm.config import scale_places
-from cutegemm.config.draft import ROW_ALIGN, SMEM_RESERVED, WORK_SLOTS, KernelDraft
+from cutegemm.config.draft import ROW_ALIGN, WORK_SLOTS, KernelDraft
 from cutegemm.config.numbers import Number, most, round_up, where
-from cutegemm.config.parts import OutputConfig
+from cutegemm.config.parts import WORD_BYTES, OutputConfig
 
 COUNT_ALIGN = 16
 FP32_BYTES = 4
@@ -22,8 +22,7 @@ NUMBER_BYTES = 4  # of a tile's number that a dynamic scheduler hands out
 BARRIER_BYTES = 8  # PTX ISA, mbarrier
 STAGE_BARRIERS = 16  # bytes of a stage's full and empty mbarriers
 SUM_VECTOR = 16  # bytes of one access to another warpgroup's sum
-L1_BYPASS = 16  # bytes of a copy from which on it does not pass through L1
-LEAST_STAGES = 3  # with two, threads that load lose more time than L1 saves
+LEAST_BESIDE_L1 = 3  # stages; with two, threads that load lose more time than L1 saves
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ def room_beside_l1(config: KernelDraft, most_stages: int) -> int:
     Such copies pass through L1; those of 16 bytes bypass it (PTX ISA, cp.async.cg). Kernels whose threads load run one
     CTA on an SM.
     """
-    if all(x.load != "cp_async" or x.width >= L1_BYPASS for x in (config.a, config.b)):
+    if all(x.load != "cp_async" or x.width == WORD_BYTES for x in (config.a, config.b)):
         return most_stages
-    fewer: int = room(config, config.limits.smem_l1_bytes - SMEM_RESERVED)
-    return fewer if LEAST_STAGES <= fewer < most_stages else most_stages
+    fewer: int = room(config, config.limits.smem_l1_bytes - config.limits.smem_reserved)
+    return fewer if LEAST_BESIDE_L1 <= fewer < most_stages else most_stages

@@ -12,7 +12,6 @@ import torch
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.arch.records import H200
 from cutegemm.compiling import kernel_cache
-from cutegemm.config.draft import SMEM_RESERVED
 from cutegemm.config.smem_budget import smem_bytes
 from cutegemm.emulator import Options
 from cutegemm.gemm import Gemm
@@ -110,8 +109,8 @@ def test_two_ctas_of_the_adding_launch_fit_an_sm():
     """
     few, many = (plan(SPLITS, problem(m, 264, 448)).steps[1].config for m in (200, 4000))
     asked, used = (kernel_cache.artifact(x).resources.smem_bytes for x in (few, many))
-    whole = H200.limits.smem_bytes + SMEM_RESERVED
-    assert 2 * (asked + SMEM_RESERVED) <= whole < 3 * (asked + SMEM_RESERVED)
+    whole, reserved = H200.limits.smem_sm_bytes, H200.limits.smem_reserved
+    assert 2 * (asked + reserved) <= whole < 3 * (asked + reserved)
     assert few.most_on_sm == 2 and many.most_on_sm == 0 and used == smem_bytes(many) < asked
 
 

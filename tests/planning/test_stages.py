@@ -10,7 +10,6 @@ import pytest
 
 from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT, H200
-from cutegemm.config.draft import SMEM_RESERVED
 from cutegemm.config.smem_budget import smem_bytes
 from cutegemm.planning import generator, ranking, ways
 from cutegemm.planning.candidates import Candidate
@@ -111,16 +110,17 @@ def test_more_stages_hide_more_latency():
 @pytest.mark.parametrize("k", [LONG + 2, LONG + 4], ids=["4 bytes", "8 bytes"])
 def test_short_copies_leave_l1_its_share(k):
     """Kernels that load by cp.async of 4 or 8 bytes have at most 196 KiB, unless two stages would remain."""
-    spec, l1 = dataclasses.replace(SMALL, a_load="cp_async", b_load="cp_async"), H200.limits.smem_l1_bytes
+    spec = dataclasses.replace(SMALL, a_load="cp_async", b_load="cp_async")
+    l1, reserved = H200.limits.smem_l1_bytes, H200.limits.smem_reserved
     for tile in (Tile(64, 64, 64), Tile(128, 24, 128), Tile(128, 160, 64), Tile(128, 128, 128)):
         of = problem(512, 512, k, majors="kk")
         config = plan(dataclasses.replace(spec, tile=tile), of).config
-        few = smem_bytes(config) + SMEM_RESERVED <= l1
+        few = smem_bytes(config) + reserved <= l1
         assert few != (tile.n == tile.k == 128), tile
         if few and config.stages < MAX_STAGES:
-            assert smem_bytes(config, config.stages + 1) + SMEM_RESERVED > l1
+            assert smem_bytes(config, config.stages + 1) + reserved > l1
         given = plan(dataclasses.replace(spec, tile=tile, stages=config.stages + few), of).config
-        assert smem_bytes(given) + SMEM_RESERVED > l1
+        assert smem_bytes(given) + reserved > l1
 
 
 def test_words_that_bypass_l1_have_the_stages_that_fit():
