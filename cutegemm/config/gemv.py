@@ -78,12 +78,13 @@ class GemvConfig(GemvTile, EpilogueConfig):
 
     A begins at a whole word. If `aligned`, rows of A and lines of B begin and end at whole words; else anywhere. The
     next launch may begin when all CTAs have started, or after their last products (`trigger`). If B is constant
-    (`early`), its first words are loaded before earlier launches have ended.
+    (`early`), its first words are loaded before earlier launches have ended. L2 may evict it first (`evict_first`).
     """
 
     aligned: bool = False
     trigger: str = TRIGGERS[0]
     early: tuple[str, ...] = ()
+    evict_first: tuple[str, ...] = ()
     family: str = "gemv"
 
     def __post_init__(self) -> None:
@@ -152,6 +153,10 @@ RULES = (
     Rule(
         lambda x: not x.early or (x.aligned and x.early == ("b",)),
         lambda x: ("early", x.early, "only a B whose columns are aligned to 16 bytes is loaded early", ()),
+    ),
+    Rule(
+        lambda x: x.evict_first in ((), ("b",)),
+        lambda x: ("evict_first", x.evict_first, "only B is read once", ("b",)),
     ),
     Rule(_operands, _operands_refused),
     Rule(

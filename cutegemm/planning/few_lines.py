@@ -12,8 +12,8 @@ from cutegemm.arch.device import Device
 from cutegemm.config import GemvConfig, GemvTile, OperandConfig
 from cutegemm.config.gemv import WARPS, WORD
 from cutegemm.problems import Problem
-from cutegemm.request.few_rows import aligned, allowed, as_rows, early_operands, has_rivals
-from cutegemm.request.operand_rules import epilogue_inputs, epilogue_outputs
+from cutegemm.request.few_rows import aligned, as_rows, compared, early_operands, has_rivals
+from cutegemm.request.operand_rules import displaces, epilogue_inputs, epilogue_outputs
 from cutegemm.request.requirements import Request
 
 # order of the norm that combines the bounds
@@ -27,7 +27,7 @@ def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
         return []
     # launches with constant operands overlap, and those of the tensor cores are predicted longer than they then take
     scale = of.device.thresholds.constant_lines if has_rivals(of) else 1.0
-    return [(scale * estimate(of.problem, x, of.device, aligned(of)), x) for x in allowed(of)]
+    return [(scale * estimate(of.problem, x, of.device, aligned(of)), x) for x in compared(of)]
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:
@@ -65,4 +65,5 @@ def configured(of: Request, x: GemvTile) -> GemvConfig:
         aligned=aligned(of),
         trigger="start" if early or of.problem.min_bytes <= of.device.thresholds.early_lines else "mainloop",
         early=early,
+        evict_first=("b",) if displaces(of.problem.b, of.device) else (),
     )

@@ -24,6 +24,7 @@ from cutegemm.planning.seen import FEW_STAGES
 from cutegemm.planning.ways import Kind, Way, only_depth
 from cutegemm.plans import gpcs, subtiles
 from cutegemm.problems import Problem
+from cutegemm.request.operand_rules import displaces
 from cutegemm.spec import AUTO, GemmSpec
 
 # rows of D up to which a box is no higher than D; more rows cost little beside the tile's columns
@@ -135,7 +136,7 @@ def takes_numbers(way: Way, candidate: Candidate) -> bool:
     spec = way.spec
     if spec.scheduler != AUTO:
         return spec.scheduler == "dynamic"
-    able = not way.gathers and not isinstance(spec.constant, tuple) and not way.epilogue.scales
+    able = not (spec.constants or way.gathers or way.epilogue.scales)
     return able and drifts(way.problem, candidate, way.seen.device)
 
 
@@ -242,7 +243,7 @@ def trigger(way: Way, candidate: Candidate) -> str:
     spec, problem = way.spec, way.problem
     if spec.trigger != AUTO:
         return spec.trigger
-    known, constant = way.seen.device.thresholds, isinstance(spec.constant, tuple)
+    known, constant = way.seen.device.thresholds, bool(spec.constants)
     fill = candidate.tiles(problem) * candidate.splits / way.seen.device.sms
     # two such grids neither fit side by side nor follow each other on the same SMs
     uneven = 0.5 < fill < known.in_turn and problem.min_bytes > known.early_bytes
@@ -276,24 +277,20 @@ def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:
     kernel's first tile is what its counter says, and the launch before may still count with it.
     """
     spec = way.spec
-    if not isinstance(spec.constant, tuple) or spec.trigger == "never" or spec.scheduler == "dynamic":
+    waits = spec.trigger == "never" or spec.scheduler == "dynamic" or candidate.schedule == "multistage"
+    if waits or not spec.constants or way.gathers:
         return ()
-    if candidate.schedule == "multistage" or way.gathers:
-        return ()
-    return tuple(x for x, load in zip("ab", way.loads, strict=True) if load == "tma" and x in spec.constant)
+    return tuple(x for x, load in zip("ab", way.loads, strict=True) if load == "tma" and x in spec.constants)
 
 
 def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
-    """The matrices that L2 evicts first: as given, else operands that are read once and do not stay in L2.
-
-    Only one row or column of tiles reads those, such as weights if D has few rows.
-    """
+    """The matrices that L2 evicts first: as given, else operands that only one row or column of tiles reads."""
     spec, problem, (m, n, _) = way.spec, way.problem, candidate.tile
     if isinstance(spec.evict_first, tuple):
         return spec.evict_first
     once = {"a": problem.n <= n, "b": problem.m <= m}
-    large = {name: 2 * getattr(problem, name).bytes > way.seen.device.l2_bytes for name in once}
-    return tuple(x.role for x in way.operands if x.load == "tma" and once[x.role] and large[x.role])
+    found = (x.role for x in way.operands if x.load == "tma" and once[x.role])
+    return tuple(x for x in found if displaces(getattr(problem, x), way.seen.device))
 
 
 def _check_given(way: Way, candidate: Candidate) -> None:

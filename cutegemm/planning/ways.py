@@ -106,7 +106,7 @@ class Way:
         """
         a, b = self.operands
         plain = self.seen.batches == MATRICES and a.dtype.bytes == b.dtype.bytes == 2
-        return FEW_STAGES if isinstance(self.spec.constant, tuple) or not plain else MAX_STAGES
+        return FEW_STAGES if self.spec.constants or not plain else MAX_STAGES
 
     @property
     def promoted(self) -> int:

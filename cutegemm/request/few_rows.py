@@ -96,7 +96,17 @@ def aligned(of: Request) -> bool:
 
 def has_rivals(of: Request) -> bool:
     """Whether operands are constant, and kernels of the tensor cores are weighed, too."""
-    return isinstance(of.spec.constant, tuple) and of.spec.schedule == AUTO
+    return bool(of.spec.constants) and of.spec.schedule == AUTO
+
+
+def compared(of: Request) -> Sequence[GemvTile]:
+    """The tiles that are weighed: all that are allowed, or those that load constant operands early as their rivals do.
+
+    Behind kernels of other programs a launch that begins early gains more than predicted times tell. Rivals that load
+    unaligned lines do not begin early.
+    """
+    tiles = allowed(of)
+    return [x for x in tiles if early_operands(of, x)] if has_rivals(of) and aligned(of) else tiles
 
 
 def early_operands(of: Request, x: GemvTile) -> tuple[str, ...]:
@@ -104,6 +114,6 @@ def early_operands(of: Request, x: GemvTile) -> tuple[str, ...]:
 
     What is loaded early is the first block of K. If one row has many blocks, that is too little to pay.
     """
-    constant = isinstance(of.spec.constant, tuple) and "b" in of.spec.constant
+    constant = "b" in of.spec.constants
     short = x.rows > 1 or of.problem.k <= of.device.thresholds.early_blocks * x.tile[2]
     return ("b",) if constant and short and aligned(of) else ()

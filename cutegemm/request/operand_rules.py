@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from cutegemm.arch.device import Device
 from cutegemm.arch.instructions import Instruction
 from cutegemm.arch.limits import Limits
 from cutegemm.config import L2_LINE, MatrixConfig, OutputConfig
@@ -42,6 +43,15 @@ def access_bytes(x: Operand, widths: tuple[int, ...], gate: int | None = None, *
     steps = leading, x.strides[2] if x.batch > 1 else 0, gate or 0, extent if whole else 0
     ends = x.align, *(step * x.dtype.bytes for step in steps)
     return next((width for width in widths if all(end % width == 0 for end in ends)), 0)
+
+
+def displaces(x: Operand, device: Device) -> bool:
+    """Whether L2 should evict an operand first that a launch reads once, instead of what it would displace.
+
+    Such are weights, if D has few rows. They are read again after a model's other weights, all of which do not fit L2.
+    Activations, caches and the code of small kernels do.
+    """
+    return x.bytes >= device.thresholds.displaced * device.l2_bytes
 
 
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:

@@ -65,8 +65,8 @@ def _transposed_spec(spec: GemmSpec) -> GemmSpec:
     changed: dict[str, Any] = dict.fromkeys(checked, AUTO)
     if isinstance(spec.evict_first, tuple):
         changed["evict_first"] = tuple(sorted(OTHER.get(name, name) for name in spec.evict_first))
-    if isinstance(spec.constant, tuple):
-        changed["constant"] = tuple(OTHER[name] for name in spec.constant)
+    if spec.constants:
+        changed["constant"] = tuple(OTHER[name] for name in spec.constants)
     changed |= {name: _value(name, getattr(spec, name)) for name in ("tile", "cluster", "raster")}
     # specs of CUDA cores have no such field
     given = AUTO if spec.schedule == "simt" else False

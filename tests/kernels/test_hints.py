@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
 import torch
 
 from cutegemm import GemmSpec, Tile, emulator, problem
+from cutegemm.arch.records import DEFAULT
 from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Options
 from cutegemm.errors import GemmError, PlanError
 from cutegemm.gemm import Gemm
 from cutegemm.planning.planner import plan
+from cutegemm.spec import AUTO
 from tests.support.numerics import assert_close
 
 FIELDS = {"tile": Tile(64, 64, 64), "swap": False, "sms": 2}
@@ -53,8 +56,8 @@ def test_hints_follow_operands_that_are_swapped():
     assert sorted(config.evict_first) == ["a", "d"]
 
 
-def test_what_one_row_of_tiles_reads_goes_first_where_it_is_long():
-    """Weights at decode, however operands are swapped; not what L2 keeps, or tiles share, or what is given."""
+def test_what_one_row_of_tiles_reads_goes_first_where_it_is_large():
+    """Weights at decode, however operands are swapped; not what displaces little, or tiles share, or what is given."""
 
     def first(m, n, k, **fields):
         made = plan(GemmSpec(**fields), problem(m, n, k, majors="kk"))
@@ -63,8 +66,33 @@ def test_what_one_row_of_tiles_reads_goes_first_where_it_is_long():
         return made.config.evict_first == (role,)
 
     assert first(8, 8192, 8192) and first(8, 8192, 8192, swap=True) and first(8, 8192, 8192, swap=False)
-    assert not first(8, 2048, 2048) and not first(4096, 4096, 4096)
+    least = DEFAULT.thresholds.displaced * DEFAULT.l2_bytes
+    assert first(8, 1024, int(least) // 2048) and not first(8, 1024, int(least) // 2048 - 8)
+    assert not first(4096, 4096, 4096)
     assert not first(8, 8192, 8192, evict_first=()) and not first(8, 8192, 8192, b_load="gather")
+
+
+@pytest.mark.parametrize("constant", [AUTO, ("b",)])
+def test_lines_of_b_go_first_where_it_is_large(constant):
+    """A few rows on the CUDA cores: every word of B bypasses L1 and has the policy, those of A have none."""
+    m, n, k = 1, 481, 4104
+    spec = GemmSpec(schedule="simt", tile=Tile(m, 8, 512), constant=constant)
+    small, large = (plan(spec, problem(m, x, k, majors="kk")).config for x in (n // 2, n))
+    assert (small.evict_first, large.evict_first) == ((), ("b",))
+    words = re.findall(r"ld\.global(\S*)\.v4\S* ", kernel_cache.artifact(large).ptx)
+    assert set(words) == {".cg.L2::cache_hint", ""}
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(x, k, generator=generator).bfloat16() for x in (m, n))
+    run = emulator.run(Gemm(spec), a, b.mT, options=Options(races=True))
+    assert not run.findings
+    assert_close(run.d, a, b.mT)
+
+
+def test_only_b_goes_first_of_a_few_rows():
+    """All CTAs read A."""
+    config = plan(GemmSpec(schedule="simt"), problem(1, 512, 512, majors="kk")).config
+    with pytest.raises(PlanError, match="only B is read once"):
+        dataclasses.replace(config, evict_first=("a",))
 
 
 def test_a_hint_that_nobody_can_give_is_refused():

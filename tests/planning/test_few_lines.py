@@ -17,7 +17,7 @@ from cutegemm.gemm import Gemm
 from cutegemm.planning import few_lines
 from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
-from cutegemm.request.few_rows import MOST, as_rows
+from cutegemm.request.few_rows import MOST, as_rows, early_operands
 from cutegemm.request.requirements import requested
 from cutegemm.tuning.proposals import explicit, proposals
 
@@ -262,6 +262,20 @@ def test_others_ignore_what_is_constant(of, fields):
     """It is a promise of the caller, which any kernel may have: the plan is the same."""
     plain, constant = (plan(GemmSpec(**fields, **x), of) for x in ({}, {"constant": ("b",)}))
     assert constant.config == plain.config and constant.config.family == "simt"
+
+
+def test_beside_the_tensor_cores_a_tile_loads_constant_lines_early_or_is_not_weighed():
+    """Unless their own loads begin late, too, as those of unaligned lines do."""
+    for k, fields, counted in (
+        (16384, {}, False),
+        (16384, {"schedule": "simt"}, True),
+        (16385, {}, True),
+        (1024, {}, True),
+    ):
+        asked = requested(GemmSpec(constant=("b",), **fields), problem(1, 4096, k, majors="kk"), H200)[0]
+        found = few_lines.weighed(asked)
+        assert bool(found) is counted, (k, fields)
+        assert k % 8 or fields or all(early_operands(asked, x) for _, x in found)
 
 
 def test_a_named_schedule_is_compared_with_no_other():

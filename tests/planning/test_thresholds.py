@@ -68,6 +68,7 @@ DECIDES = {
     "in_turn": (trigger(CONSTANT, rows(SMS - 24)), "start", "mainloop"),
     "early_constant": (trigger(CONSTANT, rows(SMS - 24)), "mainloop", "start"),
     "kept": (lambda x: plan(PAIR, LARGE, x).config.serpentine, True, False),
+    "displaced": (lambda x: plan(FEW_ROWS, rows(64), x).config.evict_first == ("a",), True, False),
     "drift_tiles": (lambda x: plan(ALONE, LARGE, x).config.dynamic, True, False),
     "whole_rows": (
         grouped("rows", 512, 1536, 2048, 128, lambda x: x.outputs[0].store),
@@ -108,7 +109,7 @@ def test_a_threshold_decides(name):
 def test_shares_are_shares(record):
     """Of the SMs and of L2; a launch that fills the SMs may be longer."""
     x = record.thresholds
-    assert 0 < x.kept < 1 and 0.5 < x.in_turn <= x.full <= 1
+    assert 0 < x.kept < 1 and 0 < x.displaced < 1 and 0.5 < x.in_turn <= x.full <= 1
     assert (
         x.early_bytes < x.early_bytes_full
         and min(x.early_shared, x.early_constant) > 0

@@ -16,7 +16,8 @@ prefetch of A. They arrive while earlier launches end: short GEMMs take up to 10
 GEMM let the next launch begin after their products. If it began before, its CTAs would fill what SMs have free, many on
 some and few on others. If B is constant (`early`), warps load the first words into registers instead, and the next
 launch always begins at once, since its CTAs have something to do while they wait. These loads bypass L1: 32 bytes of it
-may hold the end of B beside what an earlier launch has yet to write.
+may hold the end of B beside what an earlier launch has yet to write. If L2 evicts B first (`evict_first`), all loads of
+its words bypass L1: no other warp reads them.
 
     head    0 .. 7 elements
     words   K / 8 of them; of unaligned lines one less, since the second word of A must be inside A
@@ -40,6 +41,7 @@ from cutegemm.kernels.epilogue.element_functions import converted
 from cutegemm.kernels.epilogue.fusion import Fusion, Inputs, bind
 from cutegemm.kernels.host import launch_arguments as launch
 from cutegemm.kernels.host.operand_layouts import NUMERIC
+from cutegemm.kernels.load.cache_hints import evicted_first
 from cutegemm.kernels.load.unaligned_words import align, registers, registers_past_l1
 from cutegemm.kernels.memory_views import REGISTER, elements_at, prefetch_line
 from cutegemm.kernels.schedule.dependent_launch import Dependence
@@ -107,7 +109,8 @@ class Gemv:
         rows = tuple(_at(a, cutlass.Int64(x) * steps["a"][0]) for x in rows)
         slice_ = warp % config.slices
         _prefetch(rows, extents["k"], cutlass.Int64(thread) * tiles + place, L2_LINE // ELEMENT_BYTES)
-        mainloop, loaded = Mainloop(config, self.numeric, rows, lines, extents["k"]), None
+        policy = evicted_first() if config.evict_first else None
+        mainloop, loaded = Mainloop(config, self.numeric, rows, lines, extents["k"], policy), None
         if cutlass.const_expr(config.early):
             loaded = mainloop.load_first(lane, slice_)
         else:
@@ -172,11 +175,12 @@ class Mainloop:
     a: tuple
     b: tuple
     k: Any
+    policy: Any
 
     def load_first(self, lane: cutlass.Int32, slice_: cutlass.Int32) -> list:
         """The registers of a lane's first words of every line, which are aligned, as they arrive."""
         words, _ = _inside(self.b, self._places(lane + slice_ * hw.WARP), self.k // WORD)
-        return [[registers_past_l1(x) for x in place] for place in words]
+        return [[registers_past_l1(x, self.policy) for x in place] for place in words]
 
     @cute.jit
     def multiply(self, lane: cutlass.Int32, slice_: cutlass.Int32, loaded: cutlass.Constexpr):
@@ -225,7 +229,7 @@ class Mainloop:
             loaded: the registers of the lines' words if they are loaded.
         """
         own = self.config.own
-        loaded = loaded or [[registers(x) for x in place[:own]] for place in words]
+        loaded = loaded or [[self._word(x) for x in place[:own]] for place in words]
         for place, lines, legal in zip(words, loaded, inside, strict=True):
             numbers = [self._numbers(_registers(x)) for x in lines]
             for row, (low, begin) in enumerate(zip(place[own:], begins, strict=True)):
@@ -238,6 +242,10 @@ class Mainloop:
                     sums[column, row] = (
                         total if legal is True else cutlass.select_(legal, total, sums[column, row])
                     )
+
+    def _word(self, address: Any) -> list:
+        """The registers of a word of B."""
+        return registers(address) if self.policy is None else registers_past_l1(address, self.policy)
 
     def _factors(self, low: Any, begin: Any) -> cute.Tensor:
         """The registers of eight elements of a row, which begin so many behind an aligned word."""

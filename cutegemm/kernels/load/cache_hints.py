@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""L2 eviction hints of TMA copies.
+"""L2 eviction hints.
 
 Source: PTX ISA 9.0, createpolicy.
 """
@@ -15,8 +15,11 @@ from cutlass._mlir.dialects import llvm
 
 def hint(first: bool) -> dict[str, Any]:
     """Further arguments of `cute.copy` for a TMA atom: none, or the policy by which L2 evicts these bytes first."""
-    if not first:
-        return {}
+    return {"cache_policy": evicted_first()} if first else {}
+
+
+def evicted_first() -> Any:
+    """The policy by which L2 evicts bytes first."""
     created = llvm.inline_asm(
         ir.IntegerType.get_signless(64),
         [],
@@ -26,4 +29,4 @@ def hint(first: bool) -> dict[str, Any]:
         is_align_stack=False,
         asm_dialect=llvm.AsmDialect.AD_ATT,
     )
-    return {"cache_policy": cutlass.Int64(created)}
+    return cutlass.Int64(created)

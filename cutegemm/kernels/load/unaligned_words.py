@@ -69,8 +69,16 @@ def registers(address: Any) -> list[Any]:
     return [rW[x] for x in range(WORD // REGISTER)]
 
 
-def registers_past_l1(address: Any) -> list[Any]:
-    """The registers of the word at an address, which is a multiple of 16; L1 keeps nothing of it (PTX ISA, ld.cg)."""
+def registers_past_l1(address: Any, policy: Any = None) -> list[Any]:
+    """The registers of the word at an address, which is a multiple of 16; L1 keeps nothing of it (PTX ISA, ld.cg).
+
+    Args:
+        policy: by which L2 keeps the word (`cache_hints`); None is the usual one.
+    """
+    if policy is not None:
+        ptx = "ld.global.cg.L2::cache_hint.v4.u32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}], {$r1};"
+        types, given = [cutlass.Uint32] * (WORD // REGISTER), [cutlass.Int64(address), policy]
+        return list(cute.arch.inline_ptx(ptx, write_only_types=types, read_only_args=given))
     kind = ir.VectorType.get([WORD // REGISTER], cutlass.Uint32.mlir_type)
     word = cute.arch.load(word_at(address).iterator, kind, cop="cg")
     places = [cutlass.Int32(x).ir_value() for x in range(WORD // REGISTER)]
