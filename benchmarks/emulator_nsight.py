@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import command_line, emulator_banks, environment
-from benchmarks.table import markdown
+from benchmarks.suite_tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "sweeps" / "emulator_nsight.json"
 NOTES = Path(__file__).parent / "NOTES-emulator.md"

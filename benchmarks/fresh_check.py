@@ -251,6 +251,24 @@ def brief(documents: Sequence[Document]) -> list[str]:
     return [f"| {what} | {len(ratios)} | {figures} |"]
 
 
+def unseen(documents: Sequence[Document]) -> tuple[list[str], list[list[str]]]:
+    """Head and lines of a table of all families: we over cuBLAS, and our choice over the tuner's best candidate."""
+    found: dict[str, list[str]] = {}
+    for line in sorted(pooled(documents), key=lambda x: x["regret"]):
+        cells = found.setdefault(line["family"], [line["family"], *[""] * 6])
+        if line["regret"]:
+            cells[5:] = [_mean_and_least(line["first"]), str(len(line["first"]))]
+        else:
+            values = (line[x] for x in ("first", "again", "undeclared"))
+            cells[1:5] = [str(len(line["first"])), *map(_mean_and_least, values)]
+    over = ["× cuBLAS (least)", f"the lowest {LOWEST} again", "× undeclared"]
+    return ["family", "problems", *over, "× best candidate", "problems"], list(found.values())
+
+
+def _mean_and_least(ratios: Sequence[float]) -> str:
+    return f"**{results.geometric_mean(ratios):.3f}** ({min(ratios):.3f})" if ratios else ""
+
+
 def last_trees(documents: Sequence[Document]) -> list[Document]:
     """The documents of the last measured trees."""
     dates: dict[str, str] = {}

@@ -22,7 +22,7 @@ from benchmarks import command_line
 from benchmarks.probe_tables import SCALES, Lines
 from benchmarks.probes import untimed
 from benchmarks.results import Row
-from benchmarks.table import markdown
+from benchmarks.suite_tables import markdown
 from cutegemm import GemmSpec
 from cutegemm.epilogue.scales import BLOCKS, ROW, TENSOR, Kind
 

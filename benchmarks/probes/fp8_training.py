@@ -27,7 +27,7 @@ from benchmarks import command_line
 from benchmarks.probe_tables import SCALES, Lines
 from benchmarks.probes import untimed
 from benchmarks.results import Row
-from benchmarks.table import markdown
+from benchmarks.suite_tables import markdown
 
 SUITE = "fp8_training"
 LAYERS = 3

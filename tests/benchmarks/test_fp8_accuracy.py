@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.probes import fp8_accuracy
-from benchmarks.table import markdown
+from benchmarks.suite_tables import markdown
 
 ROOT = Path(__file__).parents[2]
 CHECKS = ROOT / "benchmarks" / "results" / "checks"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from benchmarks.probes import fp8_training
-from benchmarks.table import markdown
+from benchmarks.suite_tables import markdown
 
 FEW = ["--steps", "25", "--width", "32", "--rows", "64", "--device", "cpu"]
 

@@ -189,6 +189,28 @@ def test_a_brief_table_links_from_its_folder():
     assert "(benchmarks/results/gemm" in table.render("brief", near)
 
 
+def test_drawn_problems_stand_in_one_table(monkeypatch):
+    """Families in the order of their files, comparisons with cuBLAS first, and files that are no draws left out."""
+    none: dict[str, list[float]] = {"again": [], "undeclared": []}
+    found = [
+        none | {"family": "odd", "regret": True, "first": [0.9, 1.0]},
+        {"family": "chain", "regret": False, "first": [1.0, 4.0], "again": [0.5], "undeclared": [2.0, 8.0]},
+        none | {"family": "odd", "regret": False, "first": [3.0]},
+    ]
+    asked = []
+    monkeypatch.setattr(fresh_check, "pooled", lambda documents: asked.extend(documents) or found)
+    environment = {"gpu": "GPU", "torch": "2", "date": "2026-01-01T00:00:00", "commit": "c" * 40}
+    drawn = {"environment": environment | {"fresh": {"seed": "1", "regret": False}}, "rows": []}
+    text = table.render(
+        table.UNSEEN, {"x/fresh.json": drawn, "x/gemm.json": {"environment": environment, "rows": []}}
+    )
+    assert asked == [drawn] and "fresh.json" in text and "gemm.json" not in text
+    assert text.splitlines()[2:4] == [
+        "| chain | 2 | **2.000** (1.000) | **0.500** (0.500) | **4.000** (2.000) |  |  |",
+        "| odd | 1 | **3.000** (3.000) |  |  | **0.949** (0.900) | 2 |",
+    ]
+
+
 def test_the_cost_of_invariance_by_suite():
     """Problems of one suite stand in one line: how many have another kernel, and what is left of the speed."""
     rows = []
