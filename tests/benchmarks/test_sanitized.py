@@ -45,6 +45,7 @@ def test_every_case_of_few_lines_is_what_its_name_says():
             config = plan(spec, problem(m, n, k, majors="kk")).config
             assert config.family == "gemv" and config.aligned is name.endswith("aligned")
             assert config.rows == (n if name == "few_columns" else m)
+            assert bool(config.early) is ("early" in name) and bool(config.evict_first) is ("first" in name)
             found.append(config)
     assert max(x.slices for x in found) > 1 and max(x.own for x in found) > 1
 
@@ -96,7 +97,8 @@ def named(spec):
 @pytest.mark.parametrize(
     "name",
     [
-        "atomic", "launch_adders", "lines_few", "scaled_row", "scaled_block", "groups_indexed", "scaled_exponents",
+        "atomic", "few_rows_early_first_aligned", "launch_adders", "lines_few",
+        "scaled_row", "scaled_block", "groups_indexed", "scaled_exponents",
         "int8_points", "int8_transposed", "int8_copied", "quantize_blocks", "quantize_turned_row",
         "rows_copied", "rows_summed", "quantize_twin_row", "quantize_twin_squares", "stored_fp8", "stored_fp8_lines",
         "stored_int8", "stored_blocks", "stored_squares",

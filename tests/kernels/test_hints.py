@@ -91,6 +91,25 @@ def test_lines_of_b_that_go_first(monkeypatch, constant, m, k):
     assert_close(run.d, a.bfloat16(), b.bfloat16().mT)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("m", "k"), [(1, 4096), (1, 4097), (2, 5000), (4, 4095)])
+@pytest.mark.parametrize("constant", [AUTO, ("b",)])
+def test_lines_that_go_first_on_a_gpu(constant, m, k):
+    """One launch after another, each of which reads what the one before has written."""
+    n = 4096
+    spec = GemmSpec(schedule="simt", constant=constant)
+    assert plan(spec, problem(m, n, k, majors="kk")).config.evict_first == ("b",)
+    gemm, generator = Gemm(spec), torch.Generator("cuda").manual_seed(1)
+    few = torch.zeros(m, k + 8 - k % 8, device="cuda", dtype=torch.bfloat16)[:, :k]
+    few.copy_(torch.randn(m, k, generator=generator, device="cuda"))
+    b = torch.randn(n, k, generator=generator, device="cuda").bfloat16().mT
+    first, second = (torch.full((m, n), torch.nan, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    gemm.run(few, b, out=first)
+    few[:, : min(n, k)].copy_(first[:, : min(n, k)] / k**0.5)
+    gemm.run(few, b, out=second)
+    assert_close(second, few, b)
+
+
 def test_few_rows_have_the_hint_where_b_is_large():
     """As operands that TMA loads."""
     least = int(DEFAULT.thresholds.displaced * DEFAULT.l2_bytes) // 2048
