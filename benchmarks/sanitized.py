@@ -33,6 +33,7 @@ from cutegemm.running.numerics.group_reference import gathered
 SMALL, BYTES = Tile(64, 64, 64), Tile(64, 64, 128)
 BY_ROW, BY_SQUARE = ("block", 1, 128), ("block", 128, 128)
 ENDS = (40, 40, 41, 130)
+EARLY = GemmSpec(tile=Tile(2, 8, 512), schedule="simt", constant=("b",))
 
 
 def quantizing(kind: Any) -> Graph:
@@ -97,15 +98,9 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "few_rows": (GemmSpec(tile=Tile(3, 8, 512), schedule="simt"), (3, 77, 1029)),
     "few_rows_aligned": (GemmSpec(tile=Tile(1, 8, 2048), schedule="simt"), (1, 77, 2056)),
     # constant lines, whose first words are loaded early, and lines so large that L2 evicts them first
-    "few_rows_early_aligned": (
-        GemmSpec(tile=Tile(2, 8, 512), schedule="simt", constant=("b",)),
-        (2, 77, 1032),
-    ),
+    "few_rows_early_aligned": (EARLY, (2, 77, 1032)),
+    "few_rows_early_first_aligned": (EARLY, (2, 121, 65544)),
     "few_rows_first": (GemmSpec(tile=Tile(1, 8, 1024), schedule="simt"), (1, 121, 65537)),
-    "few_rows_early_first_aligned": (
-        GemmSpec(tile=Tile(2, 8, 512), schedule="simt", constant=("b",)),
-        (2, 121, 65544),
-    ),
     "few_columns": (GemmSpec(tile=Tile(8, 4, 256), schedule="simt"), (77, 4, 1029)),
     "scaled_tensor": (
         GemmSpec(tile=BYTES, scale_a="tensor", scale_b="tensor", d_dtype="bf16", sms=4),

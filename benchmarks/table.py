@@ -6,7 +6,7 @@
 With --readme only the tables of these files are written.
 
 The text between `<!-- benchmark:NAME -->` and `<!-- /benchmark:NAME -->` is replaced; NAME is "brief", "summary",
-"host", or a suite such as "epilogue". NAME-h100 uses the results in the folder `h100`.
+"host", "unseen", "predicted", or a suite such as "epilogue". NAME-h100 uses the results in the folder `h100`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def render(name: str, documents: dict[str, Document], base: str = "") -> str:
     documents = {path: x for path, x in documents.items() if _folder(path) == folder}
     if name == UNSEEN:
         drawn = _drawn(documents)
+        if not drawn:
+            raise NoRows(f"table {whole!r}: no results file has drawn problems")
         return _sourced(markdown(*fresh_check.unseen(list(drawn.values()))), drawn, base)
     newest: dict[tuple[Any, ...], Row] = {}
     source: dict[tuple[Any, ...], str] = {}

@@ -142,7 +142,7 @@ class Thresholds:
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
     kept: float  # share of L2 below which an operand stays there while the other streams through
     early_shared: int  # bytes that CTAs without a cluster load again, up to which the next one begins early
-    displaced: float  # share of L2 from which on it evicts an operand first that a launch reads once
+    displaced: float  # share of L2 beyond which weights that a launch reads once are evicted first
     drift_tiles: int  # tiles per SM from which on CTAs without a cluster drift apart
     # of groups (`planning.group_kernels`)
     whole_rows: int  # rows of an average group from which on most tiles are whole

@@ -78,7 +78,8 @@ class GemvConfig(GemvTile, EpilogueConfig):
 
     A begins at a whole word. If `aligned`, rows of A and lines of B begin and end at whole words; else anywhere. The
     next launch may begin when all CTAs have started, or after their last products (`trigger`). If B is constant
-    (`early`), its first words are loaded before earlier launches have ended. L2 may evict it first (`evict_first`).
+    (`early`), its first words are loaded before earlier launches have ended. Loads of B may have L2's evict-first hint
+    (`evict_first`).
     """
 
     aligned: bool = False

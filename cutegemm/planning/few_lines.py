@@ -21,7 +21,7 @@ SHARPNESS = 4
 
 
 def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
-    """(nanoseconds, tile) of every allowed tile; with constant operands on the scale of the tensor cores' times."""
+    """(nanoseconds, tile) of the tiles to compare; with constant operands on the scale of the tensor cores' times."""
     of = as_rows(asked)
     if of is None:
         return []
@@ -65,5 +65,5 @@ def configured(of: Request, x: GemvTile) -> GemvConfig:
         aligned=aligned(of),
         trigger="start" if early or of.problem.min_bytes <= of.device.thresholds.early_lines else "mainloop",
         early=early,
-        evict_first=("b",) if displaces(of.problem.b, of.device) else (),
+        evict_first=("b",) if displaces(of.problem.b, of.device, weights=of.called("b") == "b") else (),
     )

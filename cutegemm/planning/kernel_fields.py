@@ -243,7 +243,7 @@ def trigger(way: Way, candidate: Candidate) -> str:
     spec, problem = way.spec, way.problem
     if spec.trigger != AUTO:
         return spec.trigger
-    known, constant = way.seen.device.thresholds, bool(spec.constants)
+    known, constant = way.seen.device.thresholds, spec.constants
     fill = candidate.tiles(problem) * candidate.splits / way.seen.device.sms
     # two such grids neither fit side by side nor follow each other on the same SMs
     uneven = 0.5 < fill < known.in_turn and problem.min_bytes > known.early_bytes
@@ -284,13 +284,14 @@ def _early(way: Way, candidate: Candidate) -> tuple[str, ...]:
 
 
 def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
-    """The matrices that L2 evicts first: as given, else operands that only one row or column of tiles reads."""
+    """The matrices that L2 evicts first: as given, else large ones that TMA loads for one row or column of tiles."""
     spec, problem, (m, n, _) = way.spec, way.problem, candidate.tile
     if isinstance(spec.evict_first, tuple):
         return spec.evict_first
     once = {"a": problem.n <= n, "b": problem.m <= m}
-    found = (x.role for x in way.operands if x.load == "tma" and once[x.role])
-    return tuple(x for x in found if displaces(getattr(problem, x), way.seen.device))
+    found = [x.role for x in way.operands if x.load == "tma" and once[x.role]]
+    b = "a" if way.swapped else "b"
+    return tuple([x for x in found if displaces(getattr(problem, x), way.seen.device, weights=x == b)])
 
 
 def _check_given(way: Way, candidate: Candidate) -> None:

@@ -104,7 +104,7 @@ def gemm_of(way: Way) -> Seen:
         # per stage, threads wait for each operand's bytes and arrive on its barrier
         loaded=x.stage * by_threads,
         once=once,
-        constant=bool(way.spec.constants),
+        constant=way.spec.constants != (),
         scaled=bool(epilogue.scales),
         # two of every eight columns, if they have scales of their own
         read=sum(x.axis == "n" and x.extent == 1 for x in epilogue.scales) / 4,

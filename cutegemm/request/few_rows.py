@@ -96,17 +96,17 @@ def aligned(of: Request) -> bool:
 
 def has_rivals(of: Request) -> bool:
     """Whether operands are constant, and kernels of the tensor cores are weighed, too."""
-    return bool(of.spec.constants) and of.spec.schedule == AUTO
+    return of.spec.constants != () and of.spec.schedule == AUTO
 
 
 def compared(of: Request) -> Sequence[GemvTile]:
-    """The tiles that are weighed: all that are allowed, or those that load constant operands early as their rivals do.
+    """The tiles that are weighed: all that are allowed, but beside tensor-core kernels none that loads constant B late.
 
-    Behind kernels of other programs a launch that begins early gains more than predicted times tell. Rivals that load
-    unaligned lines do not begin early.
+    After another library's kernel an early start gains more than the model predicts. Kernels of the tensor cores do not
+    load unaligned operands early, so there no tile is left out.
     """
-    tiles = allowed(of)
-    return [x for x in tiles if early_operands(of, x)] if has_rivals(of) and aligned(of) else tiles
+    tiles, both = allowed(of), has_rivals(of) and "b" in of.spec.constants and aligned(of)
+    return [x for x in tiles if early_operands(of, x)] if both else tiles
 
 
 def early_operands(of: Request, x: GemvTile) -> tuple[str, ...]:

@@ -45,13 +45,14 @@ def access_bytes(x: Operand, widths: tuple[int, ...], gate: int | None = None, *
     return next((width for width in widths if all(end % width == 0 for end in ends)), 0)
 
 
-def displaces(x: Operand, device: Device) -> bool:
-    """Whether L2 should evict an operand first that a launch reads once, instead of what it would displace.
+def displaces(x: Operand, device: Device, *, weights: bool) -> bool:
+    """Whether L2 should evict an operand first that a launch reads once.
 
-    Such are weights, if D has few rows. They are read again after a model's other weights, all of which do not fit L2.
-    Activations, caches and the code of small kernels do.
+    A model reads a weight again only after its other weights, which together exceed L2, so keeping it gains nothing;
+    activations and small kernels' code would stay. Another operand may be an activation that is soon read again. It
+    goes first only if L2 could not hold another one like it.
     """
-    return x.bytes >= device.thresholds.displaced * device.l2_bytes
+    return x.bytes > device.l2_bytes * (device.thresholds.displaced if weights else 0.5)
 
 
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:

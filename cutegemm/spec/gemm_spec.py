@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +79,8 @@ class GemmSpec(checks.Named):
         constant: operands, ("a",), ("b",) or both, such as weights, that no kernel writes which may still run when this
             one starts. Kernels that can, load their first tiles while the previous kernel still runs; others ignore it.
         evict_first: the matrices among "a", "b" and "d" (all outputs) that TMA moves with L2's evict-first hint. By
-            default, an operand that only one row of tiles reads, unless it takes a small part of L2.
+            default an operand that only one row or column of tiles reads: B if it exceeds a quarter of L2, A if half.
+            A spec that gives it excludes kernels of the CUDA cores, where the planner alone decides.
         batch_invariant: whether a row of D must have the same bits for every M and at every row index, on one GPU
             model. The order of additions along K then depends on N and K alone: K is split only if `split_k` says so,
             and all tiles are equally wide if the epilogue reduces along rows.
@@ -205,10 +205,10 @@ class GemmSpec(checks.Named):
         a, b = ("" if is_auto(x) else x for x in (self.zero_point_a, self.zero_point_b))
         return a, b
 
-    @functools.cached_property
+    @property
     def constants(self) -> tuple[str, ...]:
         """The operands that are constant, of "a" and "b"; () if unspecified."""
-        return () if isinstance(self.constant, str) else self.constant
+        return self.constant if self.constant != AUTO else ()
 
     @property
     def plane(self) -> tuple[int, int] | None:

@@ -211,6 +211,12 @@ def test_drawn_problems_stand_in_one_table(monkeypatch):
     ]
 
 
+def test_without_draws_there_is_no_table_of_them():
+    """As for every other table."""
+    with pytest.raises(table.NoRows, match="'unseen': no results file has drawn problems"):
+        table.render(table.UNSEEN, {})
+
+
 def test_the_cost_of_invariance_by_suite():
     """Problems of one suite stand in one line: how many have another kernel, and what is left of the speed."""
     rows = []

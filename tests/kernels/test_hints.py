@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.compiling import kernel_cache
+from cutegemm.config import GemvTile
 from cutegemm.emulator import Options
 from cutegemm.errors import GemmError, PlanError
 from cutegemm.gemm import Gemm
@@ -67,8 +69,8 @@ def test_what_one_row_of_tiles_reads_goes_first_where_it_is_large():
         return made.config.evict_first == (role,)
 
     assert first(8, 8192, 8192) and first(8, 8192, 8192, swap=True) and first(8, 8192, 8192, swap=False)
-    least = DEFAULT.thresholds.displaced * DEFAULT.l2_bytes
-    assert first(8, 1024, int(least) // 2048) and not first(8, 1024, int(least) // 2048 - 8)
+    most = int(DEFAULT.thresholds.displaced * DEFAULT.l2_bytes) // 2048
+    assert first(8, 1024, most + 8) and not first(8, 1024, most)
     assert not first(4096, 4096, 4096)
     assert not first(8, 8192, 8192, evict_first=()) and not first(8, 8192, 8192, b_load="gather")
 
@@ -77,13 +79,24 @@ def test_what_one_row_of_tiles_reads_goes_first_where_it_is_large():
 @pytest.mark.parametrize("constant", [AUTO, ("b",)])
 def test_lines_of_b_that_go_first(monkeypatch, constant, m, k):
     """A few rows on the CUDA cores: every word of B bypasses L1 and has the policy, those of A have none."""
-    monkeypatch.setattr(few_lines, "displaces", lambda x, device: True)
+    monkeypatch.setattr(few_lines, "displaces", lambda x, device, weights: True)
     n = 83  # a problem of this test alone: plans are kept
     spec = GemmSpec(schedule="simt", tile=Tile(m, 8, 512), constant=constant)
     config = plan(spec, problem(m, n, k, majors="kk")).config
     assert config.evict_first == ("b",)
-    words = re.findall(r"ld\.global(\S*)\.v4\S* ", kernel_cache.artifact(config).ptx)
-    assert set(words) == {".cg.L2::cache_hint", ""}
+    tile = GemvTile(rows=config.rows, own=config.own, slices=config.slices)
+    ptx = kernel_cache.artifact(config).ptx
+    before, after = (
+        Counter(re.findall(r"ld\.global(\S*)\.v4\S* ", x)) for x in ptx.split("griddepcontrol.wait;", 1)
+    )
+    hinted, early = ".cg.L2::cache_hint", tile.own * tile.words if config.early else 0
+    assert before == (Counter({hinted: early}) if early else Counter())
+    # a whole block and the rest: of each place the words of B, and of each row one word, or two if unaligned
+    blocks = 2 * tile.words
+    assert after == {
+        hinted: blocks * tile.own,
+        "": blocks * m * (1 if config.aligned else 2) + early // tile.own * m,
+    }
     generator = torch.Generator().manual_seed(1)
     a, b = torch.randn(m, 1032, generator=generator)[:, :k], torch.randn(n, k, generator=generator)
     run = emulator.run(Gemm(spec), a.bfloat16(), b.bfloat16().mT, options=Options(races=True))
@@ -95,7 +108,7 @@ def test_lines_of_b_that_go_first(monkeypatch, constant, m, k):
 @pytest.mark.parametrize(("m", "k"), [(1, 4096), (1, 4097), (2, 5000), (4, 4095)])
 @pytest.mark.parametrize("constant", [AUTO, ("b",)])
 def test_lines_that_go_first_on_a_gpu(constant, m, k):
-    """One launch after another, each of which reads what the one before has written."""
+    """Launches in a row, of which the second multiplies what the first has written."""
     n = 4096
     spec = GemmSpec(schedule="simt", constant=constant)
     assert plan(spec, problem(m, n, k, majors="kk")).config.evict_first == ("b",)
@@ -112,10 +125,24 @@ def test_lines_that_go_first_on_a_gpu(constant, m, k):
 
 def test_few_rows_have_the_hint_where_b_is_large():
     """As operands that TMA loads."""
-    least = int(DEFAULT.thresholds.displaced * DEFAULT.l2_bytes) // 2048
+    most = int(DEFAULT.thresholds.displaced * DEFAULT.l2_bytes) // 2048
     spec = GemmSpec(schedule="simt")
-    below, above = (plan(spec, problem(1, 1024, k, majors="kk")).config for k in (least - 8, least))
+    below, above = (plan(spec, problem(1, 1024, k, majors="kk")).config for k in (most, most + 8))
     assert (below.evict_first, above.evict_first) == ((), ("b",))
+
+
+def test_a_goes_first_from_half_of_l2_on():
+    """It may be an activation that is read again; with few columns, on the CUDA cores, too."""
+    most = DEFAULT.l2_bytes // 4096
+    for columns, fields, role in (
+        (8, {"swap": False}, "a"),
+        (8, {"swap": True}, "b"),
+        (1, {"schedule": "simt"}, "b"),
+    ):
+        below, above = (
+            plan(GemmSpec(**fields), problem(1024, columns, k, majors="kk")).config for k in (most, most + 8)
+        )
+        assert (below.evict_first, above.evict_first) == ((), (role,)), fields
 
 
 def test_only_b_goes_first_of_a_few_rows():

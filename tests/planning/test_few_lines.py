@@ -276,6 +276,12 @@ def test_beside_the_tensor_cores_a_tile_loads_constant_lines_early_or_is_not_wei
         found = few_lines.weighed(asked)
         assert bool(found) is counted, (k, fields)
         assert k % 8 or fields or all(early_operands(asked, x) for _, x in found)
+    # what is constant is the operand that all CTAs read, so no kernel loads much of it early
+    for of, constant in (
+        (problem(4096, 1, 16384, majors="kk"), "b"),
+        (problem(1, 4096, 16384, majors="kk"), "a"),
+    ):
+        assert few_lines.weighed(requested(GemmSpec(constant=(constant,)), of, H200)[0])
 
 
 def test_a_named_schedule_is_compared_with_no_other():

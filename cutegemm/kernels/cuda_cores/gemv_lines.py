@@ -16,8 +16,8 @@ prefetch of A. They arrive while earlier launches end: short GEMMs take up to 10
 GEMM let the next launch begin after their products. If it began before, its CTAs would fill what SMs have free, many on
 some and few on others. If B is constant (`early`), warps load the first words into registers instead, and the next
 launch always begins at once, since its CTAs have something to do while they wait. These loads bypass L1: 32 bytes of it
-may hold the end of B beside what an earlier launch has yet to write. If L2 evicts B first (`evict_first`), all loads of
-its words bypass L1: no other warp reads them.
+may hold the end of B beside what an earlier launch has yet to write. If L2 evicts B first (`evict_first`), all loads
+of its words bypass L1, which is faster than loads through it with the hint; prefetches have no hint.
 
     head    0 .. 7 elements
     words   K / 8 of them; of unaligned lines one less, since the second word of A must be inside A
