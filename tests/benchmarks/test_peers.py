@@ -3,7 +3,7 @@
 
 import pytest
 
-from benchmarks import gemm, libraries, peer_rows, peers, results, suites, table, timing
+from benchmarks import gemm, libraries, peer_rows, peers, results, suite_tables, suites, table, timing
 from benchmarks.results import Case
 from benchmarks.timing import Contender
 from tests.support.fake_gpu import ENVIRONMENT, FakeGpu
@@ -124,7 +124,7 @@ def test_table_in_full(bench):
     for row in rows:
         row |= {"tflops": 700.0, "tflop_per_j": 1.02 if row["contender"] == "cutegemm" else None}
     text = table.render("peers", {"r.json": {"environment": ENVIRONMENT, "rows": rows}})
-    said = "\n".join(table.PEERS_SAY)
+    said = "\n".join(suite_tables.PEERS_SAY)
     assert text.startswith(
         f"{said}\n\n"
         "| suite, three problems | × cuBLAS (least) | × quack (least) | × quack, tuned (least) "
