@@ -94,7 +94,7 @@ def test_the_ops_are_mapped(of):
 
 
 def test_a_gradient_of_the_ops_has_a_gradient():
-    """Of the cube of a sum, by each of the two ops that autograd records; out-of-range indices take no part."""
+    """The cube of a sum has a second gradient, by each of the two recorded ops; out-of-range indices take no part."""
     y, index = torch.rand(5, 8).requires_grad_(), torch.tensor([3, 1, 3, 9, 0])
     for of, inside in ((lambda x: row_sum.rows_of(x, index), [1, 1, 0, 2, 0]), (lambda x: x, [1] * 5)):
         (first,) = torch.autograd.grad(
@@ -204,7 +204,7 @@ def test_a_grid_of_too_many_ctas_is_torchs(monkeypatch):
 
 
 def test_rows_are_gathered_by_the_kernel(emulated, monkeypatch):
-    """Of any type; an index outside gives zeros even where A has a NaN."""
+    """A may have any type; an index outside gives zeros even where A has a NaN."""
     monkeypatch.delattr(gathering, "_copied")
     for kind in (BF16, torch.int8, torch.float8_e4m3fn, torch.float32):
         a = torch.randn(9, 64).mul(9).to(kind)[:, 16:48]

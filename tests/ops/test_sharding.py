@@ -35,7 +35,7 @@ def test_a_linear_layer_is_cut_along_rows_columns_and_k():
 
 
 def test_its_gradients_are_cut_alike():
-    """Of x by the weight's columns, of the weight by partial sums over rows."""
+    """The gradient of x is cut by the weight's columns, that of the weight is partial sums over rows."""
     assert of(PLAIN, "input", (4, 8), (8, 12)) == [([0], [0, None]), (["sum"], [1, 0]), ([1], [None, 1])]
     assert of(PLAIN, "weight", (2, 4, 8), (2, 4, 12)) == [
         (["sum"], [0, 0]),

@@ -58,7 +58,7 @@ def test_a_later_call_launches_what_the_first_did(name, gradient, launched, monk
 
 @pytest.mark.parametrize("name", [x for x in CALLS if "twice" not in x])
 def test_a_later_backward_pass_launches_what_the_first_did(name, launched, monkeypatch):
-    """Of forward and both products of the gradient: the same kernels and operands; only D's addresses are new."""
+    """Forward and both products of the gradient have the same kernels and operands; only D's addresses are new."""
     f, shapes = CALLS[name]
     tensors = [r(*shape).requires_grad_() for shape in shapes]
     first = f(*tensors)

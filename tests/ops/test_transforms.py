@@ -226,7 +226,7 @@ def test_autocast_is_followed():
 
 @pytest.mark.parametrize("fallback", ["torch", "reference"])
 def test_c_keeps_its_type_under_autocast_and_d_has_the_operands(fallback):
-    """Of a C that all batches share, and under factors that are tensors."""
+    """This holds for a C that all batches share, and for factors that are tensors."""
     a, b, c, two = torch.randn(3, 5, 12), torch.randn(12, 7), torch.randn(5, 7), torch.tensor(2.0)
     with torch.autocast("cpu", torch.bfloat16):
         shared = cutegemm.matmul(a, b, c, fallback=fallback)
@@ -248,7 +248,7 @@ def test_writing_into_out_is_seen_by_autograd():
 
 
 def test_operations_are_counted_as_torchs():
-    """Of a perceptron forward and backward, and of products of every form and batch."""
+    """A perceptron forward and backward, and products of every form and batch, have as many FLOP as torch counts."""
 
     def counted(f, *shapes):
         tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
