@@ -27,7 +27,8 @@ def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
         return []
     # launches with constant operands overlap, and those of the tensor cores are predicted longer than they then take
     scale = of.device.thresholds.constant_lines if has_rivals(of) else 1.0
-    return [(scale * estimate(of.problem, x, of.device, aligned(of)), x) for x in compared(of)]
+    whole = aligned(of)
+    return [(scale * estimate(of.problem, x, of.device, whole), x) for x in compared(of)]
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:

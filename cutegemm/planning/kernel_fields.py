@@ -290,8 +290,8 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
         return spec.evict_first
     once = {"a": problem.n <= n, "b": problem.m <= m}
     found = [x.role for x in way.operands if x.load == "tma" and once[x.role]]
-    b = "a" if way.swapped else "b"
-    return tuple([x for x in found if displaces(getattr(problem, x), way.seen.device, weights=x == b)])
+    weights = "a" if way.swapped else "b"
+    return tuple([x for x in found if displaces(getattr(problem, x), way.seen.device, weights=x == weights)])
 
 
 def _check_given(way: Way, candidate: Candidate) -> None:

@@ -105,8 +105,8 @@ def compared(of: Request) -> Sequence[GemvTile]:
     After another library's kernel an early start gains more than the model predicts. Kernels of the tensor cores do not
     load unaligned operands early, so there no tile is left out.
     """
-    tiles, both = allowed(of), has_rivals(of) and "b" in of.spec.constants and aligned(of)
-    return [x for x in tiles if early_operands(of, x)] if both else tiles
+    early_rivals = has_rivals(of) and "b" in of.spec.constants and aligned(of)
+    return [x for x in allowed(of) if not early_rivals or early_operands(of, x)]
 
 
 def early_operands(of: Request, x: GemvTile) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import torch
 from cutegemm import GemmSpec, Tile, emulator, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.compiling import kernel_cache
-from cutegemm.config import GemvTile
 from cutegemm.emulator import Options
 from cutegemm.errors import GemmError, PlanError
 from cutegemm.gemm import Gemm
@@ -84,18 +83,17 @@ def test_lines_of_b_that_go_first(monkeypatch, constant, m, k):
     spec = GemmSpec(schedule="simt", tile=Tile(m, 8, 512), constant=constant)
     config = plan(spec, problem(m, n, k, majors="kk")).config
     assert config.evict_first == ("b",)
-    tile = GemvTile(rows=config.rows, own=config.own, slices=config.slices)
     ptx = kernel_cache.artifact(config).ptx
     before, after = (
         Counter(re.findall(r"ld\.global(\S*)\.v4\S* ", x)) for x in ptx.split("griddepcontrol.wait;", 1)
     )
-    hinted, early = ".cg.L2::cache_hint", tile.own * tile.words if config.early else 0
-    assert before == (Counter({hinted: early}) if early else Counter())
+    hinted, early = ".cg.L2::cache_hint", config.own * config.words if config.early else 0
+    assert before == Counter({hinted: early})
     # a whole block and the rest: of each place the words of B, and of each row one word, or two if unaligned
-    blocks = 2 * tile.words
+    blocks = 2 * config.words
     assert after == {
-        hinted: blocks * tile.own,
-        "": blocks * m * (1 if config.aligned else 2) + early // tile.own * m,
+        hinted: blocks * config.own,
+        "": blocks * m * (1 if config.aligned else 2) + early // config.own * m,
     }
     generator = torch.Generator().manual_seed(1)
     a, b = torch.randn(m, 1032, generator=generator)[:, :k], torch.randn(n, k, generator=generator)
