@@ -49,17 +49,18 @@ def compile_parallel(configs: Sequence[Config], workers: int) -> None:
 
 @contextlib.contextmanager
 def _killed_when_interrupted() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """`_started`, whose processes are killed on any exception but a CompileError.
+    """`_started`, whose processes are killed and waited for on any exception but a CompileError.
 
     The pool's threads call it, where no signal can arrive between a process's start and its entry in the list.
     """
     processes: list[subprocess.Popen[str]] = []
-    stopped = threading.Event()
+    stopped, starting = threading.Event(), threading.Lock()
 
     def start(folder: str) -> subprocess.Popen[str]:
-        processes.append(process := _started(folder))
-        if stopped.is_set():
-            process.kill()
+        with starting:
+            processes.append(process := _started(folder))
+            if stopped.is_set():
+                process.kill()
         return process
 
     try:
@@ -67,9 +68,12 @@ def _killed_when_interrupted() -> Iterator[Callable[[str], subprocess.Popen[str]
     except CompileError:
         raise
     except BaseException:
-        stopped.set()
+        # the pool does not wait for a thread in whose start the exception arrived
+        with starting:
+            stopped.set()
         for process in list(processes):
             process.kill()
+            process.wait()
         raise
 
 

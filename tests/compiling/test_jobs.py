@@ -5,8 +5,10 @@ import copy
 import io
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -45,6 +47,33 @@ def test_a_process_that_breaks_off_is_reported(monkeypatch, tmp_path):
 
 def test_ctrl_c_ends_every_compiler_at_once(monkeypatch, tmp_path):
     """An interrupt kills all compiling processes, their temporary files go, and nobody waits for their kernels."""
+    check_interrupted(monkeypatch, tmp_path)
+
+
+def test_ctrl_c_in_the_start_of_a_thread_ends_its_compiler(monkeypatch, tmp_path):
+    """The pool has not noted the second thread, which begins to wait for its process late."""
+    begin, leave = threading.Thread.start, subprocess.Popen.__exit__
+
+    def is_second(thread):
+        return thread.name.startswith("ThreadPool") and thread.name.endswith("_1")
+
+    def start(thread):
+        begin(thread)
+        if is_second(thread):
+            time.sleep(60)  # until the interrupt
+
+    def late(process, *error):
+        if is_second(threading.current_thread()):
+            time.sleep(1)
+        return leave(process, *error)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(subprocess.Popen, "__exit__", late)
+    check_interrupted(monkeypatch, tmp_path)
+
+
+def check_interrupted(monkeypatch, tmp_path):
+    """Interrupt two jobs once their processes run; then no process is left, nor its folder."""
     started = tmp_path / "started"
     script = tmp_path / "python"
     script.write_text(f"#!/bin/sh\ntouch $TMPDIR/left\necho $$ $TMPDIR >> {started}\nexec sleep 600\n")
