@@ -38,6 +38,26 @@ def test_a_workload_runs_and_is_right_on_the_cpu(model, work):
         assert row["tokens_s"] == pytest.approx(row["m"] / row["us"] * 1e6) and row["peak_mib"] is None
 
 
+def test_every_scenario_is_compiled_and_one_that_is_not_fails(monkeypatch):
+    """torch compiles a function so many times and then runs it uncompiled; models of transformers share one."""
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    names = models.DEFAULT_MODE
+    bench = Bench(QUICK, None, names=names, memory="cpu", default=lambda x: torch.compile(x, backend=backend))
+    with torch._dynamo.config.patch(recompile_limit=len(names)):
+        for work in ("prefill", "one"):
+            found, failures = bench.measure(Scenario("tiny_bert", work, scale=128))
+            assert not failures and len(found) == len(compiled) == len(names)
+            compiled.clear()
+        monkeypatch.setattr(models, "compiled_anew", lambda: None)
+        found, failures = bench.measure(Scenario("tiny_bert", "prefill", scale=64))
+    assert not found and [name for name, _ in failures] == list(names) and "recompile_limit" in failures[0][1]
+
+
 def test_a_model_that_computes_something_else_is_not_timed(monkeypatch):
     """A converted model whose weights differ is found, and the others are measured."""
     convert = model_cases.nn.convert
