@@ -213,8 +213,8 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
     if not few.any():
         return of
     # splits need no clusters of eight, and steps of eight columns in narrow or small tiles only
-    fine = (of.n <= NARROW_COLUMNS) | (of.m + of.n <= DEEP_EDGES)
-    few &= (of.across * of.along <= MOST_SHARED) & (fine | (of.n % 16 == 0))
+    fine = (of.n <= NARROW_COLUMNS) | (of.m + of.n <= DEEP_EDGES) | (of.n / 16 == np.floor(of.n / 16))
+    few &= (of.across * of.along <= MOST_SHARED) & fine
     found = [np.array(of)]
     flat = found[0][:, few]
     base = Rows(*flat)
@@ -233,7 +233,7 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
         seen = np.ones_like(steps)
         for waves in FILLED_WAVES:
             most = np.floor(np.minimum(waves * resident / planes, steps / LEAST_STEPS))
-            most = np.minimum(most, MOST_COUNTED // steps)
+            most = np.minimum(most, np.floor(MOST_COUNTED / steps))
             parts = np.ceil(steps / np.ceil(steps / np.clip(most, 1, MAX_SPLITS)))
             found.append(_with(flat, parts != seen, parts, 1, how))
             seen = parts

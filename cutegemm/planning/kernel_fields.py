@@ -82,7 +82,7 @@ def raster(way: Way, found: Candidate) -> tuple[str, int]:
 def by_gpc(way: Way, x: Candidate) -> bool:
     """Whether clusters of a GPC take tiles of one split that share operands.
 
-    Without splits, panels let neighbouring clusters share operands anyway; places by GPC gained 2 % at most.
+    Without splits, panels let neighbouring clusters share operands anyway.
     """
     steady = x.splits > x.depth and not takes_numbers(way, x) and way.spec.scheduler in (AUTO, "persistent")
     return steady and given(way.spec.ctas_per_sm, 1) == 1 and bool(_gpcs(way, x))
@@ -99,8 +99,7 @@ def turns_back(way: Way, candidate: Candidate) -> bool:
     """Whether the raster is serpentine: L2 does not hold both operands, and there is more than one wave.
 
     Never under `batch_invariant`: the order of additions along K would depend on a row's place. Never with scales of
-    blocks: where K's direction is a number in a register, the producer multiplies 64-bit numbers for each scale's
-    address in each stage instead of adding to it, and stages took up to a third longer.
+    blocks: if K's direction is a number in a register, the producer multiplies 64-bit numbers for each scale's address.
     """
     spec, problem, device = way.spec, way.problem, way.seen.device
     steady = spec.scheduler != "stream_k" and candidate.splits == 1
