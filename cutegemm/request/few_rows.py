@@ -38,7 +38,7 @@ def as_rows(asked: Request) -> Request | None:
         return None
     if not LEAST_K <= problem.k <= MOST or problem.a.dtype.bytes != ELEMENT_BYTES:
         return None
-    if graph.gated or graph.reductions or graph.scales or graph.blocks or spec.batch_invariant is True:
+    if graph.gated or graph.reductions or graph.scales or spec.batch_invariant is True:
         return None
     # a tile without a schedule is one of the tensor cores
     if spec.schedule != "simt" and (spec.schedule != AUTO or isinstance(spec.tile, Tile)):

@@ -17,8 +17,8 @@ from cutegemm.gemm import Gemm
 from cutegemm.planning import few_lines
 from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
-from cutegemm.request.few_rows import MOST, as_rows, early_operands
-from cutegemm.request.requirements import requested
+from cutegemm.request.few_rows import MOST, allowed, as_rows, early_operands
+from cutegemm.request.requirements import Batches, requested
 from cutegemm.tuning.proposals import explicit, proposals
 
 
@@ -40,12 +40,20 @@ def summed(acc):
     return epi.Output(d=acc, total=epi.Sum(acc, axis=1))
 
 
+@epi.define
+def quantized(acc):
+    """D in fp8, and a scale for each block of 128 columns."""
+    q = epi.quantize(acc, ("block", 1, 128))
+    return epi.Output(d=q.values, scale=q.scale)
+
+
 @pytest.mark.parametrize(
     ("of", "fields"),
     [
         (problem(MOST_ROWS + 1, 999, 1001, majors="kk"), {}),
         (problem(1, 999, 15, majors="kk"), {}),
         (problem(1, 999, 1001), {}),
+        (problem(2, 1000, 1024, majors="mk"), {}),
         (problem(1, 1024, 1024, majors="kk", dtype="fp32"), {}),
         (problem(1, 1024, 1024, majors="kk", dtype="fp8_e4m3"), {}),
         (problem(1, 1024, 1024, majors="kk"), {"stages": 4}),
@@ -53,11 +61,13 @@ def summed(acc):
         (problem(1, 1024, 1024, majors="kk"), {"schedule": "cooperative"}),
         (problem(1, 1024, 1024, majors="kk"), {"batch_invariant": True}),
         (problem(1, 1024, 1024, majors="kk", epilogue=summed), {"epilogue": summed}),
+        (problem(1, 1024, 1024, majors="kk", epilogue=quantized), {"epilogue": quantized}),
     ],
     ids=[
         "rows",
         "short",
         "major",
+        "major of A",
         "fp32",
         "fp8",
         "stages",
@@ -65,6 +75,7 @@ def summed(acc):
         "schedule",
         "invariant",
         "reduction",
+        "scales of D",
     ],
 )
 def test_what_these_kernels_cannot_serve(of, fields):
@@ -99,6 +110,30 @@ def test_extents_that_its_integers_cannot_count():
         b=dataclasses.replace(row.b, rows=MOST + 1, strides=(1, 0, 0)),
     )
     assert seen(row) is not None and seen(deep) is None
+    wide = dataclasses.replace(
+        row,
+        n=MOST + 1,
+        b=dataclasses.replace(row.b, cols=MOST + 1, strides=(1, 1024, 0)),
+        outputs=tuple((name, dataclasses.replace(x, cols=MOST + 1)) for name, x in row.outputs),
+    )
+    assert seen(wide) is None
+
+
+def test_a_grid_holds_the_ctas_of_every_tile():
+    """With many batches only tiles of many columns are left, and with more of them none."""
+    most, n = H200.limits.max_grid, 64
+    counts = [int(x.ctas(n)) for x in TILES if x.rows == 1]
+    assert min(counts) < max(counts)
+    held = allowed(seen(problem(1, n, 64, majors="kk", batch=most // min(counts))))
+    assert held and {int(x.ctas(n)) for x in held} == {min(counts)}
+    assert seen(problem(1, n, 64, majors="kk", batch=most // min(counts) + 1)) is None
+
+
+def test_groups_are_left_to_others():
+    """Batches that stand for groups have rows that these kernels do not count."""
+    of = problem(1, 1024, 1024, majors="kk", batch=4)
+    assert seen(of) is not None
+    assert as_rows(requested(GemmSpec(), of, H200, Batches("m", 1.0))[0]) is None
 
 
 @pytest.mark.parametrize("extents", [(999, 1, 1001), (1, 999, 1001)])
