@@ -3,8 +3,9 @@
 
     python -m benchmarks.fresh_check benchmarks/results/fresh-*.json
 
-A file is valid if its seed follows from its trees, its trees are those of its commit, its rows are all drawn problems
-in order, and every plan is the model's choice with the sources of that commit.
+A file is valid if its seed follows from its trees, its trees are those of its commit, its rows are the first of the
+drawn problems in order, and every plan is the model's choice with the sources of that commit. Drawn problems without a
+row count as not timed.
 """
 
 from __future__ import annotations
@@ -272,6 +273,7 @@ def _mean_and_least(ratios: Sequence[float]) -> str:
 def last_trees(documents: Sequence[Document]) -> list[Document]:
     """The documents of the last measured trees."""
     dates: dict[str, str] = {}
+    documents = [x for x in documents if "fresh" in x["environment"]]
     for document in documents:
         environment = document["environment"]
         seed = str(environment["fresh"]["seed"])

@@ -176,14 +176,18 @@ def case_rows(
     return rows
 
 
-def compiled_ratios(measured: Iterable[Row]) -> dict[tuple[str, str], float]:
-    """Speed-up of the converted model over the original by scenario and mode, both compiled in this mode."""
-    us = {(row["what"], row["contender"]): row["us"] for row in measured if row["suite"] in MODELS}
+def compiled_ratios(measured: Iterable[Row]) -> dict[tuple[str, str, str], float]:
+    """Speed-up of the converted model over the original, both compiled, by scenario, regime and mode of compiling."""
+    us = {
+        (row["what"], row["regime"], row["contender"]): row["us"]
+        for row in measured
+        if row["suite"] in MODELS
+    }
     return {
-        (what, mode): us[what, f"torch_{mode}"] / time
-        for (what, name), time in us.items()
+        (what, regime, mode): us[what, regime, f"torch_{mode}"] / time
+        for (what, regime, name), time in us.items()
         for mode in ("compile", "default")
-        if name == f"cutegemm_{mode}" and (what, f"torch_{mode}") in us
+        if name == f"cutegemm_{mode}" and (what, regime, f"torch_{mode}") in us
     }
 
 

@@ -124,14 +124,15 @@ def chain_table(rows: list[Row]) -> list[str]:
 def llama_table(rows: list[Row]) -> list[str]:
     """Every model: tokens per second of every contender, our speed-up over torch.compile, and peak memory."""
     names = ("torch", "torch_compile", "cutegemm", "cutegemm_compile")
-    groups: dict[str, dict[str, Row]] = {}
+    groups: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
-        groups.setdefault(row["what"], {})[row["contender"]] = row
+        groups.setdefault((row["what"], row["regime"]), {})[row["contender"]] = row
     ratios, lines = results.compiled_ratios(rows), []
-    for what, group in groups.items():
+    for (what, regime), group in groups.items():
         speeds = [f"{group[x]['tokens_s']:,.0f}" if x in group else "" for x in names]
         peaks = [group[x]["peak_mib"] if x in group else None for x in names[1::2]]
-        ratio = f"**{ratios[what, 'compile']:.2f}**" if (what, "compile") in ratios else ""
+        key = what, regime, "compile"
+        ratio = f"**{ratios[key]:.2f}**" if key in ratios else ""
         lines.append([what, *speeds, ratio, *("" if x is None else f"{x:,.0f}" for x in peaks)])
     head = ["tokens/s", "torch", "torch.compile", "cutegemm", "cutegemm, compiled", "× torch.compile"]
     return markdown([*head, "MiB, torch.compile", "MiB, cutegemm, compiled"], lines)
@@ -146,6 +147,8 @@ def invariant_table(rows: list[Row]) -> list[str]:
     lines = []
     for suite, found in groups.items():
         pairs = [(x["cutegemm"], x["cutegemm_invariant"]) for x in found.values() if len(x) == 2]
+        if not pairs:
+            continue
         ratios = [invariant["ratio"] for _, invariant in pairs]
         others = sum(free["plan"] != invariant["plan"] for free, invariant in pairs)
         speed = f"**{results.geometric_mean(ratios):.3f}**"

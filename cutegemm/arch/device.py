@@ -41,7 +41,7 @@ class LineModel:
 
     launch: float  # a launch outside its mainloop
     latency: float  # from a warp's loads until they arrive
-    alone: float  # what a warp alone takes for its instructions, over its share of an SM that warps keep busy
+    alone: float  # factor on the time of a warp's instructions that no other warp hides
     word: float  # to load a word of B
     row: float  # to load the word of a row of A that it meets
     shift: float  # added if words of A are shifted
@@ -137,12 +137,12 @@ class Thresholds:
     early_constant: int  # bytes of a launch with constant operands, up to which the next one begins at once
     early_lines: int  # the same of a launch for a few rows on the CUDA cores, without early loads
     early_blocks: int  # blocks of K of such a launch for one row, up to which it loads a constant B early
-    constant_lines: float  # predicted speedup from which on such a launch pays if operands are constant
+    constant_lines: float  # factor on its predicted time beside tensor-core kernels if operands are constant
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
     kept: float  # share of L2 below which an operand stays there while the other streams through
     early_shared: int  # bytes that CTAs without a cluster load again, up to which the next one begins early
-    displaced: float  # share of L2 beyond which weights that a launch reads once are evicted first
+    displaced: float  # share of L2 beyond which weights that each product reads once are evicted first
     drift_tiles: int  # tiles per SM from which on CTAs without a cluster drift apart
     # of groups (`planning.group_kernels`)
     whole_rows: int  # rows of an average group from which on most tiles are whole

@@ -23,12 +23,13 @@ SHARPNESS = 4
 def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
     """(nanoseconds, tile) of the tiles to compare; with constant operands on the scale of the tensor cores' times."""
     of = as_rows(asked)
-    if of is None:
-        return []
-    # launches with constant operands overlap, and those of the tensor cores are predicted longer than they then take
+    return [] if of is None else [(nanoseconds(of, x), x) for x in compared(of)]
+
+
+def nanoseconds(of: Request, x: GemvTile) -> float:
+    """Nanoseconds of a tile; with constant operands, whose launches overlap, on the tensor cores' scale."""
     scale = of.device.thresholds.constant_lines if has_rivals(of) else 1.0
-    whole = aligned(of)
-    return [(scale * estimate(of.problem, x, of.device, whole), x) for x in compared(of)]
+    return scale * estimate(of.problem, x, of.device, aligned(of))
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:
@@ -66,5 +67,5 @@ def configured(of: Request, x: GemvTile) -> GemvConfig:
         aligned=aligned(of),
         trigger="start" if early or of.problem.min_bytes <= of.device.thresholds.early_lines else "mainloop",
         early=early,
-        evict_first=("b",) if displaces(of.problem.b, of.device, weights=of.called("b") == "b") else (),
+        evict_first=("b",) if displaces(of.problem, "b", of.device, weights=of.called("b") == "b") else (),
     )

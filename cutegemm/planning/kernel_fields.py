@@ -289,8 +289,8 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
         return spec.evict_first
     once = {"a": problem.n <= n, "b": problem.m <= m}
     found = [x.role for x in way.operands if x.load == "tma" and once[x.role]]
-    weights = "a" if way.swapped else "b"
-    return tuple([x for x in found if displaces(getattr(problem, x), way.seen.device, weights=x == weights)])
+    weights, device = "a" if way.swapped else "b", way.seen.device
+    return tuple([x for x in found if displaces(problem, x, device, weights=x == weights)])
 
 
 def _check_given(way: Way, candidate: Candidate) -> None:

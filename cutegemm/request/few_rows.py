@@ -17,7 +17,7 @@ from cutegemm.spec import AUTO, TENSOR_CORE_FIELDS, Tile
 from cutegemm.spec.rules import unlisted
 
 WORD_BYTES = WORD * ELEMENT_BYTES
-# an unaligned line of fewer than 15 elements has no word whose elements of A are inside A in two words
+# below 15, an unaligned column whose first word begins at its eighth element would have less than no words
 LEAST_K = 16
 # elements along N and K that the kernel's 32-bit integers count, rounded up to any tile
 MOST = LIMITS.max_extent - max(x for tile in TILES for x in tile.tile)
@@ -78,14 +78,13 @@ def refusal(asked: Request) -> PlanError | None:
         or min(given.m, given.n) > MOST_ROWS
     ):
         return None
-    turned = problem.n < problem.m
-    legal = [x for x in TILES if x.rows == min(problem.m, problem.n)]
-    tiles = [(x.columns, x.rows, x.tile[2]) if turned else x.tile for x in legal]
-    whole = dataclasses.replace(asked, spec=dataclasses.replace(asked.spec, tile=AUTO))
-    if not tiles or as_rows(whole) is None:
+    of = as_rows(dataclasses.replace(asked, spec=dataclasses.replace(asked.spec, tile=AUTO)))
+    if of is None:
         rule = f"a tile of at most {MOST_ROWS} rows or columns needs {NEEDS}"
         return field_error(PlanError, "tile", given, rule)
-    rule = f"tiles of the CUDA cores for D with {few(problem)} are {{}}, or have more of these"
+    turned = of.factors != asked.factors
+    tiles = [(x.columns, x.rows, x.tile[2]) if turned else x.tile for x in allowed(of)]
+    rule = f"tiles of the CUDA cores for D with {few(problem)} are {{}}; tiles with more of these are allowed, too"
     return unlisted(given, tiles, rule)
 
 

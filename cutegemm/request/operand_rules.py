@@ -45,14 +45,17 @@ def access_bytes(x: Operand, widths: tuple[int, ...], gate: int | None = None, *
     return next((width for width in widths if all(end % width == 0 for end in ends)), 0)
 
 
-def displaces(x: Operand, device: Device, *, weights: bool) -> bool:
-    """Whether L2 should evict an operand first that a launch reads once.
+def displaces(problem: Problem, role: str, device: Device, *, weights: bool) -> bool:
+    """Whether L2 should evict an operand first that a product reads once. One that a batch shares is read again.
 
     A model reads a weight again only after its other weights, which together exceed L2, so keeping it gains nothing;
     activations and small kernels' code would stay. Another operand may be an activation that is soon read again. It
     goes first only if L2 could not hold another one like it.
     """
-    return x.bytes > device.l2_bytes * (device.thresholds.displaced if weights else 0.5)
+    x: Operand = getattr(problem, role)
+    return x.batch == problem.batch and x.bytes > device.l2_bytes * (
+        device.thresholds.displaced if weights else 0.5
+    )
 
 
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:

@@ -84,12 +84,15 @@ def test_llama_table_has_tokens_ratio_and_memory():
             row |= {
                 "suite": "llama",
                 "what": what,
+                "regime": "sustained",
                 "contender": name,
                 "us": 6.0 / speed,
                 "tokens_s": speed * 1e3,
             }
             rows.append(row | {"peak_mib": 1234.5})
-    text = table.render("llama", {"l.json": document() | {"rows": rows}})
+    # the same from the host has lines of its own
+    slow = rows[1] | {"regime": "from_host", "us": 30.0, "tokens_s": 200.0}
+    text = table.render("llama", {"l.json": document() | {"rows": [*rows, slow]}})
     assert "| 8b decode1 | 1,500 | 2,000 |  | 3,000 | **1.50** | 1,234 | 1,234 |" in text
     assert "| 8b train | 7,000 |  |  |  |  |  |  |" in text
 

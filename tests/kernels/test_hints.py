@@ -78,7 +78,7 @@ def test_what_one_row_of_tiles_reads_goes_first_where_it_is_large():
 @pytest.mark.parametrize("constant", [AUTO, ("b",)])
 def test_lines_of_b_that_go_first(monkeypatch, constant, m, k):
     """A few rows on the CUDA cores: every word of B bypasses L1 and has the policy, those of A have none."""
-    monkeypatch.setattr(few_lines, "displaces", lambda x, device, weights: True)
+    monkeypatch.setattr(few_lines, "displaces", lambda *_, weights: True)
     n = 83  # a problem of this test alone: plans are kept
     spec = GemmSpec(schedule="simt", tile=Tile(m, 8, 512), constant=constant)
     config = plan(spec, problem(m, n, k, majors="kk")).config
@@ -141,6 +141,16 @@ def test_a_goes_first_from_half_of_l2_on():
             plan(GemmSpec(**fields), problem(1024, columns, k, majors="kk")).config for k in (most, most + 8)
         )
         assert (below.evict_first, above.evict_first) == ((), (role,)), fields
+
+
+@pytest.mark.parametrize(("rows", "schedule"), [(1, "simt"), (1, "cooperative"), (16, "cooperative")])
+def test_what_a_batch_shares_stays(rows, schedule):
+    """Every product of the batch reads it again."""
+    own = problem(rows, 4096, 4096, batch=8, majors="kk")
+    shared = dataclasses.replace(own.b, batch=1, strides=(*own.b.strides[:2], 0))
+    spec = GemmSpec(schedule=schedule, swap=AUTO if schedule == "simt" else False)
+    hints = [plan(spec, dataclasses.replace(own, b=b)).config.evict_first for b in (own.b, shared)]
+    assert hints == [("b",), ()]
 
 
 def test_only_b_goes_first_of_a_few_rows():

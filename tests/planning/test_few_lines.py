@@ -10,6 +10,7 @@ import pytest
 
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
+from cutegemm.arch.device import LineModel
 from cutegemm.arch.records import H200
 from cutegemm.config.gemv import MOST_ROWS, TILES, WARPS
 from cutegemm.errors import PlanError
@@ -226,6 +227,17 @@ def test_a_tile_that_does_not_serve_d(extents, tile, nearest):
     assert tuple(error.value.nearest) == nearest
 
 
+def test_a_refusal_names_only_tiles_that_the_grid_holds():
+    """Tiles with too many CTAs for so many batches are not legal values."""
+    of, tile = problem(1, 60_000, 64, batch=200_000, majors="kk"), (1, 4, 1024)
+    with pytest.raises(PlanError, match="with 1 row are") as error:
+        plan(GemmSpec(schedule="simt", tile=tile), of)
+    assert "1x4x1024" not in str(error.value).split("are", 1)[1] and tuple(error.value.nearest) != tile
+    assert plan(GemmSpec(schedule="simt", tile=error.value.nearest), of).config.tile == tuple(
+        error.value.nearest
+    )
+
+
 def test_other_types_have_their_own_tiles():
     """A tile of few rows for fp32 is refused as any other that does not exist."""
     with pytest.raises(PlanError, match="tiles of the CUDA cores are"):
@@ -243,6 +255,21 @@ def test_laws_of_the_model():
             assert cost(device=dataclasses.replace(H200, sms=66)) >= cost()
             more = next((y for y in TILES if (y.rows, y.own, y.slices) == (x.rows + 1, x.own, x.slices)), x)
             assert x.rows == 1 or cost(x=more) >= cost()
+
+
+@pytest.mark.parametrize("name", [x.name for x in dataclasses.fields(LineModel)])
+def test_every_rate_counts(name):
+    """Twice a rate changes the time of some tile; a higher bandwidth shortens it, all others lengthen it."""
+    model = dataclasses.replace(H200.lines, **{name: 2 * getattr(H200.lines, name)})
+    device, sign = dataclasses.replace(H200, lines=model), -1 if name == "dram" else 1
+    changes = [
+        few_lines.estimate(of, x, device, whole) - few_lines.estimate(of, x, H200, whole)
+        for x in TILES
+        for n, k in ((64, 512), (100, 4096), (5000, 1024), (40_000, 4096))
+        for of in (problem(x.rows, n, k, majors="kk"),)
+        for whole in (True, False)
+    ]
+    assert any(changes) and all(sign * change >= 0 for change in changes)
 
 
 def test_another_wave_costs_what_a_cta_waits():

@@ -100,7 +100,26 @@ def test_another_order_shows():
 
     made = plan(GemmSpec(), PROBLEMS["few rows"], order=widest)
     assert made.config.tile[1] > plan(GemmSpec(), PROBLEMS["few rows"]).config.tile[1]
-    assert any(x.lost.startswith("predicted faster by") for x in made.why.weighed)
+    later = [x.lost for x in made.why.weighed if x.lost.startswith("predicted faster by")]
+    assert later and all(re.match(r"predicted faster by \d", x) for x in later)
+
+
+@pytest.mark.parametrize(
+    ("spec", "of", "tile"),
+    [
+        (GemmSpec(), problem(2, 999, 1001, majors="kk"), (4, 8, 256)),
+        (GemmSpec(constant=("b",)), problem(1, 4096, 16384, majors="kk"), (1, 8, 512)),
+    ],
+    ids=["more rows", "late loads"],
+)
+def test_a_tuned_tile_that_the_planner_does_not_compare(spec, of, tile):
+    """A tuned entry leaves the user's spec in the plan; its tile is in the table, as the one that was taken."""
+    made = plan(dataclasses.replace(spec, schedule="simt", tile=Tile(*tile)), of)
+    tuned = dataclasses.replace(made, spec=spec)
+    tiles = {dict(x.fields)["tile"]: x for x in tuned.why.weighed if "CUDA cores" in x.what}
+    assert tuned.why.taken == tiles[tile]
+    assert predicted_us(tuned) == tiles[tile].us > 0
+    assert tile not in {dict(x.fields)["tile"] for x in plan(spec, of).why.weighed}
 
 
 def test_a_candidates_fields_ask_for_it():
