@@ -122,7 +122,7 @@ def _of_family(family: str, cases: Sequence[Case], rows: Sequence[Row]) -> list[
     for what, seen, drawn in (("", first, cases), (" again", again, lowest(cases, rows))):
         expected = [(known_by(x), name) for x in drawn for name in contenders_of(x.suite)]
         if seen != expected[: len(seen)]:
-            place = next(i for i, x in enumerate([*expected, None]) if i >= len(seen) or x != seen[i])
+            place = next(i for i, x in enumerate([*expected, None]) if x != seen[i])
             found.append(f"{family}{what}: row {place} is {seen[place]}, not what was drawn")
     return found
 
