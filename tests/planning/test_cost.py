@@ -216,10 +216,8 @@ def test_options_come_by_time_and_keep_to_what_is_given():
     of = problem(1200, 8192, 4096)
     asked, _ = requested(GemmSpec(), of, DEFAULT)
     found = list(ranking.options(asked))
-    assert [x.ns for x in found] == sorted(x.ns for x in found) and {x.way.swapped for x in found} == {
-        False,
-        True,
-    }
+    assert [x.ns for x in found] == sorted(x.ns for x in found)
+    assert {x.way.swapped for x in found} == {False, True}
     spec = GemmSpec(schedule="cooperative", consumers=2, cluster=(2, 1), swap=True)
     for x in ranking.options(dataclasses.replace(asked, spec=spec)):
         assert x.way.swapped and (x.candidate.schedule, x.candidate.consumers) == ("cooperative", 2)
@@ -253,17 +251,10 @@ def test_a_given_field_prunes_the_table(name):
         except PlanError:
             continue
         served += 1
-        cluster = config.cluster[::-1] if option.way.swapped else config.cluster
-        made = {
-            "schedule": "pingpong" if config.pingpong else "cooperative",
-            "consumers": config.consumers,
-            "cluster": tuple(cluster[:2]),
-            "split_k": config.splits,
-            "stages": config.stages,
-            "epilogue_stages": config.epilogue_stages,
-            "scheduler": "stream_k" if config.streamed else "persistent",
-        }
-        assert made.get(name, GIVEN[name]) == GIVEN[name]
+        x = option.in_d
+        made = x._asdict() | {"split_k": x.splits, "stages": config.stages}
+        made |= {"epilogue_stages": config.epilogue_stages}
+        assert made.get(name, GIVEN[name]) == GIVEN[name] and config.streamed == (name == "scheduler")
     assert served > 0.8 * len(found[:24]) > 0
 
 
