@@ -70,6 +70,11 @@ def make(name: str, case: Case, *, device: timing.Replayer | None = None, memory
     return _guarded(Contender(QUACK_TUNED, partial(_run, quack, best), plan))
 
 
+def compiled_anew() -> None:
+    """Forget compiled code: torch keeps eight versions of a function, and runs it uncompiled for any other."""
+    torch.compiler.reset()
+
+
 def max_autotune(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile with max-autotune, without CUDA graphs: the timing captures every contender itself."""
     compiled: Callable[..., Any] = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
@@ -84,8 +89,7 @@ def default_mode(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _compiled(case: Case) -> Contender:
     """torch.compile's GEMM. It returns its own D, since writing into a given D would add a copy."""
-    # torch keeps code for eight shapes per function, then runs uncompiled
-    torch._dynamo.reset()
+    compiled_anew()
     product = torch.mm if case.batch == 1 else torch.bmm
     multiply = max_autotune(lambda a, b: product(a, b))
     return Contender(COMPILED, lambda x: multiply(x.a, x.b), f"torch {torch.__version__}, max-autotune")

@@ -24,7 +24,7 @@ import torch
 from rich.console import Console
 
 from benchmarks import command_line, correctness, results, runs, timing
-from benchmarks.libraries import default_mode, max_autotune
+from benchmarks.libraries import compiled_anew, default_mode, max_autotune
 from benchmarks.model_cases import DEFAULT_WORKS, MODELS, TINY, WORKS, Scenario, Step, make_model
 from benchmarks.probes.grouped_kernels import recorded
 from benchmarks.results import Measurement, Row
@@ -59,15 +59,6 @@ def check(step: Step, expected: dict[str, torch.Tensor], bound: float = BOUND) -
             raise correctness.WrongResult(
                 f"relative Frobenius error {error:.2e} of {name}: must be at most {bound:.2e}"
             )
-
-
-def compiled_anew() -> None:
-    """Forget what torch.compile compiled before.
-
-    torch keeps eight compiled versions of a function and runs it uncompiled after that, and all models of transformers
-    share the function that it compiles.
-    """
-    torch.compiler.reset()
 
 
 class Host:
@@ -147,6 +138,7 @@ class Bench:
 
     def measure(self, scenario: Scenario) -> tuple[list[Row], runs.Failures]:
         """Rows of the correct contenders, and (contender, reason) of the others."""
+        # all models of transformers share the function that torch compiles
         compiled_anew()
         right: list[Contender] = []
         failures: runs.Failures = []

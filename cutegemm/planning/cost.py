@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cutegemm.arch.device import CostModel, Device
 from cutegemm.config import L2_LINE, SECTOR
+from cutegemm.config.numbers import Number, divides
 from cutegemm.config.smem_budget import STAGE_BARRIERS
 from cutegemm.epilogue.scales import K_BLOCK
 from cutegemm.layouts.hardware import CORE_ROWS
@@ -113,7 +114,8 @@ def counts(x: Seen, device: Device, of: Rows) -> Counts:
     """What each config does."""
     m, n, k = of.m, of.n, of.k
     rows, cols = np.ceil(x.m / (m * of.across)), np.ceil(x.n / (n * of.along))
-    nonempty, each = np.float64(1.0), np.ones_like(m)
+    nonempty: Number = 1.0
+    each = np.ones_like(m)
     if x.group_rows:
         rows = np.where(x.adjacent_m, group_tiles.mean_tiles(x.group_rows, m * of.across), rows)
         cols = np.where(x.adjacent_n, group_tiles.mean_tiles(x.group_rows, n * of.along), cols)
@@ -241,13 +243,14 @@ def _boxes(x: Seen, of: Rows, here: Column) -> dict[str, Column]:
         along_k = of.k * x.size
         brought = lines / sharers * along_k
         astride, within = astride + operand.astride * brought, within + operand.within * brought
-        by_tma, wide = (1 - operand.k_major) * (operand.ns == 0), lines / halves * x.size / L2_LINE
-        slim = slim + brought * by_tma * (wide != np.floor(wide))
+        uneven = divides(L2_LINE, lines / halves * x.size) ^ True
+        slim = slim + brought * uneven * (1 - operand.k_major) * (operand.ns == 0)
         # the parts of the last clusters' tiles that are outside, averaged over all tiles
         tiles = np.ceil(extent / (lines * others)) * others
-        outside, cores = tiles * lines - extent, lines / (CORE_ROWS * sharers)
+        outside = tiles * lines - extent
         # CTAs that share a tile load a slice each or all of it in turn, and all wait for what is outside
-        each, whole = lines / (1 + (sharers - 1) * (cores == np.floor(cores))), np.floor(outside / lines)
+        each = lines / (1 + (sharers - 1) * divides(CORE_ROWS * sharers, lines))
+        whole = np.floor(outside / lines)
         outside = whole * each + np.minimum(outside - whole * lines, each)
         void = void + operand.k_major * outside / tiles * along_k * np.logical_not(adjacent)
     return {"astride": astride, "within": within, "slim": slim, "void": void}

@@ -7,6 +7,7 @@ Tensor cores would compute rows that do not exist, and TMA loads only aligned co
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from cutegemm.arch.device import Device
 from cutegemm.config import GemvConfig, GemvTile, OperandConfig
@@ -20,16 +21,15 @@ from cutegemm.request.requirements import Request
 SHARPNESS = 4
 
 
-def weighed(asked: Request) -> list[tuple[float, GemvTile]]:
-    """(nanoseconds, tile) of the tiles to compare; with constant operands on the scale of the tensor cores' times."""
+def weighed(asked: Request, tuned: Sequence[GemvTile] = ()) -> list[tuple[float, GemvTile]]:
+    """(nanoseconds, tile) of the tiles to compare and of tuned ones, on the scale of the tensor cores' times."""
     of = as_rows(asked)
-    return [] if of is None else [(nanoseconds(of, x), x) for x in compared(of)]
-
-
-def nanoseconds(of: Request, x: GemvTile) -> float:
-    """Nanoseconds of a tile; with constant operands, whose launches overlap, on the tensor cores' scale."""
-    scale = of.device.thresholds.constant_lines if has_rivals(of) else 1.0
-    return scale * estimate(of.problem, x, of.device, aligned(of))
+    if of is None:
+        return []
+    # launches with constant operands overlap, and those of the tensor cores are predicted longer than they then take
+    scale, whole = of.device.thresholds.constant_lines if has_rivals(of) else 1.0, aligned(of)
+    tiles = {x.tile: x for x in (*compared(of), *tuned)}
+    return [(scale * estimate(of.problem, x, of.device, whole), x) for x in tiles.values()]
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:

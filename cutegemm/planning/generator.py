@@ -23,6 +23,7 @@ from cutegemm.arch.instructions import instruction
 from cutegemm.config import SECTOR, KernelDraft, registers, smem_budget
 from cutegemm.config.invariants import BUFFERS, TILE, satisfied
 from cutegemm.config.invariants.tiles import rows_step
+from cutegemm.config.numbers import divides
 from cutegemm.config.spills import spills
 from cutegemm.planning.candidates import TENSOR_CORE_SCHEDULES as SCHEDULES
 from cutegemm.planning.candidates import Candidate, cut, given, given_splits, schedules
@@ -213,7 +214,7 @@ def split(spec: GemmSpec, gemms: Sequence[Seen], device: Device, of: Rows) -> Ro
     if not few.any():
         return of
     # splits need no clusters of eight, and steps of eight columns in narrow or small tiles only
-    fine = (of.n <= NARROW_COLUMNS) | (of.m + of.n <= DEEP_EDGES) | (of.n / 16 == np.floor(of.n / 16))
+    fine = (of.n <= NARROW_COLUMNS) | (of.m + of.n <= DEEP_EDGES) | divides(16, of.n)
     few &= (of.across * of.along <= MOST_SHARED) & fine
     found = [np.array(of)]
     flat = found[0][:, few]

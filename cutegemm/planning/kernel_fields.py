@@ -80,10 +80,7 @@ def raster(way: Way, found: Candidate) -> tuple[str, int]:
 
 
 def by_gpc(way: Way, x: Candidate) -> bool:
-    """Whether clusters of a GPC take tiles of one split that share operands.
-
-    Without splits, panels let neighbouring clusters share operands anyway.
-    """
+    """Whether clusters of a GPC take tiles of one split that share operands; without splits, panels let them share."""
     steady = x.splits > x.depth and not takes_numbers(way, x) and way.spec.scheduler in (AUTO, "persistent")
     return steady and given(way.spec.ctas_per_sm, 1) == 1 and bool(_gpcs(way, x))
 

@@ -29,9 +29,9 @@ PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS, VECTORS, DEEP = range(7)
 OTHER = len(KINDS)
 # whose factor a kernel has that was not measured (`factor_of`)
 PLAINER = np.array([PLAIN, SCALED, COLUMNS, PROMOTED, WHOLE_SUMS, PROMOTED, PLAIN, OTHER])
-# above any extent of a tile; kernels of two kinds differ by that in their numbers
+# above any extent of a tile, and above any number of a kernel of the first kind
 RADIX = 1024.0
-KIND = RADIX**3 * 2.0**16
+KIND_STEP = RADIX**3 * 2.0**16
 
 
 class Known(NamedTuple):
@@ -73,7 +73,7 @@ def _numbers(kind: Number, m: Number, n: Number, k: Number, *rest: Number) -> Nu
     """A unique number for each kernel, from numbers or from columns of them."""
     across, along, schedule, consumers, reduction = rest
     how = ((across * 16 + along) * 4 + schedule) * 8 + consumers
-    return kind * KIND + ((m * RADIX + n) * RADIX + k) * 2.0**16 + how * 8 + reduction
+    return kind * KIND_STEP + ((m * RADIX + n) * RADIX + k) * 2.0**16 + how * 8 + reduction
 
 
 def kinds(counts: Counts) -> Column:
@@ -93,7 +93,7 @@ def factors(device: Device, of: Rows, counts: Counts) -> Column:
     kernels, found, which = _numbers(PLAIN, *tiles), np.ones_like(of.m), kinds(counts)
     plainer = PLAINER[which]
     for kind, some in ((plainer, slice(None)), (which, which != plainer)):
-        wanted = kind[some] * KIND + kernels[some]
+        wanted = kind[some] * KIND_STEP + kernels[some]
         places = np.searchsorted(numbers, wanted)
         found[some] = np.where(numbers[places] == wanted, each[places], found[some])
     return np.where(counts.loaded == 0, found, 1.0)

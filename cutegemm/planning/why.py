@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from cutegemm.config import GemvConfig, GemvTile, KernelConfig, SimtConfig, SimtTile
+from cutegemm.config import GemvConfig, KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
 from cutegemm.planning import few_lines, simt_tiles
@@ -67,20 +67,18 @@ def _fate(fields: Fields, option: Option, least: float, *, taken: bool) -> Weigh
     return Weighed(what, option.ns / 1e3, lost, fields, serves)
 
 
-def _lines(asked: Request, own: Fields, least: float, taken: GemvConfig | None = None) -> Iterator[Weighed]:
+def _lines(asked: Request, own: Fields, least: float, *taken: GemvConfig) -> Iterator[Weighed]:
     """The fate of the tiles of the CUDA cores for few lines of D, a plan's own among them."""
     of = as_rows(asked) or asked
-    tiles: dict[object, tuple[float, GemvTile]] = {x.tile: (ns, x) for ns, x in few_lines.weighed(asked)}
-    # a tuned entry may name a tile that the planner does not compare
-    for ns, x in (tiles if taken is None else {taken.tile: (least, taken)} | tiles).values():
+    for ns, x in few_lines.weighed(asked, taken):
         fields = simt_tiles.fields_of(x, swapped=of.factors != asked.factors)
         what = f"{few(asked.problem)} on the CUDA cores, tile {dict(fields)['tile']}"
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
 
 def _line_ns(asked: Request, config: GemvConfig) -> float:
-    """The predicted time of a kernel for few lines of D."""
-    return few_lines.nanoseconds(as_rows(asked) or asked, config)
+    """The predicted time of a kernel for few lines of D; the planner may not compare a tuned entry's tile."""
+    return next(ns for ns, x in few_lines.weighed(asked, (config,)) if x.tile == config.tile)
 
 
 def option_of(made: KernelPlan, batches: Batches = MATRICES) -> Option:
@@ -124,7 +122,7 @@ def weigh_simt(made: KernelPlan) -> Why:
     for fields, (ns, x) in named.items():
         what = f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
         found.append(Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields))
-    return _sorted(*found, *_lines(asked, own, least, config if isinstance(config, GemvConfig) else None))
+    return _sorted(*found, *_lines(asked, own, least, *([config] if isinstance(config, GemvConfig) else ())))
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:

@@ -53,9 +53,8 @@ def displaces(problem: Problem, role: str, device: Device, *, weights: bool) -> 
     goes first only if L2 could not hold another one like it.
     """
     x: Operand = getattr(problem, role)
-    return x.batch == problem.batch and x.bytes > device.l2_bytes * (
-        device.thresholds.displaced if weights else 0.5
-    )
+    share = device.thresholds.displaced if weights else 0.5
+    return x.batch == problem.batch and x.bytes > share * device.l2_bytes
 
 
 def epilogue_inputs(epilogue: Graph, problem: Problem) -> tuple[MatrixConfig, ...]:

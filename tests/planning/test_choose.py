@@ -133,7 +133,7 @@ VACUOUS = [
 
 @pytest.mark.parametrize(("fields", "changes", "n", "k"), VACUOUS)
 def test_a_major_along_an_extent_of_one_means_nothing(fields, changes, n, k):
-    """Of one column every major along it is true, whatever its stride; of one row likewise."""
+    """A matrix of one column has every major along it, whatever its stride, and so has one of one row."""
     m = 1 if fields.get("d_major") == "m" else 256
     of = problem(m, n, k)
     assert plan(GemmSpec(**fields), dataclasses.replace(of, **changes)).steps

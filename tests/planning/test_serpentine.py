@@ -29,7 +29,7 @@ LARGE = (8192, 8192, 8192)
     ],
 )
 def test_rasters_turn_back_where_l2_does_not_hold_the_operands(fields, shape, expected):
-    """Of several waves, whole sums and loads by a producer's TMA, where bits may depend on a row's place."""
+    """It takes several waves, whole sums, loads by a producer's TMA, and bits that may depend on a row's place."""
     made = plan(GemmSpec(**fields), problem(*shape, majors="kk"))
     assert made.config.serpentine is expected
     assert ("there and back" in str(made)) is expected

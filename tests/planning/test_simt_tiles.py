@@ -140,7 +140,7 @@ def test_a_spec_names_every_tile(of):
 
 
 def test_a_plan_says_why_also_where_another_chose():
-    """Of a plan whose spec does not name its tile, as the database leaves it, that tile is the one taken."""
+    """If a plan's spec does not name its tile, as with a tuned entry, that tile is the one taken."""
     given = plan(GemmSpec(schedule="simt", tile=Tile(64, 16, 32), stages=9, split_k=2), ODD)
     assert (given.config.stages, given.config.split) == (9, 2)
     why = dataclasses.replace(given, spec=GemmSpec()).why

@@ -27,7 +27,7 @@ LONG = 2 * FEW_STAGES * 64
 
 
 def stages(spec, of):
-    """Of the plan."""
+    """The stages of the kernel that is planned."""
     return plan(spec, of).config.stages
 
 

@@ -107,7 +107,7 @@ def test_a_threshold_decides(name):
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda x: x.name)
 def test_shares_are_shares(record):
-    """Of the SMs and of L2; a launch that fills the SMs may be longer."""
+    """They are shares of the SMs and of L2; a launch that fills the SMs may be longer."""
     x = record.thresholds
     assert 0 < x.kept < 1 and 0 < x.displaced < 1 and 0.5 < x.in_turn <= x.full <= 1
     assert (

@@ -213,7 +213,7 @@ def test_groups_launch_no_more_clusters_than_they_have_tiles():
 
 
 def test_one_kernel_serves_every_number_of_rows_of_a_bucket():
-    """Of all numbers of rows up to 1,000 a group there are a few kernels, and between two buckets one."""
+    """Up to 1,000 rows a group there are a few kernels, and between two buckets there is one."""
     of = problem(4096, 1536, 2048, batch=64)
 
     def kernel(m):
