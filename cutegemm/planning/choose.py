@@ -106,14 +106,15 @@ class Refusals:
     """The refusal if no candidate is possible: the first that is not about an unspecified field."""
 
     def __init__(self, spec: GemmSpec, swapped: bool) -> None:
-        self._open, self.swapped = GemmSpec.__dataclass_fields__.keys() - spec.given().keys(), swapped
+        self.spec, self.swapped = spec, swapped
         self.first: PlanError | None = None
 
     def add(self, error: PlanError) -> None:
         """Note that a candidate is refused, of D's transpose where operands are swapped."""
         if self.first is None:
             error = swap.error_in_d(error) if self.swapped else error
-            self.first = None if any(map(error.concerns, self._open)) else error
+            unspecified = GemmSpec.__dataclass_fields__.keys() - self.spec.given().keys()
+            self.first = None if any(map(error.concerns, unspecified)) else error
 
 
 def choose(asked: Request, order: Order) -> Chosen:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -222,8 +221,7 @@ class GemmSpec(checks.Named):
 
     def given(self) -> dict[str, Any]:
         """The fields that are not "auto", in declaration order."""
-        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return {name: value for name, value in fields if not (isinstance(value, str) and value == AUTO)}
+        return {name: x for name, x in vars(self).items() if not (isinstance(x, str) and x == AUTO)}
 
     def to_data(self) -> dict[str, Any]:
         """The specified fields as JSON data, which `from_data` reads."""
