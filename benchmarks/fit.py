@@ -3,7 +3,7 @@
 
     python -m benchmarks.fit --gpu "NVIDIA H200" --loads            # fit and print; write nothing
     python -m benchmarks.fit --gpu "NVIDIA H200" --cores --write    # write the record if it ranks better
-    python -m benchmarks.fit --gpu "NVIDIA H200" --lines --write    # the same of a few lines of D
+    python -m benchmarks.fit --gpu "NVIDIA H200" --few-rows --write # the same of a few rows or columns of D
 
 GPUs whose records have the same constants are fitted together.
 The record is `cutegemm/arch/times.json`; `benchmarks.fit_cost` fits the rates of tensor-core kernels. The fit minimizes
@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command_line, fit_cores, fit_lines, fit_loads, runs, tuned_rows
+from benchmarks import command_line, fit_cores, fit_few_rows, fit_loads, runs, tuned_rows
 from cutegemm.arch.device import Device
 from cutegemm.arch.records import DEFAULT, KERNELS_FILE, RECORDS, TIMES_FILE
 
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
     parser = command_line.parser("fit", __doc__)
     add, which = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
     runs.add_gpu(parser, "GPU whose record is fitted")
-    every = [x for of in (fit_cores, fit_lines, fit_loads) for x in of.NAMES]
+    every = [x for of in (fit_cores, fit_few_rows, fit_loads) for x in of.NAMES]
     add(
         "--only",
         type=runs.names_among(every),
@@ -133,12 +133,12 @@ def main(arguments: list[str]) -> int:
         "--loads", action="store_true", help="fit loads of operands that TMA or WGMMA cannot take"
     )
     which.add_argument("--cores", action="store_true", help="fit CUDA-core kernels")
-    which.add_argument("--lines", action="store_true", help="fit those of a few lines of D")
+    which.add_argument("--few-rows", action="store_true", help="fit those of a few rows or columns of D")
     names = [x.name for x in RECORDS]
     add("--onto", choices=names, help="GPU whose record is written; default the fitted GPU")
     add("--record", type=Path, default=TIMES_FILE, help="the record's file")
     args = parser.parse_args(arguments)
-    of: Any = fit_cores if args.cores else fit_lines if args.lines else fit_loads
+    of: Any = fit_cores if args.cores else fit_few_rows if args.few_rows else fit_loads
     moving = args.only or of.NAMES
     if strange := [x for x in moving if x not in of.NAMES]:
         parser.error(f"--only {','.join(strange)}: no constants of {of.WHAT}")

@@ -94,10 +94,10 @@ CASES: dict[str, tuple[GemmSpec, tuple[int, int, int]]] = {
     "lines_swapped": (GemmSpec(tile=Tile(32, 64, 64), swap=True, store="staged"), (21, 77, 264)),
     # so narrow that the last columns of a warp are outside D
     "lines_few": (GemmSpec(tile=Tile(64, 16, 64), swap=False, d_dtype="fp32", store="staged"), (69, 3, 264)),
-    # a few rows or columns of D on the CUDA cores, whose lines begin anywhere or at whole words
+    # a few rows or columns of D on the CUDA cores, whose rows of A and columns of B begin anywhere or at whole words
     "few_rows": (GemmSpec(tile=Tile(3, 8, 512), schedule="simt"), (3, 77, 1029)),
     "few_rows_aligned": (GemmSpec(tile=Tile(1, 8, 2048), schedule="simt"), (1, 77, 2056)),
-    # constant lines, whose first words are loaded early, and lines so large that L2 evicts them first
+    # constant columns, whose first words are loaded early, and a B so large that L2 evicts it first
     "few_rows_early_aligned": (EARLY, (2, 77, 1032)),
     "few_rows_early_first_aligned": (EARLY, (2, 121, 65544)),
     "few_rows_first": (GemmSpec(tile=Tile(1, 8, 1024), schedule="simt"), (1, 121, 65537)),

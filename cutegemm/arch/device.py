@@ -33,8 +33,8 @@ class CoreModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineModel:
-    """Rates of one GPU for `planning.few_lines`, a few rows or columns of D on the CUDA cores. Times in ns.
+class FewRowModel:
+    """Rates of one GPU for `planning.few_rows`, a few rows or columns of D on the CUDA cores. Times in ns.
 
     A word is 16 bytes of each of a warp's lanes; its times are those of an SM that all warps share.
     """
@@ -135,9 +135,9 @@ class Thresholds:
     early_bytes: int  # that a launch moves, up to which the next launch should begin early
     early_bytes_full: int  # the same of a launch whose share of the SMs is at least `full`
     early_constant: int  # bytes of a launch with constant operands, up to which the next one begins at once
-    early_lines: int  # the same of a launch for a few rows on the CUDA cores, without early loads
+    early_few: int  # the same of a launch for a few rows on the CUDA cores, without early loads
     early_blocks: int  # blocks of K of such a launch for one row, up to which it loads a constant B early
-    constant_lines: float  # factor on its predicted time beside tensor-core kernels if operands are constant
+    constant_few: float  # factor on its predicted time beside tensor-core kernels if operands are constant
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
     kept: float  # share of L2 below which an operand stays there while the other streams through
@@ -187,7 +187,7 @@ class Device:
     dram_gbs: float  # GB/s of a device-to-device copy, read plus write
     l2_bytes: int  # size of the L2 cache
     cores: CoreModel  # rates of CUDA-core kernels
-    lines: LineModel  # rates of those of a few rows or columns of D
+    few_rows: FewRowModel  # rates of those of a few rows or columns of D
     loads: LoadModel  # rates of operands that TMA cannot address
     cost: CostModel  # rates of tensor-core kernels
     thresholds: Thresholds

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.arch import sm90
-from cutegemm.arch.device import CoreModel, CostModel, Device, LineModel, LoadModel, Thresholds
+from cutegemm.arch.device import CoreModel, CostModel, Device, FewRowModel, LoadModel, Thresholds
 
 # Rates of each GPU by name, with their source; written by `benchmarks.fit_cost`, `benchmarks.fit` and
 # `benchmarks.fit_gpu`, which adds the properties of a GPU that has no record below.
@@ -19,7 +19,7 @@ TIMES_FILE = Path(__file__).with_name("times.json")
 # `benchmarks.fit_kernels` adds further ones.
 KERNELS_FILE = Path(__file__).with_name("kernels.json")
 _MODELS = {
-    "cores": CoreModel, "cost": CostModel, "lines": LineModel, "loads": LoadModel, "thresholds": Thresholds,
+    "cores": CoreModel, "cost": CostModel, "few_rows": FewRowModel, "loads": LoadModel, "thresholds": Thresholds,
 }  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def from_properties(
         clusters=clusters,
         dram_gbs=dram_gbs,
         cores=scaled(device.cores, ("slot",)),
-        lines=scaled(device.lines, ("word", "row", "shift", "product")),
+        few_rows=scaled(device.few_rows, ("word", "row", "shift", "product")),
         loads=scaled(device.loads, ("stage",), ("shift", "gather", "copy_wide", "copy", "copy_narrow")),
         cost=scaled(device.cost, ("mma", "smem"), ("port", "l2")),
         note=f"{device.note}, {queried}",

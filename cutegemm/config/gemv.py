@@ -13,7 +13,7 @@ from cutegemm.config.parts import EpilogueConfig
 from cutegemm.families import FAMILIES
 
 ELEMENT_BYTES = 2
-# elements of a load, and warps of a CTA: lines so many columns apart begin at the same place of a word
+# elements of a load, and warps of a CTA: columns so far apart begin at the same place of a word
 WORD = WARPS = 8
 COLUMNS, SLICES = (1, 2, 4), (1, 2, 4)
 # when the next launch may begin
@@ -29,7 +29,7 @@ class GemvTile:
 
     Attributes:
         rows: of D.
-        own: columns of D that a warp computes together, and so lines of B that it reads; they are `WARPS` apart.
+        own: columns of D that a warp computes together and reads of B; they are `WARPS` apart.
         slices: warps of a CTA that share K of the same columns.
     """
 
@@ -76,7 +76,7 @@ TILES = tuple(
 class GemvConfig(GemvTile, EpilogueConfig):
     """A kernel for a few rows of 16-bit elements times a matrix that is contiguous along K, on the CUDA cores.
 
-    A begins at a whole word. If `aligned`, rows of A and lines of B begin and end at whole words; else anywhere. The
+    A begins at a whole word. If `aligned`, rows of A and columns of B begin and end at whole words; else anywhere. The
     next launch may begin when all CTAs have started, or after their last products (`trigger`). If B is constant
     (`early`), its first words are loaded before earlier launches have ended. Loads of B may have L2's evict-first hint
     (`evict_first`).
@@ -113,11 +113,11 @@ class GemvConfig(GemvTile, EpilogueConfig):
 
 
 def _operands(x: GemvConfig) -> bool:
-    """16-bit lines along K, and every matrix loaded and stored as the table of families says."""
+    """16-bit operands contiguous along K, and every matrix loaded and stored as the table of families says."""
     row = FAMILIES[x.family].abilities["gemv"]
-    lines = all(y.dtype.bytes == ELEMENT_BYTES and y.major == "k" for y in x.operands)
+    along_k = all(y.dtype.bytes == ELEMENT_BYTES and y.major == "k" for y in x.operands)
     loads = all(y.load in row.loads for y in (*x.operands, *x.inputs))
-    return lines and loads and all(y.store in row.stores for y in x.outputs)
+    return along_k and loads and all(y.store in row.stores for y in x.outputs)
 
 
 def _operands_refused(x: GemvConfig) -> Refusal:
@@ -125,7 +125,7 @@ def _operands_refused(x: GemvConfig) -> Refusal:
     return (
         "operands",
         given,
-        "rows of 16-bit elements times lines along K, all loaded and stored directly",
+        "rows of 16-bit elements times columns that are contiguous along K, all loaded and stored directly",
         None,
     )
 

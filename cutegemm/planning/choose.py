@@ -19,7 +19,7 @@ from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import InputError, PlanError, field_error, shown
 from cutegemm.launch_layout import placed
-from cutegemm.planning import candidates, few_lines, invariance
+from cutegemm.planning import candidates, few_rows, invariance
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.simt_tiles import plan_tile
@@ -45,12 +45,12 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """The plan of a problem on the tensor cores, with operands swapped or not."""
     option, config, grid = choose(asked, order)
     ns, way, candidate = option
-    lines = few_lines.weighed(asked) if order is by_cost else []
-    least, tile = min(lines, key=lambda pair: pair[0]) if lines else (math.inf, None)
+    found = few_rows.weighed(asked) if order is by_cost else []
+    least, tile = min(found, key=lambda pair: pair[0]) if found else (math.inf, None)
     if tile is not None and least < ns:
         why = f"D has {few(asked.problem)}: the CUDA cores are predicted to be faster, {least / 1e3:,.1f} us"
         return plan_tile(asked, tile, (*asked.reasons, why))
-    seen, reasons = way.seen, way.reasons
+    seen, reasons = way.request, way.reasons
     if seen.spec.tile == AUTO:
         why = f"costs least, {ns / 1e3:,.1f} us" if ns else "the given fields leave little else"
         reasons = (*reasons, f"{option.in_d}: {why}")
@@ -128,7 +128,7 @@ def choose(asked: Request, order: Order) -> Chosen:
     first = itertools.islice(_ordered(order, options(asked)), TRIES)
     for option in itertools.chain(first, _others(asked, refusals)):
         _, way, candidate = option
-        if not invariance.allows(way.seen, candidate):
+        if not invariance.allows(way.request, candidate):
             continue
         try:
             config, grid = served(way, candidate)
@@ -194,7 +194,7 @@ def served(way: Way, candidate: Candidate) -> tuple[KernelConfig, Grid]:
     config = configured(way, candidate)
     check_copies(way.copies)
     spec = way.spec
-    grid = launches.grid_of(spec, way.problem, config, way.seen.device)
+    grid = launches.grid_of(spec, way.problem, config, way.request.device)
     if config.stages < 2 and spec.stages == AUTO and spec.tile == AUTO:
         rule = "loads and products of one stage would alternate"
         raise field_error(PlanError, "stages", config.stages, rule, 2)

@@ -66,7 +66,7 @@ def raster(way: Way, found: Candidate) -> tuple[str, int]:
     Without clusters, and for splits by GPC, they are as high as a GPC's block of tiles. Panels of several waves have a
     fixed height if L2 does not hold both operands.
     """
-    problem, device = way.problem, way.seen.device
+    problem, device = way.problem, way.request.device
     if isinstance(way.spec.raster, tuple):
         return way.spec.raster
     m, n = found.tile[0] * found.cluster[0], found.tile[1] * found.cluster[1]
@@ -87,7 +87,7 @@ def by_gpc(way: Way, x: Candidate) -> bool:
 
 def _gpcs(way: Way, x: Candidate) -> tuple[int, ...]:
     """GPCs of clusters in the order of a launch; none if those of as many as the GPU holds are not known."""
-    device, size = way.seen.device, x.cluster[0] * x.cluster[1] * x.depth
+    device, size = way.request.device, x.cluster[0] * x.cluster[1] * x.depth
     found = device.gpcs.get(size, ())
     return found if len(found) == device.resident_clusters(size) else ()
 
@@ -98,7 +98,7 @@ def turns_back(way: Way, candidate: Candidate) -> bool:
     Never under `batch_invariant`: the order of additions along K would depend on a row's place. Never with scales of
     blocks: if K's direction is a number in a register, the producer multiplies 64-bit numbers for each scale's address.
     """
-    spec, problem, device = way.spec, way.problem, way.seen.device
+    spec, problem, device = way.spec, way.problem, way.request.device
     steady = spec.scheduler != "stream_k" and candidate.splits == 1
     loads = not way.gathers and of_schedule(candidate.schedule).roles.producers > 0
     less, more = sorted((problem.a.bytes, problem.b.bytes))
@@ -133,7 +133,7 @@ def takes_numbers(way: Way, candidate: Candidate) -> bool:
     if spec.scheduler != AUTO:
         return spec.scheduler == "dynamic"
     able = not (spec.constants or way.gathers or way.epilogue.scales)
-    return able and drifts(way.problem, candidate, way.seen.device)
+    return able and drifts(way.problem, candidate, way.request.device)
 
 
 def configured(way: Way, candidate: Candidate) -> KernelConfig:
@@ -239,8 +239,8 @@ def trigger(way: Way, candidate: Candidate) -> str:
     spec, problem = way.spec, way.problem
     if spec.trigger != AUTO:
         return spec.trigger
-    known, constant = way.seen.device.thresholds, spec.constants
-    fill = candidate.tiles(problem) * candidate.splits / way.seen.device.sms
+    known, constant = way.request.device.thresholds, spec.constants
+    fill = candidate.tiles(problem) * candidate.splits / way.request.device.sms
     # two such grids neither fit side by side nor follow each other on the same SMs
     uneven = 0.5 < fill < known.in_turn and problem.min_bytes > known.early_bytes
     if constant and not uneven and problem.min_bytes <= known.early_constant:
@@ -286,7 +286,7 @@ def _evicted_first(way: Way, candidate: Candidate) -> tuple[str, ...]:
         return spec.evict_first
     once = {"a": problem.n <= n, "b": problem.m <= m}
     found = [x.role for x in way.operands if x.load == "tma" and once[x.role]]
-    weights, device = "a" if way.swapped else "b", way.seen.device
+    weights, device = "a" if way.swapped else "b", way.request.device
     return tuple([x for x in found if displaces(problem, x, device, weights=x == weights)])
 
 
@@ -300,7 +300,7 @@ def _check_given(way: Way, candidate: Candidate) -> None:
     rule = f"K has {k_tiles} tile{'s' * (k_tiles != 1)} of {step}, and each split needs one"
     if spec.tile == AUTO and spec.batch_invariant is not True:
         # a tile may be as deep as one instruction
-        least = only_depth(way) or way.seen.instruction.k
+        least = only_depth(way) or way.request.instruction.k
         most = -(-way.problem.k // least)
         if parts <= most:
             raise field_error(PlanError, "tile.k", step, rule, least)

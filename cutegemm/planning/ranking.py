@@ -41,7 +41,7 @@ def options(asked: Request) -> Iterator[Option]:
 
 def predicted(way: Way, found: Sequence[Candidate]) -> list[float]:
     """Nanoseconds of candidates."""
-    ns: list[float] = _nanoseconds(way.seen, [gemm_of(way)], generator.rows(found)).tolist()
+    ns: list[float] = _nanoseconds(way.request, [gemm_of(way)], generator.rows(found)).tolist()
     return ns
 
 
@@ -81,7 +81,7 @@ def _device(asked: Request) -> Device:
 
 def gemm_of(way: Way) -> Seen:
     """The GEMM that the kernels of a way see."""
-    device, how, epilogue = way.seen.device, way.seen.instruction, way.epilogue
+    device, how, epilogue = way.request.device, way.request.instruction, way.epilogue
     read = epilogue.tensors.values()
     x, sides, by_threads = device.loads, [], 0
     for operand, view in zip(way.operands, way.views, strict=True):
@@ -95,7 +95,7 @@ def gemm_of(way: Way) -> Seen:
     if way.copies:
         # copies read and write their bytes
         once += x.relayout + (1 + how.parts) * sum(y.source.bytes for y in way.copies) / device.dram_gbs
-    adjacent, group_rows = way.seen.batches
+    adjacent, group_rows = way.request.batches
     seen = Seen.of(
         way.problem,
         sides,

@@ -60,7 +60,7 @@ SHALLOW = 32
 class Way:
     """A request as its kernel sees it, and how its matrices are loaded and stored."""
 
-    seen: Request  # for D's transpose where operands are swapped
+    request: Request  # for D's transpose where operands are swapped
     problem: Problem  # with the operand of a gated pair as the half that makes gates
     loads: tuple[str, str]  # of a and b, of `spec.LOADS`
     copies: tuple[Copy, ...]
@@ -75,22 +75,22 @@ class Way:
     @property
     def spec(self) -> GemmSpec:
         """The spec, of D's transpose where operands are swapped."""
-        return self.seen.spec
+        return self.request.spec
 
     @property
     def swapped(self) -> bool:
         """Whether operands are swapped."""
-        return self.seen.factors == ("b", "a")
+        return self.request.factors == ("b", "a")
 
     @property
     def limits(self) -> Limits:
         """The architecture's."""
-        return self.seen.device.limits
+        return self.request.device.limits
 
     @property
     def epilogue(self) -> Graph:
         """The epilogue, of D's transpose where operands are swapped."""
-        return self.seen.epilogue
+        return self.request.epilogue
 
     @property
     def gathers(self) -> bool:
@@ -105,14 +105,14 @@ class Way:
         need room beside the launch before.
         """
         a, b = self.operands
-        plain = self.seen.batches == MATRICES and a.dtype.bytes == b.dtype.bytes == 2
+        plain = self.request.batches == MATRICES and a.dtype.bytes == b.dtype.bytes == 2
         return FEW_STAGES if self.spec.constants or not plain else MAX_STAGES
 
     @property
     def promoted(self) -> int:
         """Elements of K between promotions; 0 is never. K of a group along K is known to the device alone."""
-        k = None if self.seen.batches.adjacent == "k" else self.problem.k
-        return promotion(self.spec, self.seen.instruction, self.outputs, self.epilogue, k)
+        k = None if self.request.batches.adjacent == "k" else self.problem.k
+        return promotion(self.spec, self.request.instruction, self.outputs, self.epilogue, k)
 
 
 class Kind(NamedTuple):
@@ -135,7 +135,7 @@ class Kind(NamedTuple):
         given = PRUNED(way.spec)
         shallow = way.gathers and way.problem.k <= SHALLOW
         seen = way.operands, way.inputs, way.outputs, way.epilogue
-        return Kind(way.limits, *seen, given, way.seen.pinned, shallow, way.promoted, way.most_stages)
+        return Kind(way.limits, *seen, given, way.request.pinned, shallow, way.promoted, way.most_stages)
 
     @property
     def spec(self) -> GemmSpec:
@@ -333,7 +333,7 @@ def _way(
             )
         )
     return Way(
-        seen=asked,
+        request=asked,
         problem=problem,
         loads=loads,
         copies=tuple(copies),

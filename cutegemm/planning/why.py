@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from cutegemm.config import GemvConfig, KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
-from cutegemm.planning import few_lines, simt_tiles
+from cutegemm.planning import few_rows, simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.grouped import average_plan
@@ -34,7 +34,7 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     own = option_of(made, batches)
     shown = _shown(asked) | {fields_of_option(own): own}
     return _sorted(
-        *(_fate(fields, x, own.ns, taken=x is own) for fields, x in shown.items()), *_lines(asked, (), own.ns)
+        *(_fate(fields, x, own.ns, taken=x is own) for fields, x in shown.items()), *_gemv(asked, (), own.ns)
     )
 
 
@@ -67,18 +67,18 @@ def _fate(fields: Fields, option: Option, least: float, *, taken: bool) -> Weigh
     return Weighed(what, option.ns / 1e3, lost, fields, serves)
 
 
-def _lines(asked: Request, own: Fields, least: float, *taken: GemvConfig) -> Iterator[Weighed]:
-    """The fate of the tiles of the CUDA cores for few lines of D, a plan's own among them."""
+def _gemv(asked: Request, own: Fields, least: float, *taken: GemvConfig) -> Iterator[Weighed]:
+    """The fate of the tiles of the CUDA cores for few rows or columns of D, a plan's own among them."""
     of = as_rows(asked) or asked
-    for ns, x in few_lines.weighed(asked, taken):
+    for ns, x in few_rows.weighed(asked, taken):
         fields = simt_tiles.fields_of(x, swapped=of.factors != asked.factors)
         what = f"{few(asked.problem)} on the CUDA cores, tile {dict(fields)['tile']}"
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
 
 def _line_ns(asked: Request, config: GemvConfig) -> float:
-    """The predicted time of a kernel for few lines of D; the planner may not compare a tuned entry's tile."""
-    return next(ns for ns, x in few_lines.weighed(asked, (config,)) if x.tile == config.tile)
+    """The predicted time of a kernel for few rows or columns of D; the planner may not compare a tuned entry's tile."""
+    return next(ns for ns, x in few_rows.weighed(asked, (config,)) if x.tile == config.tile)
 
 
 def option_of(made: KernelPlan, batches: Batches = MATRICES) -> Option:
@@ -113,7 +113,7 @@ def weigh_simt(made: KernelPlan) -> Why:
         least = _line_ns(asked, config)
         others = () if cores else _shown(asked).items()
         found = [_fate(fields, x, least, taken=False) for fields, x in others]
-    # tiles for several lines are considered only where tensor cores are not
+    # tiles for several rows or columns are considered only where tensor cores are not
     several = [(ns, x) for ns, x in simt_tiles.candidates(asked) if isinstance(x, SimtTile)] if cores else []
     named = {simt_tiles.fields_of(x): (ns, x) for ns, x in several}
     if isinstance(config, SimtConfig):
@@ -122,7 +122,7 @@ def weigh_simt(made: KernelPlan) -> Why:
     for fields, (ns, x) in named.items():
         what = f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
         found.append(Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields))
-    return _sorted(*found, *_lines(asked, own, least, *([config] if isinstance(config, GemvConfig) else ())))
+    return _sorted(*found, *_gemv(asked, own, least, *([config] if isinstance(config, GemvConfig) else ())))
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:
@@ -158,4 +158,4 @@ def _lost(ns: float, least: float) -> str:
 
 def _loads(way: Way) -> list[tuple[str, str]]:
     """How operands arrive that TMA does not load as they lie, by name in D's coordinates."""
-    return sorted((x, load) for x, load in zip(way.seen.factors, way.loads, strict=True) if load != "tma")
+    return sorted((x, load) for x, load in zip(way.request.factors, way.loads, strict=True) if load != "tma")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that kernels of a few rows or columns of D support (`planning.few_lines`)."""
+"""Requests that kernels of a few rows or columns of D support (`planning.few_rows`)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def refusal(asked: Request) -> PlanError | None:
 
 
 def aligned(of: Request) -> bool:
-    """Whether all rows of A and all lines of B begin and end at words of a load."""
+    """Whether all rows of A and all columns of B begin and end at words of a load."""
     return all(access_bytes(x, (WORD_BYTES,), whole=True) > 0 for x in (of.problem.a, of.problem.b))
 
 
@@ -109,7 +109,7 @@ def compared(of: Request) -> Sequence[GemvTile]:
 
 
 def early_operands(of: Request, x: GemvTile) -> tuple[str, ...]:
-    """The constant operand that a tile's kernel loads before earlier launches have ended: B, if its lines are aligned.
+    """The constant operand that a tile's kernel loads before earlier launches have ended: an aligned B.
 
     What is loaded early is the first block of K. If one row has many blocks, that is too little to pay.
     """

@@ -37,7 +37,7 @@ def test_every_dense_case_is_what_its_name_says():
     assert found["launch_adders"].storing.config.adders == 2
 
 
-def test_every_case_of_few_lines_is_what_its_name_says():
+def test_every_case_of_few_rows_is_what_its_name_says():
     """On the CUDA cores, rows or columns, several slices of K among them, aligned or not."""
     found = []
     for name, (spec, (m, n, k)) in sanitized.CASES.items():

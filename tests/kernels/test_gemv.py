@@ -96,15 +96,15 @@ def test_a_tile_with_more_rows_than_d(rows):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_batches(dtype):
-    """Each batch has its own lines; a row that all share is read for each."""
+    """Each batch has its own columns; a row that all share is read for each."""
     a, b = operands(LINES, 700, rows=2, pitch=701, batch=3, dtype=dtype)
     gemm = gemm_of(GemvTile(rows=2, own=4, slices=1))
     assert_close(emulator.run(gemm, a, b, options=RACES).d, a, b)
     assert_close(emulator.run(gemm, a[:1], b, options=RACES).d, a[:1].expand(3, -1, -1), b)
 
 
-def test_aligned_lines_need_no_shift():
-    """Aligned lines are another kernel, which loads each word of A once."""
+def test_aligned_columns_need_no_shift():
+    """Aligned columns are another kernel, which loads each word of A once."""
     config, shifted = (
         plan(GemmSpec(schedule="simt", tile=TILES[0].tile), problem(1, 64, k, majors="kk")).config
         for k in (1024, 1025)
@@ -299,7 +299,7 @@ def test_every_tile_on_a_gpu(tile):
 
 
 @pytest.mark.parametrize("tile", TILES, ids=NAME)
-def test_constant_lines_are_loaded_early(tile):
+def test_constant_few_are_loaded_early(tile):
     """Each tile reads B before the wait and A after it, of less than a block, one and several."""
     of = problem(tile.rows, LINES, 64, majors="kk")
     ptx = kernel_cache.artifact(gemm_of(tile, constant=("b",)).kernel(of).plan.config).ptx
@@ -317,7 +317,7 @@ def test_constant_lines_are_loaded_early(tile):
 
 @pytest.mark.parametrize("k", [128, 264])
 @pytest.mark.parametrize("policy", ["eager", "lazy"])
-def test_a_chain_of_constant_lines(policy, k):
+def test_a_chain_of_constant_few(policy, k):
     """A launch reads the result of the one before, under which it begins, in less than a block and in more."""
     spec, of = GemmSpec(schedule="simt", tile=(2, 16, 256), constant=("b",)), problem(2, k, k, majors="kk")
     made = plan(spec, of)

@@ -16,7 +16,7 @@ from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Options
 from cutegemm.errors import GemmError, PlanError
 from cutegemm.gemm import Gemm
-from cutegemm.planning import few_lines
+from cutegemm.planning import few_rows
 from cutegemm.planning.planner import plan
 from cutegemm.spec import AUTO
 from tests.support.numerics import assert_close
@@ -76,9 +76,9 @@ def test_what_one_row_of_tiles_reads_goes_first_where_it_is_large():
 
 @pytest.mark.parametrize(("m", "k"), [(1, 1032), (3, 1032), (2, 1029)])
 @pytest.mark.parametrize("constant", [AUTO, ("b",)])
-def test_lines_of_b_that_go_first(monkeypatch, constant, m, k):
+def test_columns_of_b_that_go_first(monkeypatch, constant, m, k):
     """A few rows on the CUDA cores: every word of B bypasses L1 and has the policy, those of A have none."""
-    monkeypatch.setattr(few_lines, "displaces", lambda *_, weights: True)
+    monkeypatch.setattr(few_rows, "displaces", lambda *_, weights: True)
     n = 83  # a problem of this test alone: plans are kept
     spec = GemmSpec(schedule="simt", tile=Tile(m, 8, 512), constant=constant)
     config = plan(spec, problem(m, n, k, majors="kk")).config
@@ -105,7 +105,7 @@ def test_lines_of_b_that_go_first(monkeypatch, constant, m, k):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("m", "k"), [(1, 4096), (1, 4097), (2, 5000), (4, 4095)])
 @pytest.mark.parametrize("constant", [AUTO, ("b",)])
-def test_lines_that_go_first_on_a_gpu(constant, m, k):
+def test_columns_that_go_first_on_a_gpu(constant, m, k):
     """Launches in a row, of which the second multiplies what the first has written."""
     n = 4096
     spec = GemmSpec(schedule="simt", constant=constant)

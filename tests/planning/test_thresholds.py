@@ -52,13 +52,13 @@ DECIDES = {
     "early_bytes_full": (trigger(FEW_ROWS, rows(SMS - 1)), "mainloop", "loads"),
     "full": (trigger(FEW_ROWS, rows(SMS - 24)), "loads", "mainloop"),
     "early_shared": (trigger(ALONE, problem(1024, 1024, 1024, majors="kk")), "mainloop", "loads"),
-    "early_lines": (trigger(LINE, problem(1, 2048, 2048, majors="kk")), "mainloop", "start"),
+    "early_few": (trigger(LINE, problem(1, 2048, 2048, majors="kk")), "mainloop", "start"),
     "early_blocks": (
         lambda x: plan(CONSTANT_LINE, problem(1, 2048, 2048, majors="kk"), x).config.early,
         (),
         ("b",),
     ),
-    "constant_lines": (
+    "constant_few": (
         lambda x: (
             plan(GemmSpec(constant=("b",)), problem(1, 2048, 2048, majors="kk"), x).config.family == "gemv"
         ),

@@ -27,14 +27,14 @@ def weighed(asked: Request, tuned: Sequence[GemvTile] = ()) -> list[tuple[float,
     if of is None:
         return []
     # launches with constant operands overlap, and those of the tensor cores are predicted longer than they then take
-    scale, whole = of.device.thresholds.constant_lines if has_rivals(of) else 1.0, aligned(of)
+    scale, whole = of.device.thresholds.constant_few if has_rivals(of) else 1.0, aligned(of)
     tiles = {x.tile: x for x in (*compared(of), *tuned)}
     return [(scale * estimate(of.problem, x, of.device, whole), x) for x in tiles.values()]
 
 
 def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> float:
     """Nanoseconds of a launch, in waves of the CTAs that an SM holds; D's rows lie along M."""
-    rates, ctas = device.lines, int(x.ctas(problem.n)) * problem.batch
+    rates, ctas = device.few_rows, int(x.ctas(problem.n)) * problem.batch
     # of a word of each of a warp's columns, which meet the same words of A
     row = rates.row + (0.0 if whole else rates.shift) + x.own * rates.product
     word = x.own * rates.word + x.rows * row
@@ -65,7 +65,7 @@ def configured(of: Request, x: GemvTile) -> GemvConfig:
         **vars(x),
         epilogue=of.epilogue,
         aligned=aligned(of),
-        trigger="start" if early or of.problem.min_bytes <= of.device.thresholds.early_lines else "mainloop",
+        trigger="start" if early or of.problem.min_bytes <= of.device.thresholds.early_few else "mainloop",
         early=early,
         evict_first=("b",) if displaces(of.problem, "b", of.device, weights=of.called("b") == "b") else (),
     )

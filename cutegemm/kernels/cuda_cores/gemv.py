@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few rows times a matrix that is contiguous along K: each warp reads whole lines of B, and A from L1.
+"""A few rows times a matrix that is contiguous along K: each warp reads whole columns of B, and A from L1.
 
-A CTA has WARPS warps. A warp multiplies all `rows` of A by the lines of `own` columns of D: its lanes load neighbouring
-aligned words of 16 bytes, and shuffles add their sums. `slices` warps share K of the same columns; their sums are added
-in shared memory in a fixed order. The last step of an element is the epilogue.
+A CTA has WARPS warps. A warp multiplies all `rows` of A by `own` columns of B: its lanes load neighbouring aligned
+words of 16 bytes, and shuffles add their sums. `slices` warps share K of the same columns; their sums are added in
+shared memory in a fixed order. The last step of an element is the epilogue.
 
-Lines of B, and rows of A, may begin at any element. The elements before the first aligned word of a line (its head),
-and those behind the last word that is read (its tail), are loaded one by one. A warp's columns are WARPS apart, so that
-all its lines have heads of the same length. The eight elements of A that such a word meets begin within a word of A:
-they are shifted together from two, once for all lines. The first word of a row may begin in the row before, and A
-begins at a word, so nothing outside the matrices is read.
+Columns of B, and rows of A, may begin at any element. The elements before the first aligned word of a column (its
+head), and those behind the last word that is read (its tail), are loaded one by one. A warp's columns are WARPS apart,
+so that all have heads of the same length. The eight elements of A that such a word meets begin within a word of A: they
+are shifted together from two, once for all columns. The first word of a row may begin in the row before, and A begins
+at a word, so nothing outside the matrices is read.
 
 Before griddepcontrol.wait each warp prefetches the first words of its columns of B into L2, and the CTAs share the
 prefetch of A. They arrive while earlier launches end: short GEMMs take up to 10 % less time. CTAs of a longer
@@ -20,7 +20,7 @@ may hold the end of B beside what an earlier launch has yet to write. If L2 evic
 of its words bypass L1, which is faster than loads through it with the hint; prefetches have no hint.
 
     head    0 .. 7 elements
-    words   K / 8 of them; of unaligned lines one less, since the second word of A must be inside A
+    words   K / 8 of them; of unaligned columns one less, since the second word of A must be inside A
     tail    0 .. 15 elements
 """
 
@@ -102,19 +102,19 @@ class Gemv:
         )
         # columns and rows that do not exist are others again
         last = cutlass.min(first, extents["n"] - 1)
-        columns = [first + i * WARPS for i in range(config.own)]
-        columns = [cutlass.select_(x < extents["n"], x, last) for x in columns]
-        lines = tuple(_at(b, cutlass.Int64(x) * steps["b"][0]) for x in columns)
+        places = [first + i * WARPS for i in range(config.own)]
+        places = [cutlass.select_(x < extents["n"], x, last) for x in places]
+        columns = tuple(_at(b, cutlass.Int64(x) * steps["b"][0]) for x in places)
         rows = [cutlass.min(cutlass.Int32(i), extents["m"] - 1) for i in range(config.rows)]
         rows = tuple(_at(a, cutlass.Int64(x) * steps["a"][0]) for x in rows)
         slice_ = warp % config.slices
         _prefetch(rows, extents["k"], cutlass.Int64(thread) * tiles + place, L2_LINE // ELEMENT_BYTES)
         policy = evicted_first() if config.evict_first else None
-        mainloop, loaded = Mainloop(config, self.numeric, rows, lines, extents["k"], policy), None
+        mainloop, loaded = Mainloop(config, self.numeric, rows, columns, extents["k"], policy), None
         if cutlass.const_expr(config.early):
             loaded = mainloop.load_first(lane, slice_)
         else:
-            _prefetch(lines, extents["k"], slice_ * hw.WARP + lane, WORD)
+            _prefetch(columns, extents["k"], slice_ * hw.WARP + lane, WORD)
         dependence.wait()
         sums = mainloop.multiply(lane, slice_, loaded)
         dependence.done(("mainloop",))
@@ -168,7 +168,7 @@ class Gemv:
 
 @dataclass(frozen=True)
 class Mainloop:
-    """A warp's products of rows of A and lines of B, addresses in global memory; all lines have the same head."""
+    """A warp's products of rows of A and columns of B, addresses in global memory; all columns have the same head."""
 
     config: GemvConfig
     numeric: Any
@@ -178,25 +178,25 @@ class Mainloop:
     policy: Any
 
     def load_first(self, lane: cutlass.Int32, slice_: cutlass.Int32) -> list:
-        """The registers of a lane's first words of every line, which are aligned, as they arrive."""
+        """The registers of a lane's first words of every column, which are aligned, as they arrive."""
         words, _ = _inside(self.b, self._places(lane + slice_ * hw.WARP), self.k // WORD)
         return [[registers_past_l1(x, self.policy) for x in place] for place in words]
 
     @cute.jit
     def multiply(self, lane: cutlass.Int32, slice_: cutlass.Int32, loaded: cutlass.Constexpr):
-        """This lane's part of each sum, (COLUMN, ROW); the first words of its lines may be loaded."""
+        """This lane's part of each sum, (COLUMN, ROW); the first words of its columns may be loaded."""
         aligned = self.config.aligned
         head = 0 if aligned else _misaligned(-self.b[0])
-        # of each row the word with the element that a line's first word meets, and where in it that is
+        # of each row the word with the element that a column's first word meets, and where in it that is
         begins = [0 if aligned else _misaligned(row + head * ELEMENT_BYTES) for row in self.a]
         low = [_at(row, head - begin) for row, begin in zip(self.a, begins, strict=True)]
-        bases = [*(_at(line, head) for line in self.b), *low]
+        bases = [*(_at(column, head) for column in self.b), *low]
         count = (self.k - head) // WORD - (not aligned)
         sums = cute.make_rmem_tensor((self.config.own, self.config.rows), cutlass.Float32)
         sums.fill(0.0)
         if cutlass.const_expr(not aligned):
             self._ends(sums, lane, slice_, head, head + count * WORD)
-        # words of a line that all slices load before they multiply
+        # words of a column that all slices load before they multiply
         together = hw.WARP * self.config.slices
         first, block_words = lane + slice_ * hw.WARP, self.config.words * together
         blocks, done = count // block_words, int(loaded is not None)
@@ -213,25 +213,25 @@ class Mainloop:
         return sums
 
     def _places(self, first: Any) -> list:
-        """The words of a line that a lane loads before it multiplies, from its first one on."""
+        """The words of a column that a lane loads before it multiplies, from its first one on."""
         return [first + i * hw.WARP * self.config.slices for i in range(self.config.words)]
 
     def _block(
         self, sums: cute.Tensor, words: list, inside: list, begins: list, loaded: list | None = None
     ) -> None:
-        """Add the products of a lane's words of every line.
+        """Add the products of a lane's words of every column.
 
         Args:
             sums: (COLUMN, ROW).
-            words: addresses, of each place those of all lines and of the words of all rows that these meet.
-            inside: whether each place is inside the lines; others add nothing.
+            words: addresses, of each place those of all columns and of the words of all rows that these meet.
+            inside: whether each place is inside the columns; others add nothing.
             begins: where in its word each row begins.
-            loaded: the registers of the lines' words if they are loaded.
+            loaded: the registers of the columns' words if they are loaded.
         """
         own = self.config.own
         loaded = loaded or [[self._word(x) for x in place[:own]] for place in words]
-        for place, lines, legal in zip(words, loaded, inside, strict=True):
-            numbers = [self._numbers(_registers(x)) for x in lines]
+        for place, columns, legal in zip(words, loaded, inside, strict=True):
+            numbers = [self._numbers(_registers(x)) for x in columns]
             for row, (low, begin) in enumerate(zip(place[own:], begins, strict=True)):
                 a = self._numbers(self._factors(low, begin))
                 for column, b in enumerate(numbers):
@@ -263,16 +263,16 @@ class Mainloop:
         """Add the products of heads, and of tails from an element on, one to a lane of the first slice."""
         for place, end in ((lane, head), (tail + lane, self.k)):
             at, mine = cutlass.min(place, self.k - 1), (place < end) & (slice_ == 0)
-            lines = [self._element(line, at) for line in self.b]
+            columns = [self._element(column, at) for column in self.b]
             for row, start in enumerate(self.a):
                 a = self._element(start, at)
-                for column, b in enumerate(lines):
+                for column, b in enumerate(columns):
                     total = sums[column, row]
                     sums[column, row] = cutlass.select_(mine, total + a * b, total)
 
-    def _element(self, line: Any, place: Any) -> Any:
-        """One element of a line as fp32."""
-        return elements_at(self.numeric, _at(line, place))[0].to(cutlass.Float32)
+    def _element(self, column: Any, place: Any) -> Any:
+        """One element of a column as fp32."""
+        return elements_at(self.numeric, _at(column, place))[0].to(cutlass.Float32)
 
 
 def _prefetch(starts: tuple, k: Any, number: Any, elements: int) -> None:

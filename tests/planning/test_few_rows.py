@@ -10,12 +10,12 @@ import pytest
 
 from cutegemm import GemmSpec
 from cutegemm import epilogue as epi
-from cutegemm.arch.device import LineModel
+from cutegemm.arch.device import FewRowModel
 from cutegemm.arch.records import H200
 from cutegemm.config.gemv import MOST_ROWS, TILES, WARPS
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm
-from cutegemm.planning import few_lines
+from cutegemm.planning import few_rows
 from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
 from cutegemm.request.few_rows import MOST, allowed, as_rows, early_operands
@@ -86,7 +86,7 @@ def test_what_these_kernels_cannot_serve(of, fields):
 
 
 def test_a_single_element_is_a_row_or_a_column():
-    """Its tile may have either form, and the aligned one of both lines is the row."""
+    """Its tile may have either form, and the aligned one of both vectors is the row."""
     of = problem(1, 1, 640, majors="kk")
     assert plan(GemmSpec(schedule="simt", tile=(1, 8, 512)), of).swapped is False
     assert plan(GemmSpec(schedule="simt", tile=(8, 1, 512)), of).swapped is True
@@ -166,7 +166,7 @@ def test_the_faster_of_both_is_taken(extents):
     assert made.tiles[:2] == ((1, made.tiles[1]) if extents[0] == 1 else (made.tiles[0], 1))
     kinds = {dict(x.fields)["schedule"] for x in made.why.weighed}
     assert kinds >= {"simt", "cooperative"}
-    slow = dataclasses.replace(H200, lines=dataclasses.replace(H200.lines, launch=1e6))
+    slow = dataclasses.replace(H200, few_rows=dataclasses.replace(H200.few_rows, launch=1e6))
     other = plan(GemmSpec(), of, slow)
     assert other.config.family != "gemv" and "simt" in {dict(x.fields)["schedule"] for x in other.why.weighed}
 
@@ -195,7 +195,7 @@ def test_a_tile_may_have_more_rows_than_d():
     of = problem(2, 999, 1001, majors="kk")
     named = next(x for x in TILES if x.rows == MOST_ROWS)
     assert plan(GemmSpec(schedule="simt", tile=named.tile), of).config.rows == MOST_ROWS
-    assert {x.rows for _, x in few_lines.weighed(requested(GemmSpec(), of, H200)[0])} == {2}
+    assert {x.rows for _, x in few_rows.weighed(requested(GemmSpec(), of, H200)[0])} == {2}
 
 
 def test_a_plan_counts_the_ctas_that_are_launched():
@@ -245,10 +245,10 @@ def test_other_types_have_their_own_tiles():
 
 
 def test_laws_of_the_model():
-    """More and longer lines, unaligned ones and more rows of one word never cost less; half the SMs take longer."""
+    """More and longer columns, unaligned ones and more rows of one word never cost less; half the SMs take longer."""
     for x in TILES:
         for n, k in ((100, 512), (1000, 4096), (40_000, 1024)):
-            cost = lambda n=n, k=k, device=H200, whole=True, x=x: few_lines.estimate(
+            cost = lambda n=n, k=k, device=H200, whole=True, x=x: few_rows.estimate(
                 problem(x.rows, n, k, majors="kk"), x, device, whole
             )
             assert cost(n=2 * n) >= cost() and cost(k=2 * k) >= cost() and cost(whole=False) >= cost()
@@ -257,13 +257,13 @@ def test_laws_of_the_model():
             assert x.rows == 1 or cost(x=more) >= cost()
 
 
-@pytest.mark.parametrize("name", [x.name for x in dataclasses.fields(LineModel)])
+@pytest.mark.parametrize("name", [x.name for x in dataclasses.fields(FewRowModel)])
 def test_every_rate_counts(name):
     """Twice a rate changes the time of some tile; a higher bandwidth shortens it, all others lengthen it."""
-    model = dataclasses.replace(H200.lines, **{name: 2 * getattr(H200.lines, name)})
-    device, sign = dataclasses.replace(H200, lines=model), -1 if name == "dram" else 1
+    model = dataclasses.replace(H200.few_rows, **{name: 2 * getattr(H200.few_rows, name)})
+    device, sign = dataclasses.replace(H200, few_rows=model), -1 if name == "dram" else 1
     changes = [
-        few_lines.estimate(of, x, device, whole) - few_lines.estimate(of, x, H200, whole)
+        few_rows.estimate(of, x, device, whole) - few_rows.estimate(of, x, H200, whole)
         for x in TILES
         for n, k in ((64, 512), (100, 4096), (5000, 1024), (40_000, 4096))
         for of in (problem(x.rows, n, k, majors="kk"),)
@@ -276,13 +276,13 @@ def test_another_wave_costs_what_a_cta_waits():
     """The first CTA of a second wave costs at least its loads one after another; one that fits in the first, little."""
     for x in TILES:
         held = x.residents * H200.sms * x.columns
-        cost = lambda n, x=x: few_lines.estimate(problem(x.rows, n, 4096, majors="kk"), x, H200, True)
-        loads = -(-4096 // x.tile[2]) * H200.lines.latency
+        cost = lambda n, x=x: few_rows.estimate(problem(x.rows, n, 4096, majors="kk"), x, H200, True)
+        loads = -(-4096 // x.tile[2]) * H200.few_rows.latency
         assert cost(held + x.columns) - cost(held) > loads > 5 * (cost(held) - cost(held - x.columns))
 
 
 def test_what_is_loaded_early():
-    """The constant operand of many lines, whichever way D lies, if they begin at words and are short for one row."""
+    """The constant operand with many columns, whichever way D lies, if these begin at words, short ones for one row."""
     row, column = (problem(*x, majors="kk") for x in ((2, 999, 1024), (999, 2, 1024)))
     for of, constant, early in (
         (row, ("b",), ("b",)),
@@ -303,7 +303,7 @@ def test_what_is_loaded_early():
             assert config.trigger == "start" or not config.early
 
 
-def test_only_aligned_lines_of_b_can_be_early():
+def test_only_aligned_columns_of_b_can_be_early():
     """Other configs cannot be made."""
     config = plan(GemmSpec(schedule="simt", constant=("b",)), problem(2, 999, 1024, majors="kk")).config
     for fields in ({"early": ("a",)}, {"early": ("a", "b")}, {"aligned": False}):
@@ -326,8 +326,8 @@ def test_others_ignore_what_is_constant(of, fields):
     assert constant.config == plain.config and constant.config.family == "simt"
 
 
-def test_beside_the_tensor_cores_a_tile_loads_constant_lines_early_or_is_not_weighed():
-    """Unless their own loads begin late, too, as those of unaligned lines do."""
+def test_beside_the_tensor_cores_a_tile_loads_constant_columns_early_or_is_not_weighed():
+    """Unless their own loads begin late, too, as those of unaligned columns do."""
     for k, fields, counted in (
         (16384, {}, False),
         (16384, {"schedule": "simt"}, True),
@@ -335,7 +335,7 @@ def test_beside_the_tensor_cores_a_tile_loads_constant_lines_early_or_is_not_wei
         (1024, {}, True),
     ):
         asked = requested(GemmSpec(constant=("b",), **fields), problem(1, 4096, k, majors="kk"), H200)[0]
-        found = few_lines.weighed(asked)
+        found = few_rows.weighed(asked)
         assert bool(found) is counted, (k, fields)
         assert k % 8 or fields or all(early_operands(asked, x) for _, x in found)
     # what is constant is the operand that all CTAs read, so no kernel loads much of it early
@@ -343,15 +343,15 @@ def test_beside_the_tensor_cores_a_tile_loads_constant_lines_early_or_is_not_wei
         (problem(4096, 1, 16384, majors="kk"), "b"),
         (problem(1, 4096, 16384, majors="kk"), "a"),
     ):
-        assert few_lines.weighed(requested(GemmSpec(constant=(constant,)), of, H200)[0])
+        assert few_rows.weighed(requested(GemmSpec(constant=(constant,)), of, H200)[0])
 
 
 def test_a_named_schedule_is_compared_with_no_other():
     """The predicted time of constant operands is longer only beside that of the tensor cores."""
     of = problem(2, 1024, 1024, majors="kk")
-    for fields, longer in (({"schedule": "simt"}, 1.0), ({}, H200.thresholds.constant_lines)):
+    for fields, longer in (({"schedule": "simt"}, 1.0), ({}, H200.thresholds.constant_few)):
         plain, constant = (
-            few_lines.weighed(requested(GemmSpec(**fields, **x), of, H200)[0])
+            few_rows.weighed(requested(GemmSpec(**fields, **x), of, H200)[0])
             for x in ({}, {"constant": ("b",)})
         )
         assert [x for x, _ in constant] == pytest.approx([longer * x for x, _ in plain])

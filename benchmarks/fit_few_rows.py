@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured kernels of a few lines of D, and how well their cost model ranks them (`cutegemm.planning.few_lines`).
+"""Measured kernels of a few rows or columns of D, and how their model (`cutegemm.planning.few_rows`) ranks them.
 
-    python -m benchmarks.fit_lines draw --seeds 155,156 --counts odd_skinny=12,decode=8 --out jobs.json
+    python -m benchmarks.fit_few_rows draw --seeds 155,156 --counts odd_skinny=12,decode=8 --out jobs.json
     python -m benchmarks.sweep_jobs --jobs jobs.json --out sweep.jsonl          # measures them
-    python -m benchmarks.fit_lines table --jobs jobs.json --lines sweep.jsonl --out .../sweeps/lines_h200.json
-    python -m benchmarks.fit --lines --write                                    # fits the record
+    python -m benchmarks.fit_few_rows table --jobs jobs.json --lines sweep.jsonl --out .../sweeps/few_rows_h200.json
+    python -m benchmarks.fit --few-rows --write                                 # fits the record
 
 A sweep has every tile of problems with few rows or columns that training seeds draw, and the config of the tensor cores
 that the model predicts fastest.
@@ -25,11 +25,11 @@ from benchmarks import command_line, contenders, fresh_draws, runs, sweep_draws,
 from benchmarks.fit_loads import Timed, fared
 from benchmarks.results import CASE_FIELDS, Case, Row
 from cutegemm import GemmSpec, problem
-from cutegemm.arch.device import Device, LineModel
+from cutegemm.arch.device import Device, FewRowModel
 from cutegemm.config import GemvTile
 from cutegemm.config.gemv import MOST_ROWS, TILES
 from cutegemm.database.entry import refined
-from cutegemm.planning import few_lines, ranking
+from cutegemm.planning import few_rows, ranking
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import fields_of
 from cutegemm.planning.why import fields_of_option
@@ -37,10 +37,10 @@ from cutegemm.request.few_rows import aligned, allowed, as_rows
 from cutegemm.request.requirements import requested
 
 # the constants, the part of a device that holds them, and what is measured
-NAMES = tuple(x.name for x in dataclasses.fields(LineModel))
-PART, WHAT = "lines", "tiles"
-FILES = "lines_*.json"
-# problems of a family among which those of few lines are looked for
+NAMES = tuple(x.name for x in dataclasses.fields(FewRowModel))
+PART, WHAT = "few_rows", "tiles"
+FILES = "few_rows_*.json"
+# problems of a family among which those of few rows or columns are looked for
 LOOKED = 600
 TENSOR = "tensor cores"
 Tiles = Timed[GemvTile]
@@ -51,7 +51,7 @@ def read(paths: Sequence[Path]) -> list[Tiles]:
     found = []
     for path in paths:
         data = json.loads(path.read_text())
-        for x in data["lines"] if path.match(FILES) else ():
+        for x in data["problems"] if path.match(FILES) else ():
             of = problem(x["m"], x["n"], x["k"], batch=x["batch"], dtype=x["dtype"], majors=x["majors"])
             us = {tile: x["us"][_name(tile)] for tile in TILES if _name(tile) in x["us"]}
             found.append(Tiles(data["gpu"], x["suite"], of, us))
@@ -63,7 +63,7 @@ def predicted(of: Tiles, device: Device) -> dict[GemvTile, float]:
     asked, _ = requested(GemmSpec(), of.problem, device)
     seen = as_rows(asked)
     assert seen is not None
-    return {x: few_lines.estimate(seen.problem, x, device, aligned(seen)) / 1e3 for x in of.us}
+    return {x: few_rows.estimate(seen.problem, x, device, aligned(seen)) / 1e3 for x in of.us}
 
 
 def score(of: Tiles, device: Device, blur: float) -> tuple[float, float, float]:
@@ -75,7 +75,7 @@ def _name(x: GemvTile) -> str:
     return "x".join(map(str, x.tile))
 
 
-def lines(seeds: Sequence[int], counts: dict[str, int]) -> Iterator[tuple[int, Case]]:
+def problems(seeds: Sequence[int], counts: dict[str, int]) -> Iterator[tuple[int, Case]]:
     """(Seed, problem) of each family's first problems with few rows or columns, over all seeds."""
     for family, count in counts.items():
         drawn = ((seed, case) for seed in seeds for case in fresh_draws.draw(family, seed, LOOKED))
@@ -86,7 +86,7 @@ def jobs(seeds: Sequence[int], counts: dict[str, int], device: Device) -> dict[s
     """The jobs of a sweep, as `sweep_draws.drawn` gives them."""
     kernels: dict[Any, int] = {}
     found = []
-    for seed, case in lines(seeds, counts):
+    for seed, case in problems(seeds, counts):
         of, spec = contenders.problem(case), GemmSpec()
         asked, _ = requested(spec, of, device)
         seen = as_rows(asked)
@@ -118,12 +118,12 @@ def table(of: dict[str, Any], measured: Sequence[Row], gpu: str, commit: str | N
                     us[config["config"]] = round(statistics.median(long) if long else min(short), 3)
             us["cublas"] = round(statistics.median(line["last"][contenders.BASELINE]), 3)
             found.append({name: job[name] for name in (*CASE_FIELDS, "seed")} | {"us": us})
-    return {"gpu": gpu, "commit": commit, "lines": found}
+    return {"gpu": gpu, "commit": commit, "problems": found}
 
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = command_line.parser("fit_lines", __doc__)
+    parser = command_line.parser("fit_few_rows", __doc__)
     parts = parser.add_subparsers(dest="what", required=True)
     draw, tabled = parts.add_parser("draw"), parts.add_parser("table")
     draw.add_argument("--seeds", type=lambda x: [int(y) for y in x.split(",")], required=True)
