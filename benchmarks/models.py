@@ -293,8 +293,8 @@ def main(arguments: list[str]) -> int:
     graphs = not args.from_host
     bench = Bench(regime, sensors, names=names, graphs=graphs, keep=out.put, seconds=args.seconds)
     outcome = runs.run(scenarios(args), bench, out, seconds=args.seconds, console=console, describe=describe)
-    for (what, _, mode), ratio in results.compiled_ratios(out.rows).items():
-        console.print(f"{what:16} cutegemm_{mode} x torch_{mode} {ratio:.3f}", markup=False)
+    for (what, timed, mode), ratio in results.compiled_ratios(out.rows).items():
+        console.print(f"{what:16} {timed:9} cutegemm_{mode} x torch_{mode} {ratio:.3f}", markup=False)
     return runs.report(outcome, console)
 
 

@@ -76,7 +76,7 @@ def _gemv(asked: Request, own: Fields, least: float, *taken: GemvConfig) -> Iter
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
 
 
-def _line_ns(asked: Request, config: GemvConfig) -> float:
+def _gemv_ns(asked: Request, config: GemvConfig) -> float:
     """The predicted time of a kernel for few rows or columns of D; the planner may not compare a tuned entry's tile."""
     return next(ns for ns, x in few_rows.weighed(asked, (config,)) if x.tile == config.tile)
 
@@ -99,7 +99,7 @@ def predicted_us(made: KernelPlan) -> float:
         return option_of(*average_plan(made)).ns / 1e3
     if isinstance(made.config, GemvConfig):
         asked, _ = requested(made.spec, made.problem, made.device)
-        return _line_ns(asked, made.config) / 1e3
+        return _gemv_ns(asked, made.config) / 1e3
     taken = weigh_simt(made).taken if isinstance(made.config, SimtConfig) else None
     return 0.0 if taken is None else taken.us
 
@@ -110,7 +110,7 @@ def weigh_simt(made: KernelPlan) -> Why:
     asked, family = requested(made.spec, made.problem, made.device)
     cores = family.name == "simt"
     if isinstance(config, GemvConfig):
-        least = _line_ns(asked, config)
+        least = _gemv_ns(asked, config)
         others = () if cores else _shown(asked).items()
         found = [_fate(fields, x, least, taken=False) for fields, x in others]
     # tiles for several rows or columns are considered only where tensor cores are not
@@ -152,7 +152,7 @@ def fields_of_option(option: Option) -> Fields:
 
 def _lost(ns: float, least: float) -> str:
     if ns < least:
-        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but later in the order"
+        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but the model did not choose"
     return f"slower by {(ns - least) / 1e3:,.1f} us ({ns / least - 1:.1%})"
 
 
