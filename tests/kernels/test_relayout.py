@@ -192,13 +192,15 @@ def test_every_misalignment_is_shifted_away(kind, unit):
 def test_small_copies_prefetch():
     """A sector for each line of L2 in which a chunk of a row begins; none where not all CTAs run at once."""
     # 64 lines of eight chunks per CTA
-    for lines, prefetches in ((40, True), (512 * 64 + 1, False)):
-        source = lying("bf16", "col", 1, lines, 64, 3, "cpu")
-        # all chunks of 16 bytes of a row begin in one line if its first chunk is the line's first
-        prefetched = prefetches * lines * (1 if source.data_ptr() % 128 < 16 else 2)
-        counts = [copy("bf16", ("col",), (source,), x)[1] for x in (str, as_loads)]
-        plain, loaded = (x["global_load_sectors"] for x in counts)
-        assert loaded - plain == prefetched
+    few, more = 8 * 64, 513 * 64
+    source = lying("bf16", "col", 1, more, 64, 3, "cpu")
+    plain, double, loaded, many = (
+        copy("bf16", ("col",), (source[:, :lines],), edited)[1]["global_load_sectors"]
+        for lines, edited in ((few, str), (2 * few, str), (few, as_loads), (more, as_loads))
+    )
+    # all chunks of 16 bytes of a row begin in one line if its first chunk is the line's first
+    assert loaded - plain == few * (1 if source.data_ptr() % 128 < 16 else 2)
+    assert (many - plain) * few == (double - plain) * (more - few)
 
 
 @pytest.mark.parametrize("unit", ["col", "row"])

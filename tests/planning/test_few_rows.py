@@ -200,7 +200,7 @@ def test_a_tile_may_have_more_rows_than_d():
 
 def test_a_plan_counts_the_ctas_that_are_launched():
     """Where columns do not fill the warps of all slices, CTAs without columns are launched, and counted."""
-    for x in TILES:
+    for x in {(x.own, x.slices): x for x in TILES}.values():
         for n in (7, 33, 999):
             of = problem(x.rows, n, 64, majors="kk")
             gemm = Gemm(GemmSpec(schedule="simt", tile=x.tile), of)
