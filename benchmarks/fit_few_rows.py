@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured kernels of a few rows or columns of D, and how their model (`cutegemm.planning.few_rows`) ranks them.
+"""Measured kernels of a few rows or columns of D, and how their model (`cutegemm.planning.gemv_tiles`) ranks them.
 
     python -m benchmarks.fit_few_rows draw --seeds 155,156 --counts odd_skinny=12,decode=8 --out jobs.json
     python -m benchmarks.sweep_jobs --jobs jobs.json --out sweep.jsonl          # measures them
@@ -29,7 +29,7 @@ from cutegemm.arch.device import Device, FewRowModel
 from cutegemm.config import GemvTile
 from cutegemm.config.gemv import MOST_ROWS, TILES
 from cutegemm.database.entry import refined
-from cutegemm.planning import few_rows, ranking
+from cutegemm.planning import gemv_tiles, ranking
 from cutegemm.planning.planner import plan
 from cutegemm.planning.simt_tiles import fields_of
 from cutegemm.planning.why import fields_of_option
@@ -51,7 +51,7 @@ def read(paths: Sequence[Path]) -> list[Tiles]:
     found = []
     for path in paths:
         data = json.loads(path.read_text())
-        for x in data["problems"] if path.match(FILES) else ():
+        for x in data["few_rows"] if path.match(FILES) else ():
             of = problem(x["m"], x["n"], x["k"], batch=x["batch"], dtype=x["dtype"], majors=x["majors"])
             us = {tile: x["us"][_name(tile)] for tile in TILES if _name(tile) in x["us"]}
             found.append(Tiles(data["gpu"], x["suite"], of, us))
@@ -63,7 +63,7 @@ def predicted(of: Tiles, device: Device) -> dict[GemvTile, float]:
     asked, _ = requested(GemmSpec(), of.problem, device)
     seen = as_rows(asked)
     assert seen is not None
-    return {x: few_rows.estimate(seen.problem, x, device, aligned(seen)) / 1e3 for x in of.us}
+    return {x: gemv_tiles.estimate(seen.problem, x, device, aligned(seen)) / 1e3 for x in of.us}
 
 
 def score(of: Tiles, device: Device, blur: float) -> tuple[float, float, float]:
@@ -118,7 +118,7 @@ def table(of: dict[str, Any], measured: Sequence[Row], gpu: str, commit: str | N
                     us[config["config"]] = round(statistics.median(long) if long else min(short), 3)
             us["cublas"] = round(statistics.median(line["last"][contenders.BASELINE]), 3)
             found.append({name: job[name] for name in (*CASE_FIELDS, "seed")} | {"us": us})
-    return {"gpu": gpu, "commit": commit, "problems": found}
+    return {"gpu": gpu, "commit": commit, "few_rows": found}
 
 
 def main(arguments: list[str]) -> int:

@@ -203,8 +203,6 @@ _near._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _index(value: object) -> int | None:
-    if type(value) is int:
-        return value
     if isinstance(value, bool):
         return None
     try:

@@ -34,7 +34,7 @@ class CoreModel:
 
 @dataclass(frozen=True, kw_only=True)
 class FewRowModel:
-    """Rates of one GPU for `planning.few_rows`, a few rows or columns of D on the CUDA cores. Times in ns.
+    """Rates of one GPU for `planning.gemv_tiles`, a few rows or columns of D on the CUDA cores. Times in ns.
 
     A word is 16 bytes of each of a warp's lanes; its times are those of an SM that all warps share.
     """
@@ -135,9 +135,11 @@ class Thresholds:
     early_bytes: int  # that a launch moves, up to which the next launch should begin early
     early_bytes_full: int  # the same of a launch whose share of the SMs is at least `full`
     early_constant: int  # bytes of a launch with constant operands, up to which the next one begins at once
-    early_few: int  # the same of a launch for a few rows on the CUDA cores, without early loads
+    early_few_rows: int  # the same of a launch for a few rows on the CUDA cores, without early loads
     early_blocks: int  # blocks of K of such a launch for one row, up to which it loads a constant B early
-    constant_few: float  # factor on its predicted time beside tensor-core kernels if operands are constant
+    constant_few_rows: (
+        float  # factor on its predicted time beside tensor-core kernels if operands are constant
+    )
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one
     kept: float  # share of L2 below which an operand stays there while the other streams through

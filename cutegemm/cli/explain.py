@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # candidates that are listed without --why, and letters of the reason why each lost
 BEST, FATE = 6, 26
 # abbreviations of these reasons
-SHORT = {"slower by ": "+", "predicted faster by ": "-", ", but the model did not choose": ", not chosen"}
+SHORT = {"slower by ": "+", "predicted faster by ": "-", ", but not chosen": ", not chosen"}
 
 
 def explain(

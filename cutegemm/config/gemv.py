@@ -13,7 +13,7 @@ from cutegemm.config.parts import EpilogueConfig
 from cutegemm.families import FAMILIES
 
 ELEMENT_BYTES = 2
-# elements of a load, and warps of a CTA: columns so far apart begin at the same place of a word
+# elements of a load, and warps of a CTA; columns whose index differs by this are aligned in the same way
 WORD = WARPS = 8
 COLUMNS, SLICES = (1, 2, 4), (1, 2, 4)
 # when the next launch may begin
@@ -29,7 +29,7 @@ class GemvTile:
 
     Attributes:
         rows: of D.
-        own: columns of D that a warp computes together and reads of B; they are `WARPS` apart.
+        own: columns of B, and so of D, that a warp computes together; `WARPS` apart.
         slices: warps of a CTA that share K of the same columns.
     """
 

@@ -81,7 +81,7 @@ SIMT = Family(
 GEMV = Family(
     name="gemv",
     config="cutegemm.config:GemvConfig",
-    driver="cutegemm.kernels.cuda_cores.gemv:Gemv",
+    driver="cutegemm.kernels.cuda_cores.simt_gemv:Gemv",
     weigh="cutegemm.planning.why:weigh_simt",
     abilities={"gemv": Abilities(loads=("direct",), stores=("direct",), schedulers=("per_tile",))},
 )

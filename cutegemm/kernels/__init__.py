@@ -4,7 +4,7 @@
 Drivers, one for each kernel family; a driver shows prologue, roles of warpgroups and the loop over output tiles:
     `warp_specialized`, `multistage`      GEMMs on the tensor cores
     `cuda_cores.simt_gemm`                exact fp32 GEMMs on the CUDA cores
-    `cuda_cores.gemv`               few rows or columns of D of 16-bit operands on the CUDA cores
+    `cuda_cores.simt_gemv`                few rows or columns of D of 16-bit operands on the CUDA cores
     `relayout_copy`                       copies of operands that TMA cannot address
     `quantize_groups`                     operands of 8 bits and their scales
     `sum_rows`                            sums of rows by index

@@ -7,7 +7,7 @@ what costs least                `ways` (swapped or not, how operands arrive), `g
                                 `ranking`, `choose`
 what follows from a candidate   `candidates`, `kernel_fields`, `epilogue_plan`, `invariance`;
                                 what must hold: `config.invariants`
-kernels on the CUDA cores       `simt_tiles`; of few rows or columns of D `few_rows`
+kernels on the CUDA cores       `simt_tiles`; of few rows or columns of D `gemv_tiles`
 several GEMMs in one launch     `grouped`, `group_kernels`
 for people                      `why`
 

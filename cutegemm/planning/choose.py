@@ -19,7 +19,7 @@ from cutegemm.config.registers import most_accumulators
 from cutegemm.config.spills import spills
 from cutegemm.errors import InputError, PlanError, field_error, shown
 from cutegemm.launch_layout import placed
-from cutegemm.planning import candidates, few_rows, invariance
+from cutegemm.planning import candidates, gemv_tiles, invariance
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.kernel_fields import check_reduction, configured, drafted, raster
 from cutegemm.planning.simt_tiles import plan_tile
@@ -45,7 +45,7 @@ def plan_tensor_core(asked: Request, order: Order) -> KernelPlan:
     """The plan of a problem on the tensor cores, with operands swapped or not."""
     option, config, grid = choose(asked, order)
     ns, way, candidate = option
-    found = few_rows.weighed(asked) if order is by_cost else []
+    found = gemv_tiles.weighed(asked) if order is by_cost else []
     least, tile = min(found, key=lambda pair: pair[0]) if found else (math.inf, None)
     if tile is not None and least < ns:
         why = f"D has {few(asked.problem)}: the CUDA cores are predicted to be faster, {least / 1e3:,.1f} us"

@@ -18,7 +18,7 @@ from cutegemm.config.simt import FOUR, STAGED_STAGES, TILES, WARP
 from cutegemm.config.spills import simt_spills, with_room
 from cutegemm.dtypes import DType
 from cutegemm.errors import PlanError, field_error
-from cutegemm.planning import few_rows, invariance
+from cutegemm.planning import gemv_tiles, invariance
 from cutegemm.planning.ways import Order
 from cutegemm.plans.kernel_plan import KernelPlan
 from cutegemm.plans.launch_limits import check_ctas, check_extents
@@ -150,7 +150,7 @@ def plan_tile(asked: Request, tile: CoreTile, reasons: tuple[str, ...]) -> Kerne
         config, half, gate = _configured(asked, tile)
     else:
         of = as_rows(asked) or asked
-        config, half, gate = few_rows.configured(of, tile), of.problem.b, None
+        config, half, gate = gemv_tiles.configured(of, tile), of.problem.b, None
     problem = of.problem
     tiles = (math.ceil(problem.m / tile.tile[0]), math.ceil(problem.n / tile.tile[1]), problem.batch)
     count = math.prod(tiles) if isinstance(tile, SimtTile) else tile.ctas(problem.n) * problem.batch
@@ -215,7 +215,7 @@ def choose(asked: Request) -> CoreTile:
 
 def candidates(asked: Request) -> list[tuple[float, CoreTile]]:
     """(nanoseconds, tile) of every tile that a request allows, those of few rows among them."""
-    rows: list[tuple[float, CoreTile]] = [*few_rows.weighed(asked)]
+    rows: list[tuple[float, CoreTile]] = [*gemv_tiles.weighed(asked)]
     if rows and isinstance(asked.spec.tile, Tile):
         return rows
     if (error := refusal(asked)) is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from cutegemm.config import GemvConfig, KernelConfig, SimtConfig, SimtTile
 from cutegemm.config.spills import spills
 from cutegemm.errors import PlanError
-from cutegemm.planning import few_rows, simt_tiles
+from cutegemm.planning import gemv_tiles, simt_tiles
 from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.choose import served
 from cutegemm.planning.grouped import average_plan
@@ -70,7 +70,7 @@ def _fate(fields: Fields, option: Option, least: float, *, taken: bool) -> Weigh
 def _gemv(asked: Request, own: Fields, least: float, *taken: GemvConfig) -> Iterator[Weighed]:
     """The fate of the tiles of the CUDA cores for few rows or columns of D, a plan's own among them."""
     of = as_rows(asked) or asked
-    for ns, x in few_rows.weighed(asked, taken):
+    for ns, x in gemv_tiles.weighed(asked, taken):
         fields = simt_tiles.fields_of(x, swapped=of.factors != asked.factors)
         what = f"{few(asked.problem)} on the CUDA cores, tile {dict(fields)['tile']}"
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
@@ -78,7 +78,7 @@ def _gemv(asked: Request, own: Fields, least: float, *taken: GemvConfig) -> Iter
 
 def _gemv_ns(asked: Request, config: GemvConfig) -> float:
     """The predicted time of a kernel for few rows or columns of D; the planner may not compare a tuned entry's tile."""
-    return next(ns for ns, x in few_rows.weighed(asked, (config,)) if x.tile == config.tile)
+    return next(ns for ns, x in gemv_tiles.weighed(asked, (config,)) if x.tile == config.tile)
 
 
 def option_of(made: KernelPlan, batches: Batches = MATRICES) -> Option:
@@ -152,7 +152,7 @@ def fields_of_option(option: Option) -> Fields:
 
 def _lost(ns: float, least: float) -> str:
     if ns < least:
-        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but the model did not choose"
+        return f"predicted faster by {(least - ns) / 1e3:,.1f} us, but not chosen"
     return f"slower by {(ns - least) / 1e3:,.1f} us ({ns / least - 1:.1%})"
 
 

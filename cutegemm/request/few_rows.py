@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that kernels of a few rows or columns of D support (`planning.few_rows`)."""
+"""Requests that kernels of a few rows or columns of D support (`planning.gemv_tiles`)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from benchmarks import fit, fit_few_rows
 from cutegemm import problem
 from cutegemm.arch.records import H200, TIMES_FILE
 from cutegemm.config.gemv import MOST_ROWS, TILES
-from cutegemm.planning import few_rows
+from cutegemm.planning import gemv_tiles
 
 SHAPES = [(1045, 731), (2810, 5730), (37_386, 1713), (1408, 16_896), (22_016, 3328), (5316, 1192)]
 
@@ -43,7 +43,7 @@ def test_jobs_have_every_tile_and_a_config_of_the_tensor_cores(tmp_path):
     assert fit_few_rows.read([tmp_path / "jobs.json"]) == []
 
 
-def test_what_a_line_takes_is_found_again(tmp_path):
+def test_what_a_column_takes_is_found_again(tmp_path):
     """A latency that differs is found and written."""
     truth = dataclasses.replace(
         H200, few_rows=dataclasses.replace(H200.few_rows, latency=1.6 * H200.few_rows.latency)
@@ -52,14 +52,14 @@ def test_what_a_line_takes_is_found_again(tmp_path):
     for n, k in SHAPES:
         of = problem(1, n, k, majors="kk")
         us = {
-            "x".join(map(str, x.tile)): few_rows.estimate(of, x, truth, k % 8 == 0) / 1e3
+            "x".join(map(str, x.tile)): gemv_tiles.estimate(of, x, truth, k % 8 == 0) / 1e3
             for x in TILES
             if x.rows == 1
         }
         case = {"suite": "odd", "m": 1, "n": n, "k": k, "batch": 1, "dtype": "bf16", "majors": "kk"}
         found.append(case | {"us": us | {"cublas": 9.0, fit_few_rows.TENSOR: 9.0}})
     table, record = tmp_path / "few_rows_test.json", tmp_path / "times.json"
-    table.write_text(json.dumps({"gpu": H200.name, "commit": None, "problems": found}))
+    table.write_text(json.dumps({"gpu": H200.name, "commit": None, "few_rows": found}))
     record.write_text(TIMES_FILE.read_text())
     words = ["--gpu", H200.name, "--few-rows", "--write", "--sweeps", str(table), "--record", str(record)]
     assert fit.main(words) == 0

@@ -31,7 +31,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.sliced
 
 THREADS = 2048  # of an SM (CUDA programming guide, compute capability 9.0)
-LINES = 37  # not a multiple of any tile's columns
+MANY = 37  # not a multiple of any tile's columns
 LONG = 120_001  # so many bytes that the next launch begins late
 NAME = lambda x: f"{x.rows} rows, {x.own} columns, {x.slices} slices"  # noqa: E731
 
@@ -42,7 +42,7 @@ def gemm_of(x, swapped=False, **fields):
 
 
 def matrix(rows, k, *, pitch=None, offset=0, batch=None, dtype=torch.bfloat16, seed=0, device="cpu"):
-    """A matrix of random numbers whose lines begin at any element, between NaNs."""
+    """A matrix of random numbers whose rows begin at any element, between NaNs."""
     pitch, count = pitch or k, batch or 1
     store = torch.full((offset + count * rows * pitch + WORD,), float("nan"), dtype=dtype, device=device)
     view = store[offset : offset + count * rows * pitch].view(count, rows, pitch)[:, :, :k]
@@ -50,8 +50,8 @@ def matrix(rows, k, *, pitch=None, offset=0, batch=None, dtype=torch.bfloat16, s
     return view if batch else view[0]
 
 
-def operands(lines, k, *, rows=1, swapped=False, **how):
-    """A and B of few rows, or of few columns if `swapped`; the first row is aligned, others begin as B's lines do."""
+def operands(columns, k, *, rows=1, swapped=False, **how):
+    """A and B of few rows, or of few columns if `swapped`; the first row is aligned, others begin as B's columns do."""
     pitch = how.get("pitch") or k
     few = matrix(
         rows,
@@ -61,15 +61,15 @@ def operands(lines, k, *, rows=1, swapped=False, **how):
         dtype=how.get("dtype", torch.bfloat16),
         seed=1,
     )
-    many = matrix(lines, k, **how)
+    many = matrix(columns, k, **how)
     return (many, few.mT) if swapped else (few, many.mT)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=NAME)
 def test_every_tile_multiplies(tile):
-    """Each tile gives D for lines that begin at odd elements, in several blocks, the last one partly empty."""
+    """Each tile gives D for columns that begin at odd elements, in several blocks, the last one partly empty."""
     swapped = tile.own == 2
-    a, b = operands(LINES, 2 * tile.tile[2] + 77, rows=tile.rows, swapped=swapped, offset=3)
+    a, b = operands(MANY, 2 * tile.tile[2] + 77, rows=tile.rows, swapped=swapped, offset=3)
     run = emulator.run(gemm_of(tile, swapped), a, b, options=RACES)
     assert not run.races
     assert_close(run.d, a, b)
@@ -88,16 +88,16 @@ def test_any_end_and_any_beginning(k, pitch, offset):
 @pytest.mark.parametrize("rows", range(1, MOST_ROWS + 1))
 def test_a_tile_with_more_rows_than_d(rows):
     """Rows that do not exist are computed twice and not stored."""
-    a, b = operands(LINES, 531, rows=rows, offset=1)
+    a, b = operands(MANY, 531, rows=rows, offset=1)
     run = emulator.run(gemm_of(GemvTile(rows=MOST_ROWS, own=2, slices=2)), a, b, options=RACES)
-    assert not run.races and run.d.shape == (rows, LINES)
+    assert not run.races and run.d.shape == (rows, MANY)
     assert_close(run.d, a, b)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_batches(dtype):
     """Each batch has its own columns; a row that all share is read for each."""
-    a, b = operands(LINES, 700, rows=2, pitch=701, batch=3, dtype=dtype)
+    a, b = operands(MANY, 700, rows=2, pitch=701, batch=3, dtype=dtype)
     gemm = gemm_of(GemvTile(rows=2, own=4, slices=1))
     assert_close(emulator.run(gemm, a, b, options=RACES).d, a, b)
     assert_close(emulator.run(gemm, a[:1], b, options=RACES).d, a[:1].expand(3, -1, -1), b)
@@ -110,9 +110,9 @@ def test_aligned_columns_need_no_shift():
         for k in (1024, 1025)
     )
     assert config.aligned and not shifted.aligned
-    a, b = operands(LINES, 1024)
+    a, b = operands(MANY, 1024)
     whole = emulator.run(gemm_of(TILES[0]), a, b)
-    odd = emulator.run(gemm_of(TILES[0]), *operands(LINES, 1024, offset=1))
+    odd = emulator.run(gemm_of(TILES[0]), *operands(MANY, 1024, offset=1))
     assert_close(whole.d, a, b)
     assert 1.5 * whole.counters["global_load_requests"] < odd.counters["global_load_requests"]
 
@@ -133,17 +133,17 @@ def test_an_sm_holds_the_ctas_that_the_planner_counts(aligned):
 def test_values_that_are_no_numbers_stay_in_their_columns():
     """An infinity in one line, and a NaN in another, reach their columns of D alone, wherever in the line they are."""
     for place in (0, 5, 300, 698, 699):
-        a, b = operands(LINES, 700, rows=3, pitch=701, offset=1)
+        a, b = operands(MANY, 700, rows=3, pitch=701, offset=1)
         b[place, 4], b[place, 9] = float("inf"), float("nan")
         d = emulator.run(gemm_of(GemvTile(rows=3, own=4, slices=2)), a, b).d
         assert d[:, 4].isinf().all() and d[:, 9].isnan().all()
-        assert d[:, [i for i in range(LINES) if i not in (4, 9)]].isfinite().all()
+        assert d[:, [i for i in range(MANY) if i not in (4, 9)]].isfinite().all()
 
 
 def test_values_that_are_no_numbers_stay_in_their_rows():
     """A NaN in a row of A reaches its row of D alone, in its first element, in its last, and in between."""
     for place in (0, 5, 300, 698, 699):
-        a, b = operands(LINES, 700, rows=4, pitch=701, offset=1)
+        a, b = operands(MANY, 700, rows=4, pitch=701, offset=1)
         a[2, place] = float("nan")
         d = emulator.run(gemm_of(GemvTile(rows=4, own=2, slices=1)), a, b).d
         assert d[2].isnan().all() and d[[0, 1, 3]].isfinite().all()
@@ -154,7 +154,7 @@ def test_values_that_are_no_numbers_stay_in_their_rows():
 def test_infinities_of_a_stay_infinities(k, rows):
     """Lanes behind the last word add nothing, not zero times what A has there, which would be no number."""
     for place in (0, 511, 512, k - 20, k - 12, k - 1):
-        a, b = operands(LINES, k, rows=rows)
+        a, b = operands(MANY, k, rows=rows)
         a[rows - 1, place] = float("inf")
         d = emulator.run(gemm_of(GemvTile(rows=rows, own=2, slices=2)), a, b.abs()).d
         assert d[rows - 1].isposinf().all() and d[: rows - 1].isfinite().all()
@@ -172,7 +172,7 @@ def fused(acc, *, bias: epi.Row, scale: epi.Col, other: epi.Matrix, factor: epi.
 @pytest.mark.parametrize("swapped", [False, True], ids=["row", "column"])
 def test_an_epilogue_has_the_coordinates_of_d(swapped):
     """Vectors along both axes, a matrix, a number and further outputs, of a row and of a column, in batches."""
-    a, b = operands(LINES, 333, rows=3, swapped=swapped, offset=1, batch=2)
+    a, b = operands(MANY, 333, rows=3, swapped=swapped, offset=1, batch=2)
     shape = (2, a.shape[1], b.shape[2])
     inputs = random_inputs(fused, shape, torch.Generator().manual_seed(3))
     run = emulator.run(
@@ -185,7 +185,7 @@ def test_an_epilogue_has_the_coordinates_of_d(swapped):
 @pytest.mark.parametrize("swapped", [False, True], ids=["row", "column"])
 def test_c_is_added(swapped):
     """alpha A B + beta C."""
-    a, b = operands(LINES, 100, rows=2, swapped=swapped, offset=1)
+    a, b = operands(MANY, 100, rows=2, swapped=swapped, offset=1)
     c = torch.randn(a.shape[0], b.shape[1], generator=torch.Generator().manual_seed(5)).bfloat16()
     run = emulator.run(gemm_of(GemvTile(rows=2, own=1), swapped), a, b, c, alpha=0.5, beta=2.0)
     assert_close(run.d, a, b, c, 0.5, 2.0)
@@ -193,7 +193,7 @@ def test_c_is_added(swapped):
 
 def test_equal_calls_give_equal_bits():
     """The order of additions is fixed, whatever order work completes in."""
-    a, b = operands(LINES, 2100, offset=1)
+    a, b = operands(MANY, 2100, offset=1)
     gemm = gemm_of(GemvTile(own=2, slices=4))
     runs = [emulator.run(gemm, a, b, options=emulator.Options(policy="random", seed=i)).d for i in range(3)]
     assert all(torch.equal(runs[0], x) for x in runs)
@@ -225,11 +225,11 @@ def test_an_impossible_config_is_refused(field, value):
 def test_a_long_launch_lets_the_next_one_begin_after_its_products(k, begins):
     """A short one at once."""
     tile = GemvTile(own=2, slices=4)
-    a, b = operands(LINES, k, offset=1)
+    a, b = operands(MANY, k, offset=1)
     run = emulator.run(gemm_of(tile), a, b, options=RACES)
     assert not run.races
     assert_close(run.d, a, b)
-    config = plan(GemmSpec(**dict(fields_of(tile))), problem(1, LINES, k, majors="kk")).config
+    config = plan(GemmSpec(**dict(fields_of(tile))), problem(1, MANY, k, majors="kk")).config
     before, after = kernel_cache.artifact(config).ptx.split("griddepcontrol.wait")
     assert config.trigger == begins
     assert ("griddepcontrol.launch_dependents" in before) == (begins == "start")
@@ -241,7 +241,7 @@ def test_a_long_launch_lets_the_next_one_begin_after_its_products(k, begins):
 @pytest.mark.parametrize("tile", [TILES[0], TILES[-1]], ids=NAME)
 def test_prefetches_precede_the_wait_and_loads_follow_it(tile):
     """One for each row of A that a CTA shares with others, and one for each column of a warp."""
-    config = plan(GemmSpec(**dict(fields_of(tile))), problem(tile.rows, LINES, 1024, majors="kk")).config
+    config = plan(GemmSpec(**dict(fields_of(tile))), problem(tile.rows, MANY, 1024, majors="kk")).config
     before, after = kernel_cache.artifact(config).ptx.split("griddepcontrol.wait")
     assert before.count("prefetch.global.L2") == tile.rows + tile.own and "prefetch" not in after
     assert "ld.global" not in before and "ld.global" in after
@@ -256,7 +256,7 @@ def test_prefetches_stay_inside_the_operands(swapped, batch, monkeypatch):
         gemm = gemm_of(tile, swapped)
         for k, pitch in ((1029, 0), (520, 3), (40, 1)):
             how = {"offset": 5, "pitch": k + pitch, "batch": batch}
-            a, b = operands(LINES, k, rows=tile.rows, swapped=swapped, **how)
+            a, b = operands(MANY, k, rows=tile.rows, swapped=swapped, **how)
             for predicate in (PREDICATED, ALWAYS):
                 loaded = lambda ptx, *entry, x=predicate: parsed(as_loads(ptx, x), *entry)
                 monkeypatch.setattr(front, "kernel_of", loaded)
@@ -273,7 +273,7 @@ def test_every_tile_on_a_gpu(tile):
     """As in the emulator, one launch after another, for several lengths and alignments."""
     for swapped in (False, True):
         gemm = gemm_of(tile, swapped)
-        for k, offset, lines in (
+        for k, offset, columns in (
             (16, 0, 1),
             (17, 1, 3),
             (1029, 3, 1077),
@@ -283,7 +283,7 @@ def test_every_tile_on_a_gpu(tile):
             (4099, 1, 1077),
         ):
             few = matrix(tile.rows, k, seed=1, device="cuda")
-            many = matrix(lines, k, offset=offset, device="cuda")
+            many = matrix(columns, k, offset=offset, device="cuda")
             a, b = (many, few.mT) if swapped else (few, many.mT)
             assert_close(gemm.run(a, b), a, b)
     gemm = gemm_of(tile, constant=("b",))
@@ -299,9 +299,9 @@ def test_every_tile_on_a_gpu(tile):
 
 
 @pytest.mark.parametrize("tile", TILES, ids=NAME)
-def test_constant_few_are_loaded_early(tile):
+def test_constant_columns_are_loaded_early(tile):
     """Each tile reads B before the wait and A after it, of less than a block, one and several."""
-    of = problem(tile.rows, LINES, 64, majors="kk")
+    of = problem(tile.rows, MANY, 64, majors="kk")
     ptx = kernel_cache.artifact(gemm_of(tile, constant=("b",)).kernel(of).plan.config).ptx
     before, _, after = ptx.partition("griddepcontrol.wait")
     # past L1: 32 bytes of it may hold the end of B beside what an earlier launch has yet to write
@@ -309,7 +309,7 @@ def test_constant_few_are_loaded_early(tile):
     assert after.count("ld.global") > tile.own * tile.words and ".cg" not in after
     assert "griddepcontrol.launch_dependents" in before
     for k in (16, tile.tile[2] - 8, tile.tile[2], 2 * tile.tile[2] + 72):
-        a, b = operands(LINES, k, rows=tile.rows, offset=8)
+        a, b = operands(MANY, k, rows=tile.rows, offset=8)
         run = emulator.run(gemm_of(tile, constant=("b",)), a, b, options=RACES)
         assert not run.findings
         assert_close(run.d, a, b)
@@ -317,7 +317,7 @@ def test_constant_few_are_loaded_early(tile):
 
 @pytest.mark.parametrize("k", [128, 264])
 @pytest.mark.parametrize("policy", ["eager", "lazy"])
-def test_a_chain_of_constant_few(policy, k):
+def test_a_chain_with_constant_columns(policy, k):
     """A launch reads the result of the one before, under which it begins, in less than a block and in more."""
     spec, of = GemmSpec(schedule="simt", tile=(2, 16, 256), constant=("b",)), problem(2, k, k, majors="kk")
     made = plan(spec, of)

@@ -16,7 +16,7 @@ from cutegemm.compiling import kernel_cache
 from cutegemm.emulator import Options
 from cutegemm.errors import GemmError, PlanError
 from cutegemm.gemm import Gemm
-from cutegemm.planning import few_rows
+from cutegemm.planning import gemv_tiles
 from cutegemm.planning.planner import plan
 from cutegemm.spec import AUTO
 from tests.support.numerics import assert_close
@@ -78,7 +78,7 @@ def test_what_one_row_of_tiles_reads_goes_first_where_it_is_large():
 @pytest.mark.parametrize("constant", [AUTO, ("b",)])
 def test_columns_of_b_that_go_first(monkeypatch, constant, m, k):
     """A few rows on the CUDA cores: every word of B bypasses L1 and has the policy, those of A have none."""
-    monkeypatch.setattr(few_rows, "displaces", lambda *_, weights: True)
+    monkeypatch.setattr(gemv_tiles, "displaces", lambda *_, weights: True)
     n = 83  # a problem of this test alone: plans are kept
     spec = GemmSpec(schedule="simt", tile=Tile(m, 8, 512), constant=constant)
     config = plan(spec, problem(m, n, k, majors="kk")).config

@@ -17,8 +17,8 @@ from cutegemm.request.group_forms import all_groups
 FEW_ROWS = GemmSpec(tile=Tile(8, 64, 128), swap=True)
 CONSTANT = dataclasses.replace(FEW_ROWS, constant=("b",))
 ALONE = GemmSpec(tile=Tile(128, 128, 64), cluster=(1, 1))
-LINE = GemmSpec(schedule="simt", tile=Tile(1, 8, 512))
-CONSTANT_LINE = dataclasses.replace(LINE, constant=("b",))
+ONE_ROW = GemmSpec(schedule="simt", tile=Tile(1, 8, 512))
+CONSTANT_ROW = dataclasses.replace(ONE_ROW, constant=("b",))
 SMS = DEFAULT.sms
 
 
@@ -52,13 +52,13 @@ DECIDES = {
     "early_bytes_full": (trigger(FEW_ROWS, rows(SMS - 1)), "mainloop", "loads"),
     "full": (trigger(FEW_ROWS, rows(SMS - 24)), "loads", "mainloop"),
     "early_shared": (trigger(ALONE, problem(1024, 1024, 1024, majors="kk")), "mainloop", "loads"),
-    "early_few": (trigger(LINE, problem(1, 2048, 2048, majors="kk")), "mainloop", "start"),
+    "early_few_rows": (trigger(ONE_ROW, problem(1, 2048, 2048, majors="kk")), "mainloop", "start"),
     "early_blocks": (
-        lambda x: plan(CONSTANT_LINE, problem(1, 2048, 2048, majors="kk"), x).config.early,
+        lambda x: plan(CONSTANT_ROW, problem(1, 2048, 2048, majors="kk"), x).config.early,
         (),
         ("b",),
     ),
-    "constant_few": (
+    "constant_few_rows": (
         lambda x: (
             plan(GemmSpec(constant=("b",)), problem(1, 2048, 2048, majors="kk"), x).config.family == "gemv"
         ),

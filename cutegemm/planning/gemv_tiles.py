@@ -27,7 +27,7 @@ def weighed(asked: Request, tuned: Sequence[GemvTile] = ()) -> list[tuple[float,
     if of is None:
         return []
     # launches with constant operands overlap, and those of the tensor cores are predicted longer than they then take
-    scale, whole = of.device.thresholds.constant_few if has_rivals(of) else 1.0, aligned(of)
+    scale, whole = of.device.thresholds.constant_few_rows if has_rivals(of) else 1.0, aligned(of)
     tiles = {x.tile: x for x in (*compared(of), *tuned)}
     return [(scale * estimate(of.problem, x, of.device, whole), x) for x in tiles.values()]
 
@@ -55,7 +55,7 @@ def estimate(problem: Problem, x: GemvTile, device: Device, whole: bool) -> floa
 def configured(of: Request, x: GemvTile) -> GemvConfig:
     """The kernel of a tile, of a request that `as_rows` gives."""
     a, b = (OperandConfig(role=x, dtype=of.problem.a.dtype, major="k") for x in "ab")
-    early = early_operands(of, x)
+    early, known = early_operands(of, x), of.device.thresholds
     return GemvConfig(
         operands=(a, b),
         inputs=epilogue_inputs(of.epilogue, of.problem),
@@ -65,7 +65,7 @@ def configured(of: Request, x: GemvTile) -> GemvConfig:
         **vars(x),
         epilogue=of.epilogue,
         aligned=aligned(of),
-        trigger="start" if early or of.problem.min_bytes <= of.device.thresholds.early_few else "mainloop",
+        trigger="start" if early or of.problem.min_bytes <= known.early_few_rows else "mainloop",
         early=early,
         evict_first=("b",) if displaces(of.problem, "b", of.device, weights=of.called("b") == "b") else (),
     )

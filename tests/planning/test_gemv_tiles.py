@@ -15,7 +15,7 @@ from cutegemm.arch.records import H200
 from cutegemm.config.gemv import MOST_ROWS, TILES, WARPS
 from cutegemm.errors import PlanError
 from cutegemm.gemm import Gemm
-from cutegemm.planning import few_rows
+from cutegemm.planning import gemv_tiles
 from cutegemm.planning.planner import plan
 from cutegemm.problems import problem
 from cutegemm.request.few_rows import MOST, allowed, as_rows, early_operands
@@ -195,7 +195,7 @@ def test_a_tile_may_have_more_rows_than_d():
     of = problem(2, 999, 1001, majors="kk")
     named = next(x for x in TILES if x.rows == MOST_ROWS)
     assert plan(GemmSpec(schedule="simt", tile=named.tile), of).config.rows == MOST_ROWS
-    assert {x.rows for _, x in few_rows.weighed(requested(GemmSpec(), of, H200)[0])} == {2}
+    assert {x.rows for _, x in gemv_tiles.weighed(requested(GemmSpec(), of, H200)[0])} == {2}
 
 
 def test_a_plan_counts_the_ctas_that_are_launched():
@@ -248,7 +248,7 @@ def test_laws_of_the_model():
     """More and longer columns, unaligned ones and more rows of one word never cost less; half the SMs take longer."""
     for x in TILES:
         for n, k in ((100, 512), (1000, 4096), (40_000, 1024)):
-            cost = lambda n=n, k=k, device=H200, whole=True, x=x: few_rows.estimate(
+            cost = lambda n=n, k=k, device=H200, whole=True, x=x: gemv_tiles.estimate(
                 problem(x.rows, n, k, majors="kk"), x, device, whole
             )
             assert cost(n=2 * n) >= cost() and cost(k=2 * k) >= cost() and cost(whole=False) >= cost()
@@ -263,7 +263,7 @@ def test_every_rate_counts(name):
     model = dataclasses.replace(H200.few_rows, **{name: 2 * getattr(H200.few_rows, name)})
     device, sign = dataclasses.replace(H200, few_rows=model), -1 if name == "dram" else 1
     changes = [
-        few_rows.estimate(of, x, device, whole) - few_rows.estimate(of, x, H200, whole)
+        gemv_tiles.estimate(of, x, device, whole) - gemv_tiles.estimate(of, x, H200, whole)
         for x in TILES
         for n, k in ((64, 512), (100, 4096), (5000, 1024), (40_000, 4096))
         for of in (problem(x.rows, n, k, majors="kk"),)
@@ -276,13 +276,13 @@ def test_another_wave_costs_what_a_cta_waits():
     """The first CTA of a second wave costs at least its loads one after another; one that fits in the first, little."""
     for x in TILES:
         held = x.residents * H200.sms * x.columns
-        cost = lambda n, x=x: few_rows.estimate(problem(x.rows, n, 4096, majors="kk"), x, H200, True)
+        cost = lambda n, x=x: gemv_tiles.estimate(problem(x.rows, n, 4096, majors="kk"), x, H200, True)
         loads = -(-4096 // x.tile[2]) * H200.few_rows.latency
         assert cost(held + x.columns) - cost(held) > loads > 5 * (cost(held) - cost(held - x.columns))
 
 
 def test_what_is_loaded_early():
-    """The constant operand with many columns, whichever way D lies, if these begin at words, short ones for one row."""
+    """A constant, aligned B is loaded early; for one row only if its columns are short. D may be transposed."""
     row, column = (problem(*x, majors="kk") for x in ((2, 999, 1024), (999, 2, 1024)))
     for of, constant, early in (
         (row, ("b",), ("b",)),
@@ -335,7 +335,7 @@ def test_beside_the_tensor_cores_a_tile_loads_constant_columns_early_or_is_not_w
         (1024, {}, True),
     ):
         asked = requested(GemmSpec(constant=("b",), **fields), problem(1, 4096, k, majors="kk"), H200)[0]
-        found = few_rows.weighed(asked)
+        found = gemv_tiles.weighed(asked)
         assert bool(found) is counted, (k, fields)
         assert k % 8 or fields or all(early_operands(asked, x) for _, x in found)
     # what is constant is the operand that all CTAs read, so no kernel loads much of it early
@@ -343,15 +343,15 @@ def test_beside_the_tensor_cores_a_tile_loads_constant_columns_early_or_is_not_w
         (problem(4096, 1, 16384, majors="kk"), "b"),
         (problem(1, 4096, 16384, majors="kk"), "a"),
     ):
-        assert few_rows.weighed(requested(GemmSpec(constant=(constant,)), of, H200)[0])
+        assert gemv_tiles.weighed(requested(GemmSpec(constant=(constant,)), of, H200)[0])
 
 
 def test_a_named_schedule_is_compared_with_no_other():
     """The predicted time of constant operands is longer only beside that of the tensor cores."""
     of = problem(2, 1024, 1024, majors="kk")
-    for fields, longer in (({"schedule": "simt"}, 1.0), ({}, H200.thresholds.constant_few)):
+    for fields, longer in (({"schedule": "simt"}, 1.0), ({}, H200.thresholds.constant_few_rows)):
         plain, constant = (
-            few_rows.weighed(requested(GemmSpec(**fields, **x), of, H200)[0])
+            gemv_tiles.weighed(requested(GemmSpec(**fields, **x), of, H200)[0])
             for x in ({}, {"constant": ("b",)})
         )
         assert [x for x, _ in constant] == pytest.approx([longer * x for x, _ in plain])
