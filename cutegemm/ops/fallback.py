@@ -50,8 +50,15 @@ def address(x: object) -> int:
 
 
 def found_at(address: int) -> Any:
-    """The object at an `address`."""
-    return ctypes.cast(address, ctypes.py_object).value if address else None
+    """The object at an `address`.
+
+    Raises:
+        SpecError: torch.compile traces its making, so there is none yet.
+    """
+    found = ctypes.cast(address, ctypes.py_object).value if address else None
+    if type(found).__module__.startswith("torch._dynamo"):
+        raise SpecError("under torch.compile, create a GemmSpec or an epilogue outside the compiled function")
+    return found
 
 
 @constant

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 import cutegemm
@@ -63,7 +64,7 @@ def test_a_function_compiles_into_one_graph(name, dynamic):
 
 def test_sizes_and_numbers_that_change_compile_twice():
     """A dimension, and a seed, become dynamic when they change once; outputs have names."""
-    compiles = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiles = CompileCounterWithBackend("aot_eager")
 
     @torch.compile(fullgraph=True, backend=compiles)
     def f(x, w, b, seed):
@@ -77,6 +78,20 @@ def test_sizes_and_numbers_that_change_compile_twice():
         out = cutegemm.linear(x, w, b, epilogue=several, s=0.5, seed=seed, offset=0, fallback="reference")
         assert torch.equal(d, out.d) and torch.equal(amax, out.amax)
     assert compiles.frame_count <= 2
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a, b: cutegemm.matmul(a, b, spec=cutegemm.GemmSpec(split_k=2), fallback="reference"),
+        lambda a, b: cutegemm.linear(a, b.mT, spec=cutegemm.GemmSpec(), fallback="reference"),
+    ],
+    ids=["matmul", "linear"],
+)
+def test_a_spec_is_made_outside_the_graph(f):
+    """One that torch.compile traces is no object yet; the error says where to make it."""
+    with pytest.raises(torch._dynamo.exc.InternalTorchDynamoError, match="outside the compiled function"):
+        torch.compile(f, fullgraph=True, backend="eager")(torch.randn(9, 16), torch.randn(16, 8))
 
 
 def test_out_is_functionalised():
