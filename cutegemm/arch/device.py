@@ -138,7 +138,7 @@ class Thresholds:
     early_few_rows: int  # the same of a launch for a few rows on the CUDA cores, without early loads
     early_blocks: int  # blocks of K of such a launch for one row, up to which it loads a constant B early
     constant_few_rows: (
-        float  # factor on its predicted time beside tensor-core kernels if operands are constant
+        float  # factor on its predicted time with constant operands, beside tensor-core kernels
     )
     full: float  # share of the SMs that leaves no pair of them free
     in_turn: float  # share of the SMs from which on the CTAs of a next grid as large take the SMs one by one

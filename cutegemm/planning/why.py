@@ -33,9 +33,8 @@ def weigh_tensor_core(made: KernelPlan) -> Why:
     asked, _ = requested(made.spec, made.problem, made.device, batches)
     own = option_of(made, batches)
     shown = _shown(asked) | {fields_of_option(own): own}
-    return _sorted(
-        *(_fate(fields, x, own.ns, taken=x is own) for fields, x in shown.items()), *_gemv(asked, (), own.ns)
-    )
+    fates = (_fate(fields, x, own.ns, taken=x is own) for fields, x in shown.items())
+    return _sorted(*fates, *_gemv(asked, (), own.ns))
 
 
 def _sorted(*found: Weighed) -> Why:
@@ -67,10 +66,10 @@ def _fate(fields: Fields, option: Option, least: float, *, taken: bool) -> Weigh
     return Weighed(what, option.ns / 1e3, lost, fields, serves)
 
 
-def _gemv(asked: Request, own: Fields, least: float, *taken: GemvConfig) -> Iterator[Weighed]:
+def _gemv(asked: Request, own: Fields, least: float, taken: object = None) -> Iterator[Weighed]:
     """The fate of the tiles of the CUDA cores for few rows or columns of D, a plan's own among them."""
-    of = as_rows(asked) or asked
-    for ns, x in gemv_tiles.weighed(asked, taken):
+    of, tuned = as_rows(asked) or asked, (taken,) if isinstance(taken, GemvConfig) else ()
+    for ns, x in gemv_tiles.weighed(asked, tuned):
         fields = simt_tiles.fields_of(x, swapped=of.factors != asked.factors)
         what = f"{few(asked.problem)} on the CUDA cores, tile {dict(fields)['tile']}"
         yield Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields)
@@ -122,7 +121,7 @@ def weigh_simt(made: KernelPlan) -> Why:
     for fields, (ns, x) in named.items():
         what = f"tile {x.tile}" + ("" if x.split == 1 else f", {x.split} splits of K")
         found.append(Weighed(what, ns / 1e3, "" if fields == own else _lost(ns, least), fields))
-    return _sorted(*found, *_gemv(asked, own, least, *([config] if isinstance(config, GemvConfig) else ())))
+    return _sorted(*found, *_gemv(asked, own, least, config))
 
 
 def fields_of(made: KernelPlan) -> dict[str, object]:

@@ -17,6 +17,7 @@ from cutegemm.planning.candidates import Candidate
 from cutegemm.planning.planner import plan
 from cutegemm.planning.seen import Seen
 from cutegemm.request.requirements import requested
+from tests.support.costs import LARGE, counted, table
 
 
 @epi.define
@@ -27,21 +28,7 @@ def ROW_SUMS(acc):  # noqa: N802
 
 # of the cost model, with units
 RATES = ("port", "l2", "void", "store", "sum_rate", "part_store", "add_rate", "watts")
-LARGE = Candidate((128, 256, 64), (2, 1), "cooperative", 2)
-
-
-def kind(spec, of):
-    """What the table of a request follows from, without swapped operands."""
-    way = next(ways.ways_of(requested(spec, of, DEFAULT)[0]))
-    return ways.Kind.of(way)
-
-
-KIND = kind(GemmSpec(), problem(4096, 4096, 4096, majors="kk"))
-
-
-def counted(of, *candidates, device=DEFAULT, **more):
-    """What candidates do."""
-    return cost.counts(Seen.of(of, **more), device, generator.rows(candidates))
+PLAIN = GemmSpec(), problem(4096, 4096, 4096, majors="kk")
 
 
 def ns(of, *candidates, device=DEFAULT):
@@ -149,7 +136,7 @@ def test_only_threads_load_stages_of_few_elements_and_only_for_as_deep_a_k():
     """TMA's stages are of whole swizzle rows, also where K is not."""
     gathered = GemmSpec(a_load="gather", b_load="gather")
     depths = [
-        set(generator.table(kind(spec, problem(1024, 1024, k))).k)
+        set(table(spec, problem(1024, 1024, k)).k)
         for spec, k in ((GemmSpec(), 32), (gathered, 4096), (gathered, 32))
     ]
     assert depths == [{64, 128}, {64, 128}, {32}]
@@ -165,15 +152,15 @@ def test_a_gated_pair_counts_whole():
         assert sorted((seen.a.bytes, seen.b.bytes)) == [2 * 512 * 256, 2 * 1024 * 256]
         assert (seen.gates, seen.halves) == ((1, 2) if way.swapped else (2, 1))
         if way.swapped:
-            table = generator.table(ways.Kind.of(way))
-            plain = generator.table(kind(GemmSpec(), problem(512, 1024, 256)))
-            assert set(table.m) == {2 * x for x in plain.m}
+            doubled = generator.table(ways.Kind.of(way))
+            plain = table(GemmSpec(), problem(512, 1024, 256))
+            assert set(doubled.m) == {2 * x for x in plain.m}
 
 
 def test_clusters_of_given_splits_are_within_the_limit():
     """CTAs that share operands, times those that add splits up."""
     spec, of = GemmSpec(split_k=8, split_reduction="cluster"), problem(128, 256, 16384)
-    found = generator.split(spec, [Seen.of(of)], DEFAULT, generator.table(kind(spec, of)))
+    found = generator.split(spec, [Seen.of(of)], DEFAULT, table(spec, of))
     assert len(found.m) and (found.across * found.along * found.held <= DEFAULT.limits.max_cluster).all()
 
 
@@ -186,18 +173,18 @@ def test_every_row_of_a_table_is_a_kernel():
 
 def test_tables_are_small_and_made_once():
     """Six thousand rows at most, none twice, and the same object for the same facts."""
-    table = generator.table(KIND)
-    rows = np.array(table)
+    made = table(*PLAIN)
+    rows = np.array(made)
     assert rows.shape[1] <= 6000 and len(set(map(tuple, rows.T))) == rows.shape[1]
-    assert generator.table(KIND) is table
+    assert table(*PLAIN) is made
 
 
 def test_splits_are_for_few_tiles():
     """None where tiles fill the SMs; never more than K has steps for; a cluster adds up all of them or none."""
-    table = generator.table(KIND)
+    made = table(*PLAIN)
     spec = GemmSpec()
-    assert generator.split(spec, [Seen.of(problem(8192, 8192, 8192))], DEFAULT, table) is table
-    found = generator.split(spec, [Seen.of(problem(128, 256, 8192))], DEFAULT, table)
+    assert generator.split(spec, [Seen.of(problem(8192, 8192, 8192))], DEFAULT, made) is made
+    found = generator.split(spec, [Seen.of(problem(128, 256, 8192))], DEFAULT, made)
     split = found.splits > 1
     assert split.any() and (found.splits * found.k <= 8192).all()
     assert ((found.held == found.splits) | (found.held == 1)).all()

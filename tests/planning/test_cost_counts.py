@@ -16,21 +16,7 @@ from cutegemm.planning.epilogue_plan import STAGING_BYTES
 from cutegemm.planning.kernel_fields import PANEL, drafted
 from cutegemm.planning.seen import Seen
 from cutegemm.plans.launch_limits import MOST_COUNTED
-from cutegemm.request.requirements import requested
-
-LARGE = Candidate((128, 256, 64), (2, 1), "cooperative", 2)
-SMALL = Candidate((64, 64, 64), (1, 1), "cooperative", 1)
-
-
-def counted(of, *candidates, **more):
-    """What candidates do on the default GPU."""
-    return cost.counts(Seen.of(of, **more), DEFAULT, generator.rows(candidates))
-
-
-def made(spec, of):
-    """The one way of a request whose operands are not swapped."""
-    (way,) = ways.ways_of(requested(spec, of, DEFAULT)[0])
-    return way
+from tests.support.costs import LARGE, counted, table, way_of
 
 
 @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (2, 2), (4, 2)])
@@ -74,9 +60,9 @@ def test_stages_have_the_room_that_staging_leaves():
     stages = []
     for c_dtype in (None, "bf16"):
         of = problem(8192, 8192, 8192, c_dtype=c_dtype)
-        room = DEFAULT.limits.smem_bytes - (1 + (c_dtype is not None)) * LARGE.consumers * STAGING_BYTES
+        left = DEFAULT.limits.smem_bytes - (1 + (c_dtype is not None)) * LARGE.consumers * STAGING_BYTES
         (ring,) = counted(of, LARGE).ring
-        assert ring == room // ((128 + 256) * 64 * 2 + STAGE_BARRIERS)
+        assert ring == left // ((128 + 256) * 64 * 2 + STAGE_BARRIERS)
         stages.append(ring)
     assert stages == [4, 3]
 
@@ -88,17 +74,12 @@ def test_stream_k_shares_the_last_wave():
     for tiles in (DEFAULT.sms, DEFAULT.sms + 1):
         of = problem(128, 128 * tiles, 8192)
         times += [
-            ranking.predicted(made(GemmSpec(swap=False, scheduler=x), of), [tile])[0]
+            ranking.predicted(way_of(GemmSpec(swap=False, scheduler=x), of), [tile])[0]
             for x in ("persistent", "stream_k")
         ]
     full, full_shared, more, more_shared = times
     assert full == full_shared and more > 1.15 * full
     assert full < more_shared < 1.05 * full
-
-
-def table(spec, of):
-    """The generator's table of a request without swapped operands, as rows of named numbers."""
-    return generator.table(ways.Kind.of(made(spec, of)))
 
 
 PLAIN = GemmSpec(swap=False)
@@ -153,7 +134,7 @@ def test_wide_tiles_have_few_block_scales_of_b():
 
 def least_room(of, **fields):
     """The fewest stages that any config in the table has room for."""
-    way = made(GemmSpec(swap=False, **fields), of)
+    way = way_of(GemmSpec(swap=False, **fields), of)
     found = generator.table(ways.Kind.of(way))
     return min(room(drafted(way, generator.candidate(found, i))) for i in range(len(found.m)))
 

@@ -11,18 +11,13 @@ from cutegemm import GemmSpec, Tile, problem
 from cutegemm.arch.records import DEFAULT
 from cutegemm.errors import PlanError
 from cutegemm.ops.groups.grouped import planned
-from cutegemm.planning import cost, generator, grouped, ranking, ways, why
+from cutegemm.planning import grouped, ranking, ways, why
 from cutegemm.planning.candidates import Candidate
-from cutegemm.planning.seen import Seen
 from cutegemm.plans import group_tiles
 from cutegemm.plans.plan_text import average_of
 from cutegemm.request.group_forms import rows_of_average, usual_rows
 from cutegemm.request.requirements import Batches, requested
-
-
-def counted(of, *candidates, **adjacent):
-    """What candidates do."""
-    return cost.counts(Seen.of(of, **adjacent), DEFAULT, generator.rows(candidates))
+from tests.support.costs import counted
 
 
 def test_a_tile_of_groups_loads_what_lies_behind_a_group():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has which counters: nobody else has them at the same time, and they are zeroed once."""
+"""Counters of streams and of captured calls: no two use the same ones, and memory is zeroed once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_captured_call_has_its_own(made):
 
 
 def test_threads_are_never_given_one_place_for_two_streams(made):
-    """Whoever asks first or at once."""
+    """Eight threads that ask at once get eight places."""
     of, _ = made
     found, ready = {}, threading.Barrier(8)
 

@@ -61,7 +61,7 @@ def run(form, gemm=None, **named):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_right_passes(form):
-    """Of every form, with C over D, dropout and a reduction; and of calls without anything to multiply."""
+    """Every form passes, with C over D, dropout and a reduction, and so do calls that multiply nothing."""
     d = run(form)
     c = torch.ones_like(d)
     assert run(form, c=c, beta=0.5, out=c) is c
@@ -112,7 +112,7 @@ def test_rows_of_no_group_are_compared(form, spoil):
 
 
 def test_a_wrong_reduction_is_named(spoil):
-    """Of a row of a group, and of one of no group."""
+    """The error names the output, and the group of the row that is off."""
     gemm = Gemm(GemmSpec(epilogue=epi.row_max()))
     spoil("row_max", 8)
     with pytest.raises(CheckError, match="row_max: group 2: 1 of 6 elements are off"):

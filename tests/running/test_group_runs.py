@@ -51,7 +51,7 @@ def test_a_kernel_serves_the_run():
 
 @pytest.mark.parametrize("form", ["rows", "masked"])
 def test_the_reference_zeroes_rows_of_no_group(form):
-    """Of a group without rows too, in an output that held something else."""
+    """Also where a group has no rows, and the given output held something else."""
     a, b, told = FORMS[form]
     told = {"offs": told["offs"] - 20} if form == "rows" else told
     out = torch.full((*a.shape[:-1], 136), 7.0).bfloat16()
@@ -174,7 +174,7 @@ def test_fields_that_groups_do_not_have_are_refused(spec, form, message, backend
 
 
 def test_scales_of_the_spec_are_read():
-    """Of rows of A, which lie as D's rows, and of each group's columns of B."""
+    """A has a scale for each row, and B one for each column of each group."""
     a, b, told = FORMS["rows"]
     a, b = a.to(torch.float8_e4m3fn), b.mT.contiguous().to(torch.float8_e4m3fn).mT
     scales = {"scale_a": torch.rand(200), "scale_b": torch.rand(4, 136)}
